@@ -1,0 +1,1 @@
+"""What attaches to other people's libraries: one library a file."""

@@ -1,0 +1,208 @@
+"""What is stored: the tables, and the words that their columns may hold.
+
+`EvaluationRow` is the narrow header table: every column that is filtered, sorted or counted, and nothing else. What only
+one open rollout needs (messages, token ids, ...) lies compressed in `RolloutPayload`. The shape and its measurements are
+explained in `docs/storage.md`.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+SCHEMA_VERSION = 1
+"""Raised by one whenever a table changes after 0.1.0; before that the schema is edited in place."""
+
+# SQLite gives only a plain INTEGER PRIMARY KEY its automatic row ids.
+_BigKey = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Mode(StrEnum):
+    """Which of the trainer's loops asked for the rollout."""
+
+    TRAIN = "train"
+    """The policy is updated with it."""
+    EVAL = "eval"
+    """Made by `trainer.evaluate()`; no gradient comes of it."""
+
+
+class Status(StrEnum):
+    """Whether a rollout came to an end. Why it ended is its `StopReason`."""
+
+    RUNNING = "running"
+    """The rollout function has been called and has not returned."""
+    OK = "ok"
+    """It returned. That says nothing of its reward."""
+    ERROR = "error"
+    """The rollout function, or the environment under it, raised."""
+    ABORTED = "aborted"
+    """The process ended before the rollout did."""
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended, as far as its calls show."""
+
+    DONE = "done"
+    """The environment said that the episode is over."""
+    STOP = "stop"
+    """The model ended its answer, and no environment was involved."""
+    LENGTH = "length"
+    """The last generation hit its token limit before the model ended its answer."""
+    TURN_LIMIT = "turn_limit"
+    """The environment would have gone on; the rollout function did not."""
+    NO_ACTION = "no_action"
+    """The last answer was never sent to the environment: most often no action could be parsed from it."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """A call to the environment raised."""
+    EXCEPTION = "exception"
+    """The rollout function raised, or returned what the trainer cannot take."""
+    ABORTED = "aborted"
+    """The process ended in the middle."""
+    NOT_RECORDED = "not_recorded"
+    """No call was seen that would tell."""
+
+
+class RunState(StrEnum):
+    """Where a training job stands. A run that is `running` but has not been heard of for long is shown as died."""
+
+    RUNNING = "running"
+    """Begun, and not ended that anyone knows of."""
+    FINISHED = "finished"
+    """The trainer said that training ended."""
+    FAILED = "failed"
+    """The process ended before the trainer said so, or the rollout function raised."""
+
+
+class Run(SQLModel, table=True):
+    """One training job, over all of its processes."""
+
+    id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
+    uid: str = Field(unique=True)  # what users call its id: LOGS_UI_RUN, else time and a few random letters
+    name: str  # the trainer's run_name where it was set, else the uid
+    parent: str | None = None  # uid of the run whose checkpoint this one resumes
+    state: str = RunState.RUNNING
+    created: int = Field(sa_type=BigInteger)  # µs since the epoch, UTC, as every time here
+    heartbeat: int = Field(sa_type=BigInteger)  # last sign of life of any of its processes
+    finished: int | None = Field(default=None, sa_type=BigInteger)
+    model: str | None = None  # name or path of the model that is trained
+    max_steps: int | None = None  # optimizer steps planned; None where the trainer did not say
+    num_generations: int | None = None  # completions in a group while training
+    host: str | None = None  # of the first process
+    pid: int | None = None  # of the first process
+    git_commit: str | None = None  # of the working directory; None outside a repository
+    git_dirty: bool | None = None  # whether tracked files differed from that commit
+    tokenizer: str | None = None  # hash of its Tokenizer
+    config: dict[str, Any] = Field(default_factory=dict, sa_type=JSON)  # the trainer's arguments
+    versions: dict[str, Any] = Field(default_factory=dict, sa_type=JSON)  # python, logs-ui, trl, torch, ...
+    changed: int = Field(default=0, sa_type=BigInteger)  # last `changed` given to one of its rows
+    recorder_errors: int = 0  # failures inside the recorder, which training never saw
+    dropped: int = 0  # changes that a full queue or a broken disk cost
+    unattributed_calls: int = 0  # generations and environment calls that no row could be found for
+    last_recorder_error: str | None = None
+
+
+class EvaluationRow(SQLModel, table=True):
+    """One rollout: one completion of one prompt."""
+
+    __tablename__ = "evaluation_row"
+    __table_args__ = (
+        UniqueConstraint("run_id", "uid"),
+        Index("row_by_id", "run_id", "id"),
+        Index("row_by_step", "run_id", "step", "eval_name", "reward", "status", "group"),
+        Index("row_by_reward", "run_id", "reward", "id"),
+        Index("row_by_task", "run_id", "task", "id"),
+        Index("row_by_group", "group"),
+        Index("row_by_change", "run_id", "changed"),
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), nullable=False))
+    uid: str  # its own within the run; every later change of the row names it
+    changed: int = Field(default=0, sa_type=BigInteger)  # grows by one with each batch written to the run
+
+    eval_name: str  # as given to record()
+    mode: str  # a Mode
+    step: int  # the step under which TRL logs the batch
+    policy_step: int  # the trainer's global_step when it was generated
+    epoch: float | None = None
+    group: str  # completions of one prompt in one call, over all ranks; unique in the database
+    generation: int  # 0 .. num_generations - 1 within the group
+    process: int  # rank
+    task: str | None = None  # None until the trainer showed the dataset's columns
+    model: str | None = None
+
+    status: str = Status.RUNNING
+    stop_reason: str | None = None  # a StopReason; None while it runs
+    error: str | None = None  # one line, for the table; the traceback is in the metadata
+
+    reward: float | None = None  # weighted sum over the reward functions; None when awaited, or when all returned None
+    advantage: float | None = None  # as the trainer used it
+    rollout_reward: float | None = None  # the reward that the rollout function returned
+    env_reward_sum: float | None = None  # over the environment's steps
+    env_reward_last: float | None = None  # of its last step that had one
+    rewards: dict[str, float | None] | None = Field(default=None, sa_type=JSON)  # each reward function's own value
+    reward_weights: dict[str, float] | None = Field(default=None, sa_type=JSON)
+
+    message_count: int = 0
+    turns: int | None = None  # generations seen; None where none was
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None  # sampled by the model
+    env_tokens: int | None = None  # inserted into the completion by the environment (mask 0)
+
+    created: int = Field(sa_type=BigInteger)  # the rollout function was called
+    returned: int | None = Field(default=None, sa_type=BigInteger)  # it returned, or raised
+    scored: int | None = Field(default=None, sa_type=BigInteger)  # rewards arrived; None = awaited still
+    seconds: float | None = None  # from the first to the last of its own calls
+    preview: str | None = None  # the model's last words, 120 characters
+
+
+class RolloutPayload(SQLModel, table=True):
+    """What only an open rollout needs; encoded by `payload.py`."""
+
+    __tablename__ = "rollout_payload"
+
+    row_id: int = Field(sa_column=Column(_BigKey, ForeignKey("evaluation_row.id"), primary_key=True))
+    content: bytes | None = Field(default=None, sa_type=LargeBinary)  # messages, actions, sampling, metadata
+    tokens: bytes | None = Field(default=None, sa_type=LargeBinary)  # ids, log-probs, mask
+
+
+class StepStatistics(SQLModel, table=True):
+    """Sums over one step's rollouts, kept exact by the writer, so that no page adds up a million rows."""
+
+    __tablename__ = "step_statistics"
+
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    mode: str = Field(primary_key=True)
+    eval_name: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    rollouts: int
+    scored: int  # of them have a reward
+    reward_sum: float  # over those
+    errors: int
+    truncated: int  # stopped by length
+
+
+class Scalar(SQLModel, table=True):
+    """One figure that the trainer logged at one step."""
+
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    step: int = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    value: float | None = None  # None where the trainer logged NaN
+
+
+class Tokenizer(SQLModel, table=True):
+    """A tokenizer, once for all runs that use it, so that the dashboard spells token ids without transformers."""
+
+    hash: str = Field(primary_key=True)  # sha256 of the JSON
+    data: bytes = Field(sa_type=LargeBinary)  # the `tokenizers` library's JSON, zstd
+
+
+class SchemaVersion(SQLModel, table=True):
+    """One row: what this database was made by."""
+
+    __tablename__ = "logs_ui_schema"
+
+    version: int = Field(primary_key=True)
+    created: int = Field(sa_type=BigInteger)
