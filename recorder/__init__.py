@@ -1,0 +1,15 @@
+"""Records the rollouts of a TRL training, and reads them back."""
+
+from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.record import record
+from logs_ui.recorder.writer import flush
+
+__all__ = [
+    "DatabaseError",
+    "FilterError",
+    "LogsUIError",
+    "RolloutNotFoundError",
+    "RunNotFoundError",
+    "flush",
+    "record",
+]

@@ -14,12 +14,11 @@ import orjson
 import platformdirs
 from sqlalchemy import Engine, create_engine, event, insert, inspect, select
 from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
-from sqlmodel import SQLModel, col
+from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError
-from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion
+from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
 
 _BUSY_TIMEOUT_MS = 30_000
 _READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=268435456")
@@ -61,7 +60,7 @@ def writing_engine(path: Path) -> Engine:
         engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True, pooled=True)
         with engine.begin() as connection:
             _check_schema(path, connection)
-            SQLModel.metadata.create_all(connection)
+            Table.metadata.create_all(connection)
             if connection.scalar(select(col(SchemaVersion.version))) is None:
                 connection.execute(
                     insert(SchemaVersion), {"version": SCHEMA_VERSION, "created": time.time_ns() // 1000}
@@ -103,8 +102,11 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
 
 
 def is_disk_trouble(error: Exception) -> bool:
-    """Whether to try again later rather than row by row: locked, full or failing disk."""
-    return isinstance(error, OperationalError | sqlite3.OperationalError | OSError)
+    """Whether to try again later rather than row by row: locked, full, failing or unmounted disk."""
+    if isinstance(error, OSError):
+        return True
+    words = ("locked", "full", "disk I/O", "unable to open", "readonly", "malformed", "not a database")
+    return isinstance(error, SQLAlchemyDatabaseError | sqlite3.Error) and any(word in str(error) for word in words)
 
 
 def _explained(path: Path, message: str) -> str:

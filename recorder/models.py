@@ -8,7 +8,7 @@ explained in `docs/storage.md`.
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 SCHEMA_VERSION = 1
@@ -16,6 +16,16 @@ SCHEMA_VERSION = 1
 
 # SQLite gives only a plain INTEGER PRIMARY KEY its automatic row ids.
 _BigKey = BigInteger().with_variant(Integer, "sqlite")
+
+
+_EMPTY = {"server_default": "{}"}
+_COUNTER = {"server_default": "0"}  # written by others than those that made the row
+
+
+class Table(SQLModel):
+    """Base of the tables, which must not meet those of a user who has SQLModel tables in the same process."""
+
+    metadata = MetaData()
 
 
 class Mode(StrEnum):
@@ -74,14 +84,14 @@ class RunState(StrEnum):
     """The process ended before the trainer said so, or the rollout function raised."""
 
 
-class Run(SQLModel, table=True):
+class Run(Table, table=True):
     """One training job, over all of its processes."""
 
     id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
     uid: str = Field(unique=True)  # what users call its id: LOGS_UI_RUN, else time and a few random letters
     name: str  # the trainer's run_name where it was set, else the uid
     parent: str | None = None  # uid of the run whose checkpoint this one resumes
-    state: str = RunState.RUNNING
+    state: str = Field(default=RunState.RUNNING, sa_column_kwargs={"server_default": RunState.RUNNING})
     created: int = Field(sa_type=BigInteger)  # µs since the epoch, UTC, as every time here
     heartbeat: int = Field(sa_type=BigInteger)  # last sign of life of any of its processes
     finished: int | None = Field(default=None, sa_type=BigInteger)
@@ -93,16 +103,26 @@ class Run(SQLModel, table=True):
     git_commit: str | None = None  # of the working directory; None outside a repository
     git_dirty: bool | None = None  # whether tracked files differed from that commit
     tokenizer: str | None = None  # hash of its Tokenizer
-    config: dict[str, Any] = Field(default_factory=dict, sa_type=JSON)  # the trainer's arguments
-    versions: dict[str, Any] = Field(default_factory=dict, sa_type=JSON)  # python, logs-ui, trl, torch, ...
-    changed: int = Field(default=0, sa_type=BigInteger)  # last `changed` given to one of its rows
-    recorder_errors: int = 0  # failures inside the recorder, which training never saw
-    dropped: int = 0  # changes that a full queue or a broken disk cost
-    unattributed_calls: int = 0  # generations and environment calls that no row could be found for
+    config: dict[str, Any] = Field(
+        default_factory=dict, sa_type=JSON, sa_column_kwargs=_EMPTY
+    )  # the trainer's arguments
+    versions: dict[str, Any] = Field(
+        default_factory=dict, sa_type=JSON, sa_column_kwargs=_EMPTY
+    )  # python, logs-ui, trl, torch, ...
+    changed: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs=_COUNTER
+    )  # last `changed` given to one of its rows
+    recorder_errors: int = Field(
+        default=0, sa_column_kwargs=_COUNTER
+    )  # failures inside the recorder, which training never saw
+    dropped: int = Field(default=0, sa_column_kwargs=_COUNTER)  # changes that a full queue or a broken disk cost
+    unattributed_calls: int = Field(
+        default=0, sa_column_kwargs=_COUNTER
+    )  # generations and environment calls that no row could be found for
     last_recorder_error: str | None = None
 
 
-class EvaluationRow(SQLModel, table=True):
+class EvaluationRow(Table, table=True):
     """One rollout: one completion of one prompt."""
 
     __tablename__ = "evaluation_row"
@@ -119,7 +139,9 @@ class EvaluationRow(SQLModel, table=True):
     id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
     run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), nullable=False))
     uid: str  # its own within the run; every later change of the row names it
-    changed: int = Field(default=0, sa_type=BigInteger)  # grows by one with each batch written to the run
+    changed: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs=_COUNTER
+    )  # grows by one with each batch written to the run
 
     eval_name: str  # as given to record()
     mode: str  # a Mode
@@ -132,7 +154,7 @@ class EvaluationRow(SQLModel, table=True):
     task: str | None = None  # None until the trainer showed the dataset's columns
     model: str | None = None
 
-    status: str = Status.RUNNING
+    status: str = Field(default=Status.RUNNING, sa_column_kwargs={"server_default": Status.RUNNING})
     stop_reason: str | None = None  # a StopReason; None while it runs
     error: str | None = None  # one line, for the table; the traceback is in the metadata
 
@@ -144,7 +166,7 @@ class EvaluationRow(SQLModel, table=True):
     rewards: dict[str, float | None] | None = Field(default=None, sa_type=JSON)  # each reward function's own value
     reward_weights: dict[str, float] | None = Field(default=None, sa_type=JSON)
 
-    message_count: int = 0
+    message_count: int = Field(default=0, sa_column_kwargs=_COUNTER)
     turns: int | None = None  # generations seen; None where none was
     prompt_tokens: int | None = None
     completion_tokens: int | None = None  # sampled by the model
@@ -157,7 +179,7 @@ class EvaluationRow(SQLModel, table=True):
     preview: str | None = None  # the model's last words, 120 characters
 
 
-class RolloutPayload(SQLModel, table=True):
+class RolloutPayload(Table, table=True):
     """What only an open rollout needs; encoded by `payload.py`."""
 
     __tablename__ = "rollout_payload"
@@ -167,7 +189,7 @@ class RolloutPayload(SQLModel, table=True):
     tokens: bytes | None = Field(default=None, sa_type=LargeBinary)  # ids, log-probs, mask
 
 
-class StepStatistics(SQLModel, table=True):
+class StepStatistics(Table, table=True):
     """Sums over one step's rollouts, kept exact by the writer, so that no page adds up a million rows."""
 
     __tablename__ = "step_statistics"
@@ -183,7 +205,7 @@ class StepStatistics(SQLModel, table=True):
     truncated: int  # stopped by length
 
 
-class Scalar(SQLModel, table=True):
+class Scalar(Table, table=True):
     """One figure that the trainer logged at one step."""
 
     run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
@@ -192,14 +214,14 @@ class Scalar(SQLModel, table=True):
     value: float | None = None  # None where the trainer logged NaN
 
 
-class Tokenizer(SQLModel, table=True):
+class Tokenizer(Table, table=True):
     """A tokenizer, once for all runs that use it, so that the dashboard spells token ids without transformers."""
 
     hash: str = Field(primary_key=True)  # sha256 of the JSON
     data: bytes = Field(sa_type=LargeBinary)  # the `tokenizers` library's JSON, zstd
 
 
-class SchemaVersion(SQLModel, table=True):
+class SchemaVersion(Table, table=True):
     """One row: what this database was made by."""
 
     __tablename__ = "logs_ui_schema"

@@ -1,20 +1,41 @@
 """Every SELECT. Connections come from `database.py`; pages, pandas and the command line read through here alone."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import ColumnElement, Connection, Engine, Integer, case, cast, func, literal, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.models import EvaluationRow, Run, Scalar, StepStatistics
-from logs_ui.recorder.payload import Tokens
+from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.filters import RolloutFilter, nearest
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Mode,
+    RolloutPayload,
+    Run,
+    RunState,
+    Scalar,
+    Status,
+    StepStatistics,
+    StopReason,
+)
+from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
+from logs_ui.recorder.selection import Place, conditions, in_statistics, place_of, sections, statistics_conditions
+from logs_ui.recorder.totals import Totals, totals
 
 COUNT_CAP = 10_000
 """Counts stop here (`Count.exact` is then False): at a million rows an exact one takes 260 ms, a capped one 1.5."""
 
 DIED_AFTER_US = 60_000_000
 """A running run without a sign of life for this long is shown as died; the writer gives one every 5 s."""
+
+
+_MOST_TASKS = 50
+_LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
 
 
 @dataclass(frozen=True)
@@ -51,7 +72,10 @@ class Count:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a page ended: the sort key and the id of its last row. `key` is None for rows that lack the key: they come last."""
+    """Where a page ended: the sort key and the id of its last row.
+
+    `key` is None for rows that lack the key: they come last.
+    """
 
     key: float | int | None
     id: int
@@ -111,7 +135,8 @@ class Rollout:
 @dataclass(frozen=True)
 class Neighbours:
     """A rollout's place within a filter's order: ids of the one before and after (None at the ends), `position` from 1
-    (None where the rollout is not in the filter, or beyond COUNT_CAP), and the count."""
+    (None where the rollout is not in the filter, or beyond COUNT_CAP), and the count.
+    """
 
     previous: int | None
     next: int | None
@@ -119,9 +144,12 @@ class Neighbours:
     count: Count
 
 
-def all_runs(engine: Engine) -> list[RunSummary]:
-    """Newest first."""
-    raise NotImplementedError
+def all_runs(engine: Engine, *, now: int | None = None) -> list[RunSummary]:
+    """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; the clock's by default."""
+    with Session(engine) as session:
+        runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
+        found = totals(session)
+    return [_summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
 
 
 def find_run(engine: Engine, name: str) -> Run:
@@ -130,76 +158,283 @@ def find_run(engine: Engine, name: str) -> Run:
     Raises:
         RunNotFoundError: none, or several by prefix; names the nearest.
     """
-    raise NotImplementedError
+    newest = (col(Run.created).desc(), col(Run.id).desc())
+    begins = func.substr(col(Run.uid), 1, len(name)) == name
+    with Session(engine) as session:
+        by_prefix = session.scalars(select(Run).where(begins).order_by(*newest)).all() if name else []
+        by_name = session.scalars(select(Run).where(col(Run.name) == name).order_by(*newest).limit(1)).all()
+        latest = session.scalars(select(Run).order_by(*newest).limit(1)).all() if name == "latest" else []
+        known = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
+    exact = [run for run in by_prefix if run.uid == name]
+    alone = by_prefix if len(by_prefix) == 1 else []
+    for run in (*exact, *alone, *by_name, *latest):
+        return run
+    raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [(uid, named) for uid, named in known]))
 
 
-def run_summary(engine: Engine, run_id: int) -> RunSummary:
-    raise NotImplementedError
+def run_summary(engine: Engine, run_id: int, *, now: int | None = None) -> RunSummary:
+    """As `all_runs` has it.
+
+    Raises:
+        RunNotFoundError: no such run.
+    """
+    with Session(engine) as session:
+        run = session.get(Run, run_id)
+        found = totals(session, col(StepStatistics.run_id) == run_id)
+    if run is None:
+        raise RunNotFoundError(f"There is no run with the number {run_id}.")
+    return _summary(run, found.get(run_id, Totals()), now)
 
 
 def known_values(engine: Engine, run_id: int) -> dict[str, list[str]]:
     """The run's distinct `eval` and `task` values (a loose index scan: never a DISTINCT over all rows)."""
-    raise NotImplementedError
+    row_task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
+    tasks = select(func.min(row_task).label("task")).where(of_run).cte("tasks", recursive=True)
+    following = select(func.min(row_task)).where(of_run, row_task > tasks.c.task).scalar_subquery()
+    tasks = tasks.union_all(select(following).where(tasks.c.task.is_not(None)))
+    evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
+    with engine.connect() as connection:
+        return {
+            "eval": sorted(connection.scalars(evals)),
+            "task": list(connection.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None)))),
+        }
 
 
 def page(engine: Engine, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
-    """Keyset paging on (sort key, id); rows without the sort key come last, by id."""
-    raise NotImplementedError
+    """Keyset paging on (sort key, id); rows without the sort key come last, by id in the order's own direction."""
+    place = None if after is None else (after.key, after.id)
+    with Session(engine) as session:
+        rows = _in_order(session, run_id, filter, place, limit + 1)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
 
 
 def count(engine: Engine, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
-    raise NotImplementedError
+    """Up to COUNT_CAP."""
+    with Session(engine) as session:
+        return _count(session, conditions(run_id, filter))
 
 
 def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
-    raise NotImplementedError
+    """Over the filter's rows that have one; None where none has."""
+    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter))
+    if in_statistics(filter):
+        sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
+        query = select(sums).where(*statistics_conditions(run_id, filter))
+    with engine.connect() as connection:
+        return connection.scalar(query)
 
 
 def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
-    raise NotImplementedError
+    """Values that no row has are left out, apart from those that the filter names."""
+    names = ("evals", "modes", "statuses", "stop_reasons")
+    chosen: list[tuple[str, ...]] = [getattr(filter, name) for name in names]
+    row = EvaluationRow
+    columns = (col(row.eval_name), col(row.mode), col(row.status), col(row.stop_reason))
+    others = replace(filter, evals=(), modes=(), statuses=(), stop_reasons=())
+    query = select(*columns, func.count()).where(*conditions(run_id, others)).group_by(*columns)
+    with engine.connect() as connection:
+        combinations = connection.execute(query).all()
+        tasks = _task_counts(connection, run_id, filter)
+    counts = [dict.fromkeys(values, 0) for values in chosen]
+    for *values, number in combinations:
+        misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
+        for i, value in enumerate(values):
+            if value is not None and misses in ([], [i]):
+                counts[i][value] = counts[i].get(value, 0) + number
+    return Facets(
+        evals=_in_known_order(counts[0], None),
+        modes=_in_known_order(counts[1], Mode),
+        statuses=_in_known_order(counts[2], Status),
+        stop_reasons=_in_known_order(counts[3], StopReason),
+        tasks=tasks,
+    )
 
 
 def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
     """Under the filter less its reward range; None where no row has a reward. The bins span the run's own rewards."""
-    raise NotImplementedError
+    reward = col(EvaluationRow.reward)
+    finite = [reward >= -_LARGEST, reward <= _LARGEST]
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None))
+    of_run = select(func.min(reward), func.max(reward)).where(col(EvaluationRow.run_id) == run_id, *finite)
+    with engine.connect() as connection:
+        low, high = connection.execute(of_run).one()
+        if low is None or high is None:
+            return None
+        if low == high:  # any width will do: the one reward there is stands in the middle
+            low, high = low - 0.5, high + 0.5
+        width = (high - low) / bins
+        place = cast((reward - low) / width, Integer)
+        number = case((place >= bins, bins - 1), else_=place)  # the last bin holds its upper end, too
+        found = connection.execute(select(number, func.count()).where(*selected, *finite).group_by(number)).all()
+    counts = {int(place): number_of for place, number_of in found}
+    return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
 
 
 def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
-    """Raises RolloutNotFoundError."""
-    raise NotImplementedError
+    """Everything of one rollout.
+
+    Raises:
+        RolloutNotFoundError: the run has no rollout of that id.
+    """
+    with Session(engine) as session:
+        found = _read(session, [col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id], limit=1)
+    if not found:
+        raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
+    return found[0]
 
 
 def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
-    raise NotImplementedError
+    """Where `row` stands in the filter's order; a row outside of the filter has neighbours there, but no position."""
+    place = place_of(row, filter.sort)
+    selected = conditions(run_id, filter)
+    with Session(engine) as session:
+        previous = _in_order(session, run_id, filter, place, 1, backwards=True)
+        following = _in_order(session, run_id, filter, place, 1)
+        inside = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
+        before = 0
+        for section in sections(filter.sort, place, backwards=True) if inside is not None else []:
+            before += _count(session, [*selected, *section.conditions]).value
+        total = _count(session, selected)
+    return Neighbours(
+        previous=previous[0].id if previous else None,
+        next=following[0].id if following else None,
+        position=None if inside is None or before >= COUNT_CAP else before + 1,
+        count=total,
+    )
 
 
 def group_of(engine: Engine, row: EvaluationRow) -> list[EvaluationRow]:
     """All rows of its group, by generation."""
-    raise NotImplementedError
+    of_group = (col(EvaluationRow.group) == row.group, col(EvaluationRow.run_id) == row.run_id)
+    query = select(EvaluationRow).where(*of_group).order_by(col(EvaluationRow.generation), col(EvaluationRow.id))
+    with Session(engine) as session:
+        return list(session.scalars(query))
 
 
 def last_change(engine: Engine, run_id: int) -> int:
-    """The run's `changed`: when it has not moved, nothing has. One look-up by primary key."""
-    raise NotImplementedError
+    """The run's `changed`: when it has not moved, nothing has. One look-up by primary key.
+
+    Raises:
+        RunNotFoundError: no such run.
+    """
+    with engine.connect() as connection:
+        changed = connection.scalar(select(col(Run.changed)).where(col(Run.id) == run_id))
+    if changed is None:
+        raise RunNotFoundError(f"There is no run with the number {run_id}.")
+    return changed
 
 
 def new_since(engine: Engine, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
     """How many rows of the filter have a higher id."""
-    raise NotImplementedError
+    with Session(engine) as session:
+        return _count(session, [*conditions(run_id, filter), col(EvaluationRow.id) > row_id])
 
 
 def step_statistics(engine: Engine, run_id: int) -> list[StepStatistics]:
     """By mode, eval, step."""
-    raise NotImplementedError
+    key = (col(StepStatistics.mode), col(StepStatistics.eval_name), col(StepStatistics.step))
+    with Session(engine) as session:
+        return list(session.scalars(select(StepStatistics).where(col(StepStatistics.run_id) == run_id).order_by(*key)))
 
 
 def scalars(engine: Engine, run_id: int) -> list[Scalar]:
     """By name, step."""
-    raise NotImplementedError
+    key = (col(Scalar.name), col(Scalar.step))
+    with Session(engine) as session:
+        return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
 
 
 def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
     """All of them, oldest first, in short reads of `chunk` rows: a long one would pin the write-ahead log."""
-    raise NotImplementedError
+    selected = conditions(run_id, filter)
+    last: int | None = 0
+    while last is not None:
+        with Session(engine) as session:
+            found = _read(session, [*selected, col(EvaluationRow.id) > last], limit=chunk)
+        last = found[-1].row.id if found else None
+        if found:
+            yield found
 
 
+def _in_order(
+    session: Session,
+    run_id: int,
+    filter: RolloutFilter,  # noqa: A002
+    after: Place | None,
+    limit: int,
+    *,
+    backwards: bool = False,
+) -> list[EvaluationRow]:
+    rows: list[EvaluationRow] = []
+    selected = conditions(run_id, filter)
+    for section in sections(filter.sort, after, backwards=backwards):
+        query = select(EvaluationRow).where(*selected, *section.conditions).order_by(*section.order)
+        rows += session.scalars(query.limit(limit - len(rows)))
+        if len(rows) == limit:
+            break
+    return rows
+
+
+def _count(session: Session, selected: list[ColumnElement[bool]]) -> Count:
+    capped = select(literal(1)).select_from(EvaluationRow).where(*selected).limit(COUNT_CAP + 1).subquery()
+    found = session.scalar(select(func.count()).select_from(capped)) or 0
+    return Count(min(found, COUNT_CAP), found <= COUNT_CAP)
+
+
+def _read(session: Session, selected: list[ColumnElement[bool]], *, limit: int) -> list[Rollout]:
+    query = (
+        select(EvaluationRow, RolloutPayload)
+        .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
+        .where(*selected)
+        .order_by(col(EvaluationRow.id))
+        .limit(limit)
+    )
+    return [_rollout(row, payload) for row, payload in session.execute(query)]
+
+
+def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:
+    content = unpack_content(payload.content if payload else None)
+    return Rollout(
+        row=row,
+        messages=content.get("messages") or [],
+        actions=content.get("actions") or [],
+        sampling=content.get("sampling") or {},
+        metadata=content.get("metadata") or {},
+        tokens=unpack_tokens(payload.tokens if payload else None),
+    )
+
+
+def _task_counts(connection: Connection, run_id: int, filter: RolloutFilter) -> list[tuple[str, int]]:  # noqa: A002
+    task, number = col(EvaluationRow.task), func.count().label("number")
+    query = (
+        select(task, number)
+        .where(*conditions(run_id, replace(filter, tasks=())), task.is_not(None))
+        .group_by(task)
+        .order_by(task.in_(filter.tasks).desc(), number.desc(), task)
+        .limit(_MOST_TASKS)
+    )
+    counts = dict.fromkeys(filter.tasks, 0) | {str(name): int(n) for name, n in connection.execute(query)}
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _in_known_order(counts: dict[str, int], known: type[StrEnum] | None) -> list[tuple[str, int]]:
+    order = {word.value: place for place, word in enumerate(known or ())}
+    return sorted(counts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))
+
+
+def _summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
+    now = time.time_ns() // 1000 if now is None else now
+    died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
+    return RunSummary(run=run, state="died" if died else run.state, **vars(of_run))
+
+
+def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, str]]) -> str:
+    if not known:
+        return "No run is recorded in this database yet."
+    if same_prefix:
+        return f"Several runs begin with {name!r}: {', '.join(same_prefix[:6])}. Give more of one."
+    near = nearest(name, [word for names in known for word in names])
+    hint = f"did you mean {near!r}?" if near else f"the newest is {known[0][0]!r}; `latest` means it, too."
+    return f"There is no run {name!r}: {hint}"

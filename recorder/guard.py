@@ -1,0 +1,58 @@
+"""Never break a training, always break the project's own tests."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("logs_ui")
+
+RAISE_VARIABLE = "LOGS_UI_RAISE"
+"""Set to 1 where a failure inside the recorder must not be swallowed: in the project's own tests."""
+
+
+class Guard:
+    """Swallows the recorder's own failures: logs each kind once, loudly, and counts all.
+
+    Attributes:
+        errors: failures so far, in this process.
+        last: the latest, in one line; None while there was none.
+    """
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.last: str | None = None
+        self._seen: set[tuple[str, type[Exception]]] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self, doing: str) -> Iterator[None]:
+        """`doing` says what was tried: "recording failed while {doing}"."""
+        try:
+            yield
+        except Exception as error:
+            self.caught(doing, error)
+            if os.environ.get(RAISE_VARIABLE) == "1":
+                raise
+
+    def caught(self, doing: str, error: Exception) -> None:
+        """Counts and logs a failure that was caught elsewhere."""
+        line = f"{type(error).__name__} while {doing}: {error}".splitlines()[0]
+        with self._lock:
+            self.errors += 1
+            self.last = line
+            kind = (doing, type(error))
+            first = kind not in self._seen
+            self._seen.add(kind)
+        if first:
+            logger.error(
+                "logs-ui: recording failed (%s). Your training goes on, with less recorded; "
+                "the same failure is not logged again, but counted on the run.",
+                line,
+                exc_info=error,
+            )
+
+
+guard = Guard()
+"""The process's one guard."""

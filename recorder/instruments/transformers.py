@@ -1,0 +1,99 @@
+"""transformers: `model.generate`, as rollout functions call it on the policy."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.calls import CallLog, Generation, Sequence, active_calls
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.instruments.patch import patches
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "do_sample",
+    "max_new_tokens",
+    "max_length",
+)
+
+
+def install() -> None:
+    """Patches `GenerationMixin.generate`, now or when transformers is imported."""
+    patches.when_imported(
+        "transformers.generation.utils",
+        lambda module: patches.method(module.GenerationMixin, "generate", _recorded),
+    )
+
+
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        log = active_calls()
+        if log is None:
+            return original(self, *args, **kwargs)
+        order, began = log.begin()
+        with log.outermost_generation() as outermost:
+            output = original(self, *args, **kwargs)
+        if outermost:
+            with guard("recording a generation of transformers"):
+                _add(log, order, began, self, args, kwargs, output)
+        return output
+
+    return generate
+
+
+def _add(
+    log: CallLog, order: int, began: float, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> None:
+    seconds = time.perf_counter() - began
+    inputs = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    if inputs is None:
+        return  # generated from embeddings: there are no ids to record
+    settings = _settings(model, args, kwargs)
+    given = inputs.detach().cpu().numpy().astype(np.int32)
+    mask = kwargs.get("attention_mask")
+    kept = np.ones(given.shape, bool) if mask is None else mask.detach().cpu().numpy().astype(bool)
+    produced = getattr(output, "sequences", output).detach().cpu().numpy()[:, given.shape[1] :].astype(np.int32)
+    copies = len(produced) // len(given)  # num_return_sequences
+    limit = settings["max_new_tokens"] or (settings["max_length"] or 0) - given.shape[1]
+    sequences = []
+    for i, answer in enumerate(produced):
+        sampled, ended = _until_end(answer, _ids(settings["eos_token_id"]), settings["pad_token_id"])
+        finish = "length" if not ended and len(sampled) >= limit > 0 else "stop"
+        sequences.append(Sequence(given[i // copies][kept[i // copies]], sampled, finish))
+    sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+    log.generations.append(Generation(order, began, seconds, sequences, sampling))
+
+
+def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword, else the call's generation config, else the model's: as `generate` resolves them."""
+    config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
+    sources = [source for source in (config, model.generation_config) if source is not None]
+    found = {}
+    for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
+        candidates = [kwargs.get(name), *(getattr(source, name, None) for source in sources)]
+        found[name] = next((value for value in candidates if value is not None), None)
+    return found
+
+
+def _ids(eos: Any) -> set[int]:
+    if eos is None:
+        return set()
+    return set(eos) if isinstance(eos, list | tuple) else {int(eos)}
+
+
+def _until_end(answer: Any, eos: set[int], pad: int | None) -> tuple[Any, bool]:
+    """The sampled ids up to and with the first end token, and whether there is one; else without padding at the end."""
+    ends = np.flatnonzero(np.isin(answer, list(eos))) if eos else np.empty(0, int)
+    if len(ends):
+        return answer[: ends[0] + 1], True
+    if pad is None:
+        return answer, False
+    kept = np.flatnonzero(answer != pad)
+    return (answer[: kept[-1] + 1] if len(kept) else answer[:0]), False
