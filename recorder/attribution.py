@@ -119,8 +119,8 @@ def attribute(
 def attribute_unfinished(
     count: int, generations: Seq[Generation], environment_calls: Seq[EnvironmentCall]
 ) -> Attribution:
-    """Calls of a rollout function that raised, so that no tokens tell the rows apart: a generation whose context goes on
-    where another ended continues its row, any other begins the next row.
+    """Calls of a rollout function that raised, so that no tokens tell the rows apart: a generation whose context goes
+    on where another ended continues its row, any other begins the next row.
     """
     rows = [RowCalls() for _ in range(count)]
     lost = 0

@@ -112,7 +112,7 @@ _active: list[CallLog] = []
 
 
 def active_calls() -> CallLog | None:
-    """Of the rollout function that runs now, in whichever thread: a trainer calls one at a time. None outside of one."""
+    """Of the rollout function that runs now, in whichever thread: a trainer calls one at a time. None outside."""
     return _active[-1] if _active else None
 
 

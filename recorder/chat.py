@@ -58,7 +58,7 @@ def assistant_message(answer: str) -> dict[str, Any]:
     if thinking:
         message["reasoning_content"] = thinking[1].strip()
         answer = answer[thinking.end() :]
-    calls = []
+    calls: list[dict[str, Any]] = []
     for match in _TOOL_CALL.finditer(answer):
         call = _tool_call(match[1], len(calls))
         if call is not None:

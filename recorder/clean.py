@@ -23,23 +23,25 @@ def snapshot(value: Any) -> bytes:
         return orjson.dumps(plain(value))
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """The same as JSON values only, the slow and careful way: lone surrogates replaced, integers beyond 64 bits and keys
-    that are no strings made text, nesting beyond 40 levels cut.
+def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind of value
+    """The same as JSON values only, the slow and careful way: lone surrogates replaced, integers beyond 64 bits and
+    keys that are no strings made text, nesting beyond 40 levels cut.
     """
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, int):
-        return value if value in _INT64 else str(value)
-    if depth >= _DEPTH:
-        return text(repr(value))[:_REPR_LENGTH]
-    if isinstance(value, Mapping):
-        return {text(str(k)): plain(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v, depth + 1) for v in value]
-    return plain(_replacement(value), depth + 1)
+    match value:
+        case None | bool() | float():
+            return value
+        case str():
+            return text(value)
+        case int():
+            return value if value in _INT64 else str(value)
+        case _ if depth >= _DEPTH:
+            return text(repr(value))[:_REPR_LENGTH]
+        case Mapping():
+            return {text(str(k)): plain(v, depth + 1) for k, v in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(v, depth + 1) for v in value]
+        case _:
+            return plain(_replacement(value), depth + 1)
 
 
 def text(value: str) -> str:

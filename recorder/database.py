@@ -113,7 +113,7 @@ def _explained(path: Path, message: str) -> str:
     known = {
         "file is not a database": "is not an SQLite database. Name another with --db.",
         "malformed": "is damaged. Restore it from a copy, or name another with --db.",
-        "unable to open": "cannot be opened: check that it is a file, and that you may read and write it and its folder.",
+        "unable to open": "cannot be opened: check that it is a file, and that you may read and write its folder.",
         "readonly": "is not writable: check the permissions of the file and of its folder, or name another with --db.",
         "database or disk is full": "cannot grow: the disk is full. Free some space; recording goes on by itself.",
         "locked": "stays locked by another process. Find who holds it (fuser), or name another with --db.",

@@ -1,8 +1,7 @@
 """What is stored: the tables, and the words that their columns may hold.
 
-`EvaluationRow` is the narrow header table: every column that is filtered, sorted or counted, and nothing else. What only
-one open rollout needs (messages, token ids, ...) lies compressed in `RolloutPayload`. The shape and its measurements are
-explained in `docs/storage.md`.
+`EvaluationRow` is the narrow header table: every column that is filtered, sorted or counted, and nothing else. What
+only one open rollout needs (messages, token ids, ...) lies compressed in `RolloutPayload`.
 """
 
 from enum import StrEnum

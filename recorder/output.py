@@ -77,11 +77,11 @@ def checked_output(output: Any, count: int) -> Output:
         value = output.get(key)
         if value is None and key in _TOKEN_KEYS[2:]:
             continue
-        if not hasattr(value, "__len__"):
+        if value is None or not hasattr(value, "__len__"):
             raise OutputError(f"rollout_func returned {key!r} as a {type(value).__name__}, where a list is needed")
         if len(value) != count:
             raise OutputError(f"rollout_func returned {len(value)} {key!r} for {count} prompts")
-    empty = [i for i, ids in enumerate(output["completion_ids"]) if len(ids) == 0]
+    empty = [i for i, ids in enumerate(output["completion_ids"]) if not len(ids)]
     if empty:
         raise OutputError(f"rollout_func returned an empty completion for row {empty[0]}")
     copies = {key: _copied(output.get(key)) for key in _TOKEN_KEYS}
@@ -105,7 +105,7 @@ def _copied_row(row: Any) -> Any:
 
 
 def _logprobs(values: Any) -> NDArray[np.float16]:
-    """(C,). vLLM's client returns the alternatives of each token as a list, the sampled one first; a NaN comes as None."""
+    """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
     flat = [value[0] if isinstance(value, list | tuple) and value else value for value in values]
     with np.errstate(over="ignore"):
         return np.array([np.nan if value is None else value for value in flat], np.float64).astype(np.float16)

@@ -14,7 +14,6 @@ from logs_ui.recorder.recording import Recording, Task
 from logs_ui.recorder.rows import RolloutCall
 from logs_ui.recorder.writer import Writer, writer_for
 
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -77,7 +76,7 @@ def record(
         return functools.partial(record, eval_name=eval_name, task=task, db=db)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
-    name = eval_name or getattr(rollout_func, "__name__", type(rollout_func).__name__)
+    name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
     recorder = _Recorder(rollout_func, writer_for(database_path(db)), name, task)
 
     @functools.wraps(rollout_func)

@@ -221,7 +221,8 @@ def _ended(
         "sampling": row.turns[-1].generation.sampling if row.turns else {},
         "metadata": metadata,
     }
-    return call.change(i, columns, pack_content(orjson.loads(snapshot(content))), tokens and pack_tokens(tokens))
+    packed = None if tokens is None else pack_tokens(tokens)
+    return call.change(i, columns, pack_content(orjson.loads(snapshot(content))), packed)
 
 
 def _messages(call: RolloutCall, row: RowCalls, tokens: Tokens | None) -> list[dict[str, Any]]:
@@ -253,8 +254,8 @@ def _actions(call: RolloutCall, row: RowCalls) -> list[dict[str, Any]]:
             text = call.tokenizer.decode(turn.sequence.sampled.tolist(), skip_special_tokens=True)
         resets = [step for step in own if step.kind == "reset"]
         entries += [_action(number, None, step) for step in resets]
-        moves = [step for step in own if step.kind == "step"] or [None]
-        entries += [_action(number, text, step) for step in moves]
+        moves: list[EnvironmentCall | None] = [step for step in own if step.kind == "step"]
+        entries += [_action(number, text, step) for step in moves or [None]]
     seen = len(row.turns)
     for step in steps if not row.turns else []:
         seen += step.kind == "step"

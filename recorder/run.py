@@ -57,8 +57,8 @@ class RunName:
 
 
 def begin_run(open_engine: Callable[[], Engine], *, resumed_output: str | None) -> RunName:
-    """Makes the run's row, under LOGS_UI_RUN (with a number where it is taken) or a new uid. Where the database cannot be
-    written now, only the name; the writer makes the row when it can.
+    """Makes the run's row, under LOGS_UI_RUN (with a number where it is taken) or a new uid. Where the database cannot
+    be written now, only the name; the writer makes the row when it can.
 
     Args:
         open_engine: opens the database for writing.

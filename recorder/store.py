@@ -3,7 +3,7 @@ transaction.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -156,7 +156,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> dict[str
     return ids
 
 
-def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> Set[Step]:
+def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> set[Step]:
     """Upserts rows and payloads; returns the steps whose statistics changed."""
     by_run: dict[str, list[RowChange]] = defaultdict(list)
     for change in changes:

@@ -58,9 +58,9 @@ class _Failures:
 class Writer:
     """Writes to one database, for all runs of this process.
 
-    A job that was handed over is committed within a fraction of a second; `flush` waits for it. A locked, full or missing
-    disk is tried again for as long as the process lives, while the queue is bounded in bytes: what does not fit is
-    dropped, and counted on the run.
+    A job that was handed over is committed within a fraction of a second; `flush` waits for it. A locked, full or
+    missing disk is tried again for as long as the process lives, while the queue is bounded in bytes: what does not fit
+    is dropped, and counted on the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,7 +140,7 @@ class Writer:
                 self._condition.notify_all()
 
     def _write_until_done(self, batch: Batch, *, statistics: bool) -> None:
-        """Tries for as long as the trouble is the disk's; a row that the database refuses is written without its text."""
+        """Tries for as long as the trouble is the disk's; a row that the database refuses is tried without its text."""
         pause = _INTERVAL
         while True:
             try:
@@ -213,8 +213,8 @@ class Writer:
             self._telling = now
 
     def _checkpoint(self) -> None:
-        """Moves the write-ahead log into the database when it has grown. SQLite before 3.51.3 can corrupt a database when
-        two processes do so at once, so all that write do it under one lock, and nobody waits for it.
+        """Moves the write-ahead log into the database when it has grown. SQLite before 3.51.3 can corrupt a database
+        when two processes do so at once, so all that write do it under one lock, and nobody waits for it.
         """
         wal = self.path.with_name(self.path.name + "-wal")
         with suppress(OSError):
@@ -269,7 +269,7 @@ def flush(timeout: float | None = 30.0) -> bool:
 
 
 def _after_fork_in_child() -> None:
-    """Threads do not survive a fork, and the connection still belongs to the parent: let go of both, closing neither."""
+    """Threads do not survive a fork, and the connection is still the parent's: let go of both, closing neither."""
     for writer in list(_by_path.values()):
         engine, writer._engine = writer._engine, None  # noqa: SLF001
         writer._runs = {}  # noqa: SLF001

@@ -15,7 +15,7 @@ class Patches:
         self._undo: list[tuple[type, str, Any]] = []
 
     def method(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replaces `owner.name` by `make(original)`; does nothing where that was done before, or `owner` does not define it."""
+        """Replaces `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
         original = owner.__dict__.get(name)
         if original is None or hasattr(original, _MARK):
             return
@@ -25,7 +25,7 @@ class Patches:
         self._undo.append((owner, name, original))
 
     def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
-        """Calls `attach(module)` now where it is imported already, else right after its import. Nothing is imported here."""
+        """Calls `attach(module)` now if it is imported already, else right after its import. Imports nothing."""
         wrapt.register_post_import_hook(attach, module)
 
     def undo(self) -> None:

@@ -25,8 +25,14 @@ class Listener(Protocol):
     """Told of what a trainer computes after a rollout function returned."""
 
     def rewards(self, values: NDArray[np.float64], names: list[str], weights: list[float], inputs: list[Any]) -> None:
-        """(N, F) this process's rows by reward functions, NaN where a function returned None; inputs are the N dataset
-        rows."""
+        """Of this process's N rows.
+
+        Args:
+            values: (N, F) by row and reward function, NaN where a function returned None.
+            names: (F).
+            weights: (F).
+            inputs: (N) dataset rows.
+        """
 
     def advantages(self, values: NDArray[np.float64]) -> None:
         """(N,) this process's."""
@@ -167,7 +173,7 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
 def _callback(listener: Listener) -> Any:
     from transformers import TrainerCallback
 
-    class Recorded(TrainerCallback):
+    class Recorded(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
         """Passes on what the trainer logs, and that it ended."""
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002

@@ -1,0 +1,193 @@
+"""The command `logs-ui`."""
+
+import logging
+import sys
+import time
+from enum import StrEnum
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from logs_ui.recorder.database import database_path
+from logs_ui.recorder.errors import LogsUIError
+
+app = typer.Typer(
+    help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console(highlight=False)
+_err = Console(stderr=True, highlight=False)
+
+Database = Annotated[
+    str | None,
+    typer.Option("--db", metavar="PATH", help="The database. Default: LOGS_UI_DB, else the one that record() writes."),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+
+
+class Format(StrEnum):
+    """What `export` writes."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def main() -> None:
+    """Runs the command; whatever a user can mend is one line on stderr and exit code 1."""
+    try:
+        app()
+    except LogsUIError as error:
+        _err.print(f"[bold red]logs-ui:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with one argument
+    if wanted:
+        _out.print(f"logs-ui {installed_version('logs-ui')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001, FBT002 - a flag whose callback acts
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+
+
+@app.command()
+def serve(
+    db: Database = None,
+    host: Annotated[str, typer.Option(help="Beyond this machine a token is asked for.")] = "127.0.0.1",
+    port: Port = 7070,
+) -> None:
+    """Browse what was recorded, live while a training writes it."""
+    from logs_ui.app.serve import serve as serve_dashboard
+
+    serve_dashboard(database_path(db), host=host, port=port)
+
+
+@app.command()
+def demo(
+    db: Database = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the default takes about a minute.")] = None,
+    port: Port = 0,
+    serve: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--serve/--no-serve", help="Serve the dashboard meanwhile, and stay up at the end.")
+    ] = True,
+) -> None:
+    """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
+    path = database_path(db)
+    if not serve:
+        _train_demo(path, steps)
+        _out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
+        return
+    from logs_ui.app.serve import BackgroundServer
+
+    with BackgroundServer(path, port=port) as server:
+        _out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
+        _train_demo(path, steps)
+        _out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
+        while True:
+            time.sleep(3600)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="An id, the beginning of one, a name, or latest.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    format: Annotated[Format | None, typer.Option("--format", "-f", help="Default: by the file's ending.")] = None,  # noqa: A002
+    db: Database = None,
+) -> None:
+    """Write a run's rollouts to a file, one row each."""
+    from logs_ui.recorder.frames import export_run
+
+    kind = format or _format_of(output)
+    with _progress() as progress:
+        bar = progress.add_task("rollouts", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        rows = export_run(run, kind.value, output, db, progress=show)
+    _out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
+
+
+def _format_of(output: Path) -> Format:
+    """By the file's ending.
+
+    Raises:
+        LogsUIError: the ending tells nothing.
+    """
+    ending = output.suffix.lstrip(".").lower()
+    if ending not in set(Format):
+        raise LogsUIError(f"{output} does not tell a format: add --format parquet, csv or jsonl.")
+    return Format(ending)
+
+
+def _train_demo(path: Path, steps: int | None) -> None:
+    """Trains and records, with a progress bar.
+
+    Raises:
+        LogsUIError: a package that the demo needs is missing, or its environment does not start.
+    """
+    from logs_ui.recorder import flush, record
+    from logs_ui.rollout.demo import DemoSettings, train_demo
+
+    settings = DemoSettings() if steps is None else DemoSettings(steps=steps)
+    rewards: list[float] = []
+    with _progress(TextColumn("reward {task.fields[reward]}")) as progress:
+        bar = progress.add_task("making a model, starting the environment", total=settings.steps, reward="...")
+
+        def show(step: int, total: int, reward: float) -> None:
+            rewards.append(reward)
+            recent = rewards[-10:]
+            progress.update(
+                bar, completed=step, total=total, reward=f"{sum(recent) / len(recent):.2f}", description="training"
+            )
+
+        try:
+            train_demo(settings, wrap=record(eval_name="guess", db=path), on_step=show)
+        except (ImportError, RuntimeError) as error:
+            raise LogsUIError(str(error)) from error
+    if not flush():
+        raise LogsUIError(f"{path} could not be written to the end; the lines above say why.")
+    _say_what_happened(path, rewards)
+
+
+def _say_what_happened(path: Path, rewards: list[float]) -> None:
+    tenth = max(1, len(rewards) // 10)
+    first, last = (sum(part) / len(part) for part in (rewards[:tenth], rewards[-tenth:]))
+    _out.print(
+        f"Mean reward went from {first:.2f} (first {tenth} steps) to {last:.2f} (last {tenth}). "
+        f"Every rollout is in {escape(str(path))}",
+        soft_wrap=True,
+    )
+    _out.print("In Python: [bold]from logs_ui.recorder import load_run; load_run()[/]", soft_wrap=True)
+
+
+def _progress(*extra: TextColumn) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *extra,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=_err,
+    )
+
+
+if __name__ == "__main__":
+    main()

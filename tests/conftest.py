@@ -1,0 +1,16 @@
+"""What all tests stand on."""
+
+import os
+
+import pytest
+
+os.environ["LOGS_UI_RAISE"] = "1"  # a failure inside the recorder fails the test
+os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def _own_database(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own database."""
+    monkeypatch.setenv("LOGS_UI_DB", str(tmp_path_factory.mktemp("default") / "logs-ui.db"))
+    monkeypatch.delenv("LOGS_UI_RUN", raising=False)
