@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Integer, case, cast, func, literal, select
+from sqlalchemy import ColumnElement, Engine, Integer, case, cast, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -213,12 +213,12 @@ def page(engine: Engine, run_id: int, filter: RolloutFilter, *, after: Cursor | 
 def count(engine: Engine, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
     """Up to COUNT_CAP."""
     with Session(engine) as session:
-        return _count(session, conditions(run_id, filter))
+        return _count(session, conditions(run_id, filter, ordered=False))
 
 
 def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
     """Over the filter's rows that have one; None where none has."""
-    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter))
+    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, ordered=False))
     if in_statistics(filter):
         sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
@@ -228,38 +228,39 @@ def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | N
 
 def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
     """Values that no row has are left out, apart from those that the filter names."""
-    names = ("evals", "modes", "statuses", "stop_reasons")
-    chosen: list[tuple[str, ...]] = [getattr(filter, name) for name in names]
     row = EvaluationRow
-    columns = (col(row.eval_name), col(row.mode), col(row.status), col(row.stop_reason))
-    others = replace(filter, evals=(), modes=(), statuses=(), stop_reasons=())
-    query = select(*columns, func.count()).where(*conditions(run_id, others)).group_by(*columns)
+    # All five are told apart in one pass, in the order of the index that covers them.
+    columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
+    chosen = (filter.tasks, filter.evals, filter.modes, filter.statuses, filter.stop_reasons)
+    others = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=())
+    query = select(*columns, func.count()).where(*conditions(run_id, others, ordered=False)).group_by(*columns)
+    counts: list[dict[str, int]] = [dict.fromkeys(values, 0) for values in chosen]
     with engine.connect() as connection:
-        combinations = connection.execute(query).all()
-        tasks = _task_counts(connection, run_id, filter)
-    counts = [dict.fromkeys(values, 0) for values in chosen]
-    for *values, number in combinations:
-        misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
-        for i, value in enumerate(values):
-            if value is not None and misses in ([], [i]):
-                counts[i][value] = counts[i].get(value, 0) + number
+        for *values, number in connection.execute(query):
+            misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
+            for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
+                if values[i] is not None:
+                    counts[i][values[i]] = counts[i].get(values[i], 0) + number
+    tasks, evals, modes, statuses, stop_reasons = counts
     return Facets(
-        evals=_in_known_order(counts[0], None),
-        modes=_in_known_order(counts[1], Mode),
-        statuses=_in_known_order(counts[2], Status),
-        stop_reasons=_in_known_order(counts[3], StopReason),
-        tasks=tasks,
+        evals=sorted(evals.items()),
+        modes=_in_known_order(modes, Mode),
+        statuses=_in_known_order(statuses, Status),
+        stop_reasons=_in_known_order(stop_reasons, StopReason),
+        tasks=_most_frequent(tasks, filter.tasks),
     )
 
 
 def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
     """Under the filter less its reward range; None where no row has a reward. The bins span the run's own rewards."""
     reward = col(EvaluationRow.reward)
-    finite = [reward >= -_LARGEST, reward <= _LARGEST]
-    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None))
-    of_run = select(func.min(reward), func.max(reward)).where(col(EvaluationRow.run_id) == run_id, *finite)
+    of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
+    ends = [
+        select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
+    ]  # two seeks in an index
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), ordered=False)
     with engine.connect() as connection:
-        low, high = connection.execute(of_run).one()
+        low, high = connection.execute(select(*ends)).one()
         if low is None or high is None:
             return None
         if low == high:  # any width will do: the one reward there is stands in the middle
@@ -267,7 +268,8 @@ def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: i
         width = (high - low) / bins
         place = cast((reward - low) / width, Integer)
         number = case((place >= bins, bins - 1), else_=place)  # the last bin holds its upper end, too
-        found = connection.execute(select(number, func.count()).where(*selected, *finite).group_by(number)).all()
+        finite = func.abs(reward) <= _LARGEST
+        found = connection.execute(select(number, func.count()).where(*selected, finite).group_by(number)).all()
     counts = {int(place): number_of for place, number_of in found}
     return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
 
@@ -288,7 +290,7 @@ def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
 def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
     """Where `row` stands in the filter's order; a row outside of the filter has neighbours there, but no position."""
     place = place_of(row, filter.sort)
-    selected = conditions(run_id, filter)
+    selected = conditions(run_id, filter, ordered=True)
     with Session(engine) as session:
         previous = _in_order(session, run_id, filter, place, 1, backwards=True)
         following = _in_order(session, run_id, filter, place, 1)
@@ -296,7 +298,7 @@ def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: Evaluati
         before = 0
         for section in sections(filter.sort, place, backwards=True) if inside is not None else []:
             before += _count(session, [*selected, *section.conditions]).value
-        total = _count(session, selected)
+        total = _count(session, conditions(run_id, filter, ordered=False))
     return Neighbours(
         previous=previous[0].id if previous else None,
         next=following[0].id if following else None,
@@ -329,7 +331,7 @@ def last_change(engine: Engine, run_id: int) -> int:
 def new_since(engine: Engine, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
     """How many rows of the filter have a higher id."""
     with Session(engine) as session:
-        return _count(session, [*conditions(run_id, filter), col(EvaluationRow.id) > row_id])
+        return _count(session, [*conditions(run_id, filter, ordered=True), col(EvaluationRow.id) > row_id])
 
 
 def step_statistics(engine: Engine, run_id: int) -> list[StepStatistics]:
@@ -348,7 +350,7 @@ def scalars(engine: Engine, run_id: int) -> list[Scalar]:
 
 def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
     """All of them, oldest first, in short reads of `chunk` rows: a long one would pin the write-ahead log."""
-    selected = conditions(run_id, filter)
+    selected = conditions(run_id, filter, ordered=True)
     last: int | None = 0
     while last is not None:
         with Session(engine) as session:
@@ -368,7 +370,7 @@ def _in_order(
     backwards: bool = False,
 ) -> list[EvaluationRow]:
     rows: list[EvaluationRow] = []
-    selected = conditions(run_id, filter)
+    selected = conditions(run_id, filter, ordered=True)
     for section in sections(filter.sort, after, backwards=backwards):
         query = select(EvaluationRow).where(*selected, *section.conditions).order_by(*section.order)
         rows += session.scalars(query.limit(limit - len(rows)))
@@ -406,21 +408,14 @@ def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:
     )
 
 
-def _task_counts(connection: Connection, run_id: int, filter: RolloutFilter) -> list[tuple[str, int]]:  # noqa: A002
-    task, number = col(EvaluationRow.task), func.count().label("number")
-    query = (
-        select(task, number)
-        .where(*conditions(run_id, replace(filter, tasks=())), task.is_not(None))
-        .group_by(task)
-        .order_by(task.in_(filter.tasks).desc(), number.desc(), task)
-        .limit(_MOST_TASKS)
-    )
-    counts = dict.fromkeys(filter.tasks, 0) | {str(name): int(n) for name, n in connection.execute(query)}
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+def _most_frequent(counts: dict[str, int], chosen: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The chosen ones stay, however rare."""
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [pair for place, pair in enumerate(ranked) if place < _MOST_TASKS or pair[0] in chosen]
 
 
-def _in_known_order(counts: dict[str, int], known: type[StrEnum] | None) -> list[tuple[str, int]]:
-    order = {word.value: place for place, word in enumerate(known or ())}
+def _in_known_order(counts: dict[str, int], known: type[StrEnum]) -> list[tuple[str, int]]:
+    order = {word.value: place for place, word in enumerate(known)}
     return sorted(counts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))
 
 

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, literal, tuple_
+from sqlalchemy import ColumnElement, func, literal, tuple_
 from sqlmodel import col
 
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, Status, StepStatistics
 
 _ID = col(EvaluationRow.id)
-_ALTERNATIVES: dict[str, Any] = {
+_KINDS: dict[str, Any] = {  # the columns of row_by_kind
     "evals": col(EvaluationRow.eval_name),
     "modes": col(EvaluationRow.mode),
     "statuses": col(EvaluationRow.status),
     "stop_reasons": col(EvaluationRow.stop_reason),
-    "tasks": col(EvaluationRow.task),
 }
 _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.NEWEST: (None, True),
@@ -25,6 +24,8 @@ _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.LONGEST: (col(EvaluationRow.completion_tokens), True),
     Sort.SLOWEST: (col(EvaluationRow.seconds), True),
 }
+
+_UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
 Place = tuple[float | int | None, int]
 """A row's place in an order: its sort key (None where it lacks it, or the order has none) and its id."""
@@ -38,26 +39,31 @@ class Section:
     order: list[ColumnElement[Any]]
 
 
-def conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElement[bool]]:  # noqa: A002
-    """All must hold. They name the columns bare, so that an index can serve each."""
+def conditions(run_id: int, filter: RolloutFilter, *, ordered: bool) -> list[ColumnElement[bool]]:  # noqa: A002
+    """All must hold; `ordered` where rows are read in the filter's order, else they are counted.
+
+    SQLite guesses that any index leaves a handful of rows. So some columns stand in an expression, which no index
+    serves: what half of the rows have in common must not tempt it to collect and sort them, and where rows are counted
+    a reward must not tempt it away from the index that covers all.
+    """
     found: list[ColumnElement[bool]] = [col(EvaluationRow.run_id) == run_id]
-    for attribute, column in _ALTERNATIVES.items():
+    few = bool(filter.statuses) and Status.OK not in filter.statuses
+    for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
-        if values:
-            found.append(column == values[0] if len(values) == 1 else column.in_(values))
-    if filter.statuses and Status.OK not in filter.statuses:
+        served = not ordered or (few and attribute == "statuses")
+        found += [_any_of(column if served else func.coalesce(column, ""), values)] if values else []
+    if few:
         # Follows from what stands there already, but SQLite takes a partial index only where its words are repeated.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
-    if filter.group is not None:
-        found.append(col(EvaluationRow.group) == filter.group)
-    bounds = (
-        (col(EvaluationRow.step), filter.step_min, filter.step_max),
-        (col(EvaluationRow.reward), filter.reward_min, filter.reward_max),
+    found += [_any_of(col(EvaluationRow.task), filter.tasks)] if filter.tasks else []
+    found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
+    for bounded, low, high in (
+        (_step(filter, ordered=ordered), filter.step_min, filter.step_max),
+        (_reward(filter, ordered=ordered), filter.reward_min, filter.reward_max),
         (col(EvaluationRow.created), filter.since, filter.until),
-    )
-    for column, low, high in bounds:
-        found += [column >= low] if low is not None else []
-        found += [column <= high] if high is not None else []
+    ):
+        found += [bounded >= low] if low is not None else []
+        found += [bounded <= high] if high is not None else []
     return found
 
 
@@ -97,7 +103,9 @@ def sections(sort: Sort, after: Place | None, *, backwards: bool = False) -> lis
     beyond_id = [] if after is None else [_beyond(_ID, after[1], descending=descending)]
     if key is None:
         return [Section(beyond_id, by_id)]
-    with_key = Section([key.is_not(None)], [_by(key, descending=descending), *by_id])
+    # Where no index has the key's order, the rows are sorted: this makes it read them as they lie in the table.
+    as_stored = [_ID > 0] if sort in _UNINDEXED else []
+    with_key = Section([key.is_not(None), *as_stored], [_by(key, descending=descending), *by_id])
     without = Section([key.is_(None)], by_id)
     if after is None:
         return [without, with_key] if backwards else [with_key, without]
@@ -106,6 +114,23 @@ def sections(sort: Sort, after: Place | None, *, backwards: bool = False) -> lis
         return [rest, with_key] if backwards else [rest]
     rest = Section([key.is_not(None), _beyond(tuple_(key, _ID), after, descending=descending)], with_key.order)
     return [rest] if backwards else [rest, without]
+
+
+def _step(filter: RolloutFilter, *, ordered: bool) -> Any:  # noqa: A002
+    """Steps from some one on are the newest rows as well, and those up to some one the oldest: no need to sort them."""
+    in_order = filter.sort == (Sort.NEWEST if filter.step_max is None else Sort.OLDEST)
+    open_end = filter.step_min is None or filter.step_max is None
+    return col(EvaluationRow.step) + 0 if ordered and in_order and open_end else col(EvaluationRow.step)
+
+
+def _reward(filter: RolloutFilter, *, ordered: bool) -> Any:  # noqa: A002
+    served = ordered and filter.sort not in _UNINDEXED
+    return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
+
+
+def _any_of(column: Any, values: tuple[str, ...]) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = column == values[0] if len(values) == 1 else column.in_(values)
+    return found
 
 
 def _by(column: Any, *, descending: bool) -> ColumnElement[Any]:

@@ -104,6 +104,11 @@ class Batch:
     scalars: list[ScalarsChange] = field(default_factory=list)
     tokenizers: list[TokenizerChange] = field(default_factory=list)
 
+    @property
+    def uids(self) -> set[str]:
+        """Of the runs that it is about."""
+        return {change.uid for change in self.runs} | {change.run for change in (*self.rows, *self.scalars)}
+
     @classmethod
     def merged(cls, changes: Iterable[Change]) -> "Batch":
         """Several changes of one row become one."""
@@ -139,9 +144,8 @@ class Batch:
         return replace(self, rows=kept)
 
 
-def write_runs(connection: Connection, changes: Iterable[RunChange]) -> dict[str, int]:
-    """Returns the ids of the runs that were named."""
-    ids = {}
+def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
+    """A change that names `created` describes the run, the others change what is there."""
     for change in changes:
         if "created" in change.columns:
             _upsert(connection, Run, [{"uid": change.uid, **change.columns}], ["uid"])
@@ -150,9 +154,17 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> dict[str
             connection.execute(
                 update(Run).where(col(Run.uid) == change.uid).values(unattributed_calls=lost, **change.columns)
             )
-        found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == change.uid))
+
+
+def run_ids(connection: Connection, uids: Iterable[str], now: int) -> dict[str, int]:
+    """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it."""
+    ids = {}
+    for uid in uids:
+        bare = {"uid": uid, "name": uid, "created": now, "heartbeat": now}
+        connection.execute(insert(Run).values(**bare).on_conflict_do_nothing())
+        found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
         if found is not None:
-            ids[change.uid] = found
+            ids[uid] = found
     return ids
 
 

@@ -178,6 +178,7 @@ class Writer:
             with self.engine().begin() as connection:
                 work(connection)
         except Exception as error:
+            self._runs.clear()  # ids from a transaction that was rolled back mean nothing
             if is_disk_trouble(error):
                 with errors_in_plain_words(self.path):
                     raise
@@ -187,7 +188,8 @@ class Writer:
 
     def _write(self, connection: Connection, batch: Batch, *, statistics: bool) -> None:
         now = time.time_ns() // 1000
-        self._runs.update(store.write_runs(connection, batch.runs))
+        self._runs.update(store.run_ids(connection, batch.uids - self._runs.keys(), now))
+        store.write_runs(connection, batch.runs)
         self._dirty |= store.write_rows(connection, batch.rows, self._runs, now)
         store.write_tokenizers(connection, batch.tokenizers)
         store.write_scalars(connection, batch.scalars, self._runs)

@@ -1,10 +1,13 @@
 """What all tests stand on."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
-os.environ["LOGS_UI_RAISE"] = "1"  # a failure inside the recorder fails the test
+from logs_ui.recorder.guard import RAISE_VARIABLE, guard
+
+os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -14,3 +17,12 @@ def _own_database(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     """No test reads or writes the user's own database."""
     monkeypatch.setenv("LOGS_UI_DB", str(tmp_path_factory.mktemp("default") / "logs-ui.db"))
     monkeypatch.delenv("LOGS_UI_RUN", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A failure in the writer's thread, where nothing can be raised, fails the test that allowed none."""
+    before = guard.errors
+    yield
+    if os.environ.get(RAISE_VARIABLE) == "1":
+        assert guard.errors == before, guard.last

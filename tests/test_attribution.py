@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Seq
 
 import numpy as np
+
 from logs_ui.recorder.attribution import Attribution, attribute, attribute_unfinished
 from logs_ui.recorder.calls import EnvironmentCall, Generation, Ids, Sequence
 

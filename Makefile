@@ -1,0 +1,35 @@
+# Everyday commands. `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help install format check test demo serve pictures lock
+
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install:  ## Everything that tests and demo need, into the active environment
+	python -m pip install torch==2.13.0 -e ".[test]"
+
+format:  ## Format and fix what can be fixed
+	ruff format .
+	ruff check --fix .
+
+check:  ## Formatting, lint, types, and the arrows between the rooms
+	ruff format --check .
+	ruff check .
+	mypy
+	mypy tests benchmarks
+	lint-imports
+
+test:  ## All tests, with a real trainer, a real environment and a real browser
+	python -m pytest
+
+demo:  ## Train the tiny model and watch it
+	logs-ui demo
+
+serve:  ## The dashboard on the default database
+	logs-ui serve
+
+pictures:  ## Screenshots of every page in both themes, into docs/pictures
+	python tests/pictures.py docs/pictures
+
+lock:  ## Write down the versions of the active environment, for CI
+	python -m pip freeze --exclude-editable --exclude logs-ui | sed 's/+cpu$$//' > .ci/constraints.txt

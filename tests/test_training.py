@@ -1,0 +1,366 @@
+"""record() round a real training: real GRPOTrainer, real OpenEnv server over its WebSocket."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlmodel import Session, select
+
+from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder.database import reading_engine
+from logs_ui.recorder.models import Run, Scalar
+from logs_ui.rollout.guess_env import GuessEnv
+from logs_ui.rollout.guess_rollout import make_rollout_func
+from tests.training import GROUP, ROWS, guess_server, logged_by_trl, make_trainer, sequential, solved
+
+
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with guess_server() as url:
+        yield url
+
+
+def only_run(db: Path) -> Run:
+    with Session(reading_engine(db)) as session:
+        return session.exec(select(Run).order_by(Run.id.desc())).first()  # type: ignore[union-attr,return-value]
+
+
+def picky(env_reward: list[float], **_: Any) -> list[float | None]:
+    """Scores every second row only."""
+    return [reward / 2 if i % 2 else None for i, reward in enumerate(env_reward)]
+
+
+def nothing(env_reward: list[float], **_: Any) -> list[None]:
+    return [None for _ in env_reward]
+
+
+def first_row_only(env_reward: list[float], **_: Any) -> list[float | None]:
+    return [1.0 if i == 0 else None for i, _ in enumerate(env_reward)]
+
+
+def test_a_sequential_function_is_recorded_as_it_saw_itself(server: str, tmp_path: Path) -> None:
+    db, seen = tmp_path / "a.db", []
+    make_trainer(record(sequential(server, seen), eval_name="guess", db=db), tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert len(rows) == 2 * ROWS == len(seen)
+    for row, (texts, hints) in zip(rows.itertuples(), seen, strict=True):
+        assert [m["content"] for m in row.messages if m["role"] == "assistant"] == texts
+        turns = [action for action in row.actions if action["turn"] > 0]
+        assert [action["text"] for action in turns] == texts
+        assert [a["observation"]["hint"] for a in turns if a["observation"]] == hints
+        assert row.actions[0]["turn"] == 0
+        assert row.actions[0]["metadata"]["reset"]["task"] == row.task
+        assert row.metadata["attribution"] in ("context", "generation")
+    assert (rows.status == "ok").all()
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_a_batched_function_is_recorded_too(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    clients = [GuessEnv(base_url=server).sync() for _ in range(ROWS)]
+    for client in clients:
+        client.connect()
+    make_trainer(record(make_rollout_func(clients), eval_name="guess", db=db), tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert only_run(db).unattributed_calls == 0
+    for row in rows.itertuples():
+        sent = [action["action"]["guess"] for action in row.actions if action["action"]]
+        said = [m["content"] for m in row.messages if m["role"] == "assistant"]
+        assert [f"guess {number}" for number in sent] == [text.strip() for text in said[: len(sent)]]
+        assert row.env_reward_sum == pytest.approx(row.rollout_reward) if sent else row.env_reward_sum is None or True
+
+
+def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_path: Path) -> None:
+    db, out = tmp_path / "a.db", tmp_path / "out"
+    trainer = make_trainer(
+        record(sequential(server), db=db),
+        out,
+        reward_funcs=[solved, picky],
+        reward_weights=[1.0, 0.3],
+        max_steps=3,
+    )
+    trainer.train()
+    rows, logged = load_run(db=db), logged_by_trl(out)
+    assert list(rows.step) == list(logged.step)
+    np.testing.assert_array_equal(rows.advantage.to_numpy(float), logged.advantage.to_numpy(float))
+    for name in ("solved", "picky"):
+        stored = np.array([row[name] if row[name] is not None else np.nan for row in rows.rewards], float)
+        np.testing.assert_array_equal(stored, logged[name].to_numpy(float))
+    expected = np.nansum(np.stack([logged.solved, logged.picky * 0.3]), axis=0)
+    np.testing.assert_allclose(rows.reward.to_numpy(float), expected, rtol=1e-6)
+    assert rows.reward_weights[0] == {"solved": 1.0, "picky": pytest.approx(0.3)}
+
+
+def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    make_trainer(
+        record(sequential(server), db=db), tmp_path / "out", reward_funcs=[nothing, first_row_only], max_steps=1
+    ).train()
+    rows = load_run(db=db)
+    assert rows.reward[0] == 1.0
+    assert rows.reward[1:].isna().all()
+    assert rows.scored.notna().all()
+    assert (rows.advantage[1:] == 0).all()
+
+
+def test_the_run_keeps_what_its_trainer_was(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_RUN", "first")
+    db = tmp_path / "a.db"
+    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", run_name="my run")
+    trainer.train()
+    run = only_run(db)
+    assert (run.uid, run.name, run.state, run.parent) == ("first", "my run", "finished", None)
+    assert (run.max_steps, run.num_generations) == (2, GROUP)
+    assert run.config["learning_rate"] == 1e-3
+    assert run.versions["torch"] == torch.__version__
+    assert run.git_commit is None or len(run.git_commit) == 40
+    with Session(reading_engine(db)) as session:
+        scalars = {(s.step, s.name): s.value for s in session.exec(select(Scalar))}
+    logged = {(entry["step"], name): value for entry in trainer.state.log_history for name, value in entry.items()}
+    for name in ("loss", "grad_norm", "learning_rate", "entropy", "reward", "clip_ratio/region_mean"):
+        assert scalars[1, name] == pytest.approx(logged[1, name])
+
+
+def test_the_stored_tokenizer_spells_the_stored_ids(server: str, tmp_path: Path) -> None:
+    import zstandard
+    from tokenizers import Tokenizer as Spelling
+
+    from logs_ui.recorder.models import Tokenizer
+
+    db = tmp_path / "a.db"
+    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1)
+    trainer.train()
+    rows = load_run(db=db)
+    with Session(reading_engine(db)) as session:
+        (stored,) = session.exec(select(Tokenizer)).all()
+    spelling = Spelling.from_str(zstandard.decompress(stored.data).decode())
+    for row in rows.itertuples():
+        assert spelling.decode(row.completion_ids, skip_special_tokens=False) == trainer.processing_class.decode(
+            row.completion_ids
+        )
+
+
+def test_groups_stay_apart_where_a_step_repeats(server: str, tmp_path: Path) -> None:
+    """Gradient accumulation and evaluation call the function several times at one global step."""
+    db = tmp_path / "a.db"
+    make_trainer(
+        record(sequential(server), db=db),
+        tmp_path / "out",
+        gradient_accumulation_steps=2,
+        steps_per_generation=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        max_steps=2,
+    ).train()
+    rows = load_run(db=db)
+    sizes = rows.groupby("group").size()
+    assert (sizes == GROUP).all()
+    assert (rows.groupby("group").generation.apply(sorted).apply(list) == sizes.apply(range).apply(list)).all()
+    assert rows.groupby("group").task.nunique().max() == 1
+    train, evaluated = rows[rows["mode"] == "train"], rows[rows["mode"] == "eval"]
+    assert list(train.groupby("step").size()) == [2 * ROWS, 2 * ROWS]
+    assert set(evaluated.step) == {1, 2}
+    assert (train.step == train.policy_step + 1).all()
+    assert (evaluated.step == evaluated.policy_step).all()
+    assert evaluated.reward.notna().all()
+    assert evaluated.advantage.notna().all()
+
+
+def test_a_resumed_training_names_the_run_that_it_resumes(server: str, tmp_path: Path) -> None:
+    db, out = tmp_path / "a.db", tmp_path / "out"
+    make_trainer(record(sequential(server), db=db), out, save_strategy="steps", save_steps=1, max_steps=1).train()
+    first = only_run(db)
+    make_trainer(record(sequential(server), db=db), out, max_steps=2).train(resume_from_checkpoint=True)
+    second = only_run(db)
+    assert second.uid != first.uid
+    assert second.parent == first.uid
+    assert set(load_run(second.uid, db).step) == {2}
+
+
+def test_recording_changes_nothing_in_the_training(server: str, tmp_path: Path) -> None:
+    def trained(wrap: Any, folder: str) -> list[torch.Tensor]:
+        trainer = make_trainer(wrap(sequential(server)), tmp_path / folder, max_steps=3)
+        trainer.train()
+        return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+    plain = trained(lambda function: function, "plain")
+    recorded = trained(record(db=tmp_path / "a.db"), "recorded")
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+
+
+def test_the_function_gets_the_same_arguments_and_gives_the_same_object(server: str, tmp_path: Path) -> None:
+    inner = sequential(server)
+    passed: list[Any] = []
+    given: list[Any] = []
+
+    @record(db=tmp_path / "a.db")
+    def rollout_func(prompts: Any, trainer: Any) -> Any:
+        """Its docstring."""
+        passed.append((prompts, trainer))
+        given.append(inner(prompts, trainer))
+        return given[-1]
+
+    trainer = make_trainer(rollout_func, tmp_path / "out", max_steps=1)
+    taken: list[Any] = []
+    outer = trainer.rollout_func
+    prompts: list[Any] = []
+
+    def spy(called_with: Any, with_trainer: Any) -> Any:
+        prompts.append(called_with)
+        taken.append(outer(called_with, with_trainer))
+        return taken[-1]
+
+    trainer.rollout_func = spy
+    trainer.train()
+    assert rollout_func.__name__ == "rollout_func"
+    assert rollout_func.__doc__ == "Its docstring."
+    assert taken[0] is given[0]
+    assert passed[0][0] is prompts[0]
+    assert passed[0][1] is trainer
+    assert set(load_run(db=tmp_path / "a.db").eval_name) == {"rollout_func"}
+
+
+def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+
+    @record(db=db)
+    def dies(prompts: Any, trainer: Any) -> Any:
+        inner(prompts[:3], trainer)
+        raise RuntimeError("the parser gave up")
+
+    with pytest.raises(RuntimeError, match="the parser gave up"):
+        make_trainer(dies, tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert len(rows) == ROWS
+    assert (rows.status == "error").all()
+    assert (rows.stop_reason == "exception").all()
+    assert (rows.error == "RuntimeError: the parser gave up").all()
+    assert all("the parser gave up" in metadata["traceback"] for metadata in rows.metadata)
+    assert [any(m["role"] == "assistant" for m in messages) for messages in rows.messages] == [True] * 3 + [False] * 5
+    assert rows.task.notna().all()
+    assert only_run(db).state == "failed"
+
+
+def test_an_environment_that_dies_is_named(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with guess_server() as doomed:
+        inner = sequential(doomed)
+
+    @record(db=db)
+    def rollout_func(prompts: Any, trainer: Any) -> Any:
+        return inner(prompts, trainer)
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the client raises
+        make_trainer(rollout_func, tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert rows.stop_reason[0] == "environment_error"
+    assert rows.actions[0][-1]["error"]
+    assert set(rows.status) == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda output: output.pop("logprobs"), "returned no 'logprobs'"),
+        (lambda output: output["completion_ids"].pop(), "7 'completion_ids' for 8 prompts"),
+        (lambda output: output["completion_ids"].__setitem__(0, []), "an empty completion for row 0"),
+    ],
+)
+def test_a_wrong_return_is_said_on_the_rows(server: str, tmp_path: Path, spoil: Any, words: str) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+
+    @record(db=db)
+    def rollout_func(prompts: Any, trainer: Any) -> Any:
+        output = inner(prompts, trainer)
+        spoil(output)
+        return output
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - TRL's own, of several kinds
+        make_trainer(rollout_func, tmp_path / "out").train()
+    flush()
+    rows = load_run(db=db)
+    assert len(rows) == ROWS
+    assert rows.error.str.contains(words, regex=False).all()
+    assert (rows.status == "error").all()
+
+
+def test_what_is_changed_after_the_return_changes_nothing_recorded(server: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+    outputs: list[Any] = []
+
+    def keeping(prompts: Any, trainer: Any) -> Any:
+        outputs.append(inner(prompts, trainer))
+        return outputs[-1]
+
+    recorded = record(keeping, db=db)
+
+    def rollout_func(prompts: Any, trainer: Any) -> Any:
+        output = recorded(prompts, trainer)
+        kept = [list(ids) for ids in output["completion_ids"]]
+        for ids in output["completion_ids"]:
+            ids[:] = [1] * len(ids)
+        outputs[-1] = kept
+        return {**output, "completion_ids": kept}
+
+    make_trainer(rollout_func, tmp_path / "out", max_steps=1).train()
+    rows = load_run(db=db)
+    assert [list(ids) for ids in rows.completion_ids] == outputs[0]
+
+
+@pytest.mark.parametrize(("task", "expected"), [("answer", "0"), (lambda row: f"{row['task']}!", "easy: 1-3!")])
+def test_the_user_names_the_task(server: str, tmp_path: Path, task: Any, expected: str) -> None:
+    db = tmp_path / "a.db"
+    make_trainer(
+        record(sequential(server), db=db, task=task), tmp_path / "out", max_steps=1, shuffle_dataset=False
+    ).train()
+    assert expected in set(load_run(db=db).task)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from logs_ui.recorder import record
+from tests.training import guess_server, make_trainer, sequential
+returned = open(sys.argv[2], "a", buffering=1)
+with guess_server() as url:
+    inner = sequential(url)
+    def rollout_func(prompts, trainer):
+        output = inner(prompts, trainer)
+        return output
+    recorded = record(rollout_func, db=sys.argv[1])
+    def noting(prompts, trainer):
+        output = recorded(prompts, trainer)
+        returned.write(f"{time.time()} {len(prompts)}\\n")
+        return output
+    make_trainer(noting, Path(sys.argv[3]), max_steps=100_000, warm=0).train()
+"""
+
+
+def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: Path) -> None:
+    db, notes = tmp_path / "a.db", tmp_path / "returned"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(db), str(notes), str(tmp_path / "out")],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and (not notes.exists() or notes.read_text().count("\n") < 20):
+        time.sleep(0.1)
+    killed = time.time()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    due = sum(int(count) for at, count in map(str.split, notes.read_text().splitlines()) if float(at) < killed - 1)
+    rows = load_run(db=db)
+    assert due > 0
+    assert (rows.status != "running").sum() >= due
