@@ -13,7 +13,7 @@ import pytest
 
 from logs_ui.recorder import guard as guards
 from logs_ui.recorder import writer as writers
-from logs_ui.recorder.guard import RAISE_VARIABLE, guard
+from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.recording import ChangesJob
 from logs_ui.recorder.store import Change, RowChange, RunChange, ScalarsChange
@@ -228,5 +228,5 @@ def test_the_guard_swallows_logs_once_and_counts(
 
 
 def test_the_guard_hides_nothing_from_these_tests() -> None:
-    with pytest.raises(ValueError, match="boom"), guard("testing"):
+    with pytest.raises(ValueError, match="boom"), guards.Guard()("testing"):
         raise ValueError("boom")
