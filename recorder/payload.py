@@ -9,6 +9,8 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
+from logs_ui.recorder.clean import snapshot
+
 _HEADER = struct.Struct("<4i")
 _ABSENT = -1
 _ZSTD_LEVEL = 3  # measured: higher levels cost more CPU than they save disk on chat text
@@ -34,8 +36,8 @@ class Tokens:
 
 
 def pack_content(content: dict[str, Any]) -> bytes:
-    """`content` must be plain JSON values; `clean.plain` makes them so."""
-    return zstandard.compress(orjson.dumps(content), _ZSTD_LEVEL)
+    """Messages, actions, sampling and metadata; what JSON or UTF-8 cannot hold is replaced."""
+    return zstandard.compress(snapshot(content), _ZSTD_LEVEL)
 
 
 def unpack_content(blob: bytes | None) -> dict[str, Any]:

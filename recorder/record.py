@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 from logs_ui.recorder.calls import collecting
+from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import database_path
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import openenv, transformers, trl
 from logs_ui.recorder.recording import Recording, Task
 from logs_ui.recorder.rows import RolloutCall
 from logs_ui.recorder.writer import Writer, writer_for
+
+_WRAPPED = "__logs_ui_wrapped__"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,13 +79,15 @@ def record(
         return functools.partial(record, eval_name=eval_name, task=task, db=db)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
+    rollout_func = getattr(rollout_func, _WRAPPED, rollout_func)  # recorded once, however often it is wrapped
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    recorder = _Recorder(rollout_func, writer_for(database_path(db)), name, task)
+    recorder = _Recorder(rollout_func, writer_for(database_path(db)), column(name) or "", task)
 
     @functools.wraps(rollout_func)
     def recorded(prompts: Sequence[Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
         return recorder.call(prompts, trainer, *args, **kwargs)
 
+    setattr(recorded, _WRAPPED, rollout_func)
     return recorded
 
 

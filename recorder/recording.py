@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from logs_ui.recorder.clean import column, plain, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
-from logs_ui.recorder.models import RunState, Status
+from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
 from logs_ui.recorder.rows import ColumnsJob, FailedJob, OpenedJob, ReturnedJob, RolloutCall, prompt_task
 from logs_ui.recorder.run import RunName, begin_run, git, machine, now_us, versions
@@ -26,6 +26,7 @@ Task = str | Callable[[dict[str, Any]], object]
 """A dataset column, or a function of the dataset row."""
 
 _TASK_COLUMNS = ("task", "task_id")
+_PATIENCE = 10.0  # seconds that the end of a training waits for its last rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Recording:
         self._calls: Counter[str] = Counter()
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
-        self._ended = False
+        self._training = self._ended = False
         # First of all, and on every rank: a rank that failed before it would leave the others waiting.
         self._run: RunName = trl.shared_from_first(trainer, self._begin(trainer))
         self._model: str | None = None
@@ -93,6 +94,8 @@ class Recording:
                 call.tasks = [self._task_of(row, prompt) for row, prompt in zip(rows, call.prompts, strict=True)]
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in rows]
         self._awaiting = self._running = call
+        if where.mode == Mode.TRAIN:
+            self._training_goes_on()
         self._writer.put(OpenedJob(call))
         return call
 
@@ -110,8 +113,9 @@ class Recording:
         """The rollout function raised: the training ends unless somebody catches it, so nothing is left in memory."""
         call.calls.close()
         self._settle(call, FailedJob.of(call, error))
+        self._training = False
         self._end(RunState.FAILED)
-        self._writer.flush(5)
+        self._writer.flush(_PATIENCE)
 
     def rewards(self, values: NDArray[np.float64], names: list[str], weights: list[float], inputs: list[Any]) -> None:
         """See `trl.Listener`."""
@@ -155,8 +159,9 @@ class Recording:
 
     def train_ended(self) -> None:
         """See `trl.Listener`."""
+        self._training = False
         self._end(RunState.FINISHED)
-        self._writer.flush(30)
+        self._writer.flush(_PATIENCE)
 
     def process_ends(self) -> None:
         """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
@@ -168,8 +173,8 @@ class Recording:
                     self._running, "The process ended in the middle of the rollout", None, Status.ABORTED, now_us()
                 ),
             )
-        if not self._ended:
-            self._end(RunState.FAILED)
+        if self._training or not self._ended:
+            self._end(RunState.FAILED if self._training else RunState.FINISHED)
 
     def _begin(self, trainer: Any) -> RunName | None:
         with guard("naming the run"):
@@ -222,6 +227,10 @@ class Recording:
         call.settled = True
         self._running = None
         self._writer.put(job)
+
+    def _training_goes_on(self) -> None:
+        """Also after it ended: `train()` may be called again, or an exception caught."""
+        self._training = True
         if self._ended:
             self._ended = False
             self._put(RunChange(self.run, {"state": RunState.RUNNING, "finished": None}))

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from logs_ui.recorder import chat
 from logs_ui.recorder.attribution import Attribution, RowCalls, attribute, attribute_unfinished
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Ids
-from logs_ui.recorder.clean import column, snapshot
+from logs_ui.recorder.clean import column
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.output import Output
 from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
@@ -125,11 +126,14 @@ class ReturnedJob:
         calls = self.call.calls
         prompts = [np.asarray(ids, np.int32) for ids in self.output.prompt_ids]
         completions = [np.asarray(ids, np.int32) for ids in self.output.completion_ids]
-        found = attribute(prompts, completions, calls.generations, calls.environment_calls)
+        found = Attribution([RowCalls() for _ in prompts], 0)
+        with guard("giving calls to rows"):
+            found = attribute(prompts, completions, calls.generations, calls.environment_calls)
         yield from _lost_calls(self.call, found)
         for i, row in enumerate(found.rows):
             tokens = self.output.tokens(i)
-            yield _ended(self.call, i, row, tokens, self.output.extras(i), {"returned": self.returned})
+            extras = self.output.extras(i)
+            yield _ended_whatever_it_holds(self.call, i, row, tokens, extras, {"returned": self.returned})
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class FailedJob:
                 ended["stop_reason"] = StopReason.ENVIRONMENT_ERROR
             ended["task"] = self.call.tasks[i] or prompt_task(self.call.prompts[i])
             metadata = {"traceback": self.trace} if self.trace else {}
-            yield _ended(self.call, i, row, _unfinished_tokens(row), metadata, ended)
+            yield _ended_whatever_it_holds(self.call, i, row, _unfinished_tokens(row), metadata, ended)
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,16 @@ class ColumnsJob:
 def _lost_calls(call: RolloutCall, found: Attribution) -> Iterable[Change]:
     if found.unattributed:
         yield RunChange(call.run, {}, found.unattributed)
+
+
+def _ended_whatever_it_holds(
+    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], ended: dict[str, Any]
+) -> RowChange:
+    """As `_ended`; a row that cannot be encoded costs its text, and no other row."""
+    with guard("encoding a rollout"):
+        return _ended(call, i, row, tokens, metadata, ended)
+    bare = {"status": Status.OK, "error": "logs-ui could not encode what this rollout held"}
+    return call.change(i, {"task": call.tasks[i], **bare, **ended})
 
 
 def _ended(
@@ -222,7 +236,7 @@ def _ended(
         "metadata": metadata,
     }
     packed = None if tokens is None else pack_tokens(tokens)
-    return call.change(i, columns, pack_content(orjson.loads(snapshot(content))), packed)
+    return call.change(i, columns, pack_content(content), packed)
 
 
 def _messages(call: RolloutCall, row: RowCalls, tokens: Tokens | None) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ class Batch:
     @property
     def uids(self) -> set[str]:
         """Of the runs that it is about."""
-        return {change.uid for change in self.runs} | {change.run for change in (*self.rows, *self.scalars)}
+        return {*(run.uid for run in self.runs), *(row.run for row in self.rows), *(s.run for s in self.scalars)}
 
     @classmethod
     def merged(cls, changes: Iterable[Change]) -> "Batch":
