@@ -1,6 +1,7 @@
 """Records the rollouts of a TRL training, and reads them back."""
 
 from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.frames import export_run, load_run
 from logs_ui.recorder.record import record
 from logs_ui.recorder.writer import flush
 
@@ -10,6 +11,8 @@ __all__ = [
     "LogsUIError",
     "RolloutNotFoundError",
     "RunNotFoundError",
+    "export_run",
     "flush",
+    "load_run",
     "record",
 ]

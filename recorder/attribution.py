@@ -141,7 +141,7 @@ def attribute_unfinished(
             taken.add(index)
             rows[index].turns.append(Turn(generation.order, generation, sequence, len(sequence.context) - prompt))
             rows[index].note("position")
-    lost += _attribute_environment(environment_calls, rows)
+    lost += _attribute_environment(environment_calls, rows, finished=False)
     return Attribution(rows, lost)
 
 
@@ -174,8 +174,8 @@ def _row_of(sequence: Sequence, tokens: list[_Row], taken: set[int]) -> tuple[in
     return None
 
 
-def _attribute_environment(calls: Seq[EnvironmentCall], rows: list[RowCalls]) -> int:
-    """Returns how many calls found no row."""
+def _attribute_environment(calls: Seq[EnvironmentCall], rows: list[RowCalls], *, finished: bool = True) -> int:
+    """Returns how many calls found no row. Where the function did not finish, its last rows have no episode yet."""
     if not calls:
         return 0
     episodes = _episodes(calls)
@@ -185,7 +185,8 @@ def _attribute_environment(calls: Seq[EnvironmentCall], rows: list[RowCalls]) ->
     left = _by_generations(episodes, rows)
     open_rows = [row for row in rows if not row.environment_calls]
     pairs = list(zip(left, open_rows, strict=False))
-    if len(left) != len(open_rows) or not all(_plausible(episode, row) for episode, row in pairs):
+    enough = len(left) == len(open_rows) if finished else len(left) <= len(open_rows)
+    if not enough or not all(_plausible(episode, row) for episode, row in pairs):
         return sum(len(episode) for episode in left)
     for episode, row in pairs:
         row.environment_calls.extend(episode)

@@ -93,6 +93,8 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
     Raises:
         DatabaseError: instead of them.
     """
+    if path.is_dir():
+        raise DatabaseError(f"{path} is a folder. Name a file in it with --db.")
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:

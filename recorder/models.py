@@ -129,7 +129,7 @@ class EvaluationRow(Table, table=True):
         UniqueConstraint("run_id", "uid"),
         Index("row_by_id", "run_id", "id"),
         Index("row_by_step", "run_id", "step", "eval_name", "mode", "status", "stop_reason", "reward", "group"),
-        Index("row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward"),
+        Index("row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward", "step"),
         Index("row_not_ok", "run_id", "status", "id", sqlite_where=text("status != 'ok'")),
         Index("row_by_reward", "run_id", "reward", "id"),
         Index("row_by_task", "run_id", "task", "id"),

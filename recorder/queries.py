@@ -24,7 +24,7 @@ from logs_ui.recorder.models import (
     StopReason,
 )
 from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
-from logs_ui.recorder.selection import Place, conditions, in_statistics, place_of, sections, statistics_conditions
+from logs_ui.recorder.selection import Place, Use, conditions, in_statistics, place_of, sections, statistics_conditions
 from logs_ui.recorder.totals import Totals, totals
 
 COUNT_CAP = 10_000
@@ -213,12 +213,19 @@ def page(engine: Engine, run_id: int, filter: RolloutFilter, *, after: Cursor | 
 def count(engine: Engine, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
     """Up to COUNT_CAP."""
     with Session(engine) as session:
-        return _count(session, conditions(run_id, filter, ordered=False))
+        return _count(session, conditions(run_id, filter, Use.NUMBER))
+
+
+def exact_count(engine: Engine, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
+    """Of all its rows, however many: for an export, which reads them anyway."""
+    query = select(func.count()).select_from(EvaluationRow).where(*conditions(run_id, filter, Use.NUMBER))
+    with engine.connect() as connection:
+        return connection.scalar(query) or 0
 
 
 def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
     """Over the filter's rows that have one; None where none has."""
-    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, ordered=False))
+    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
     if in_statistics(filter):
         sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
@@ -233,7 +240,7 @@ def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noq
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
     chosen = (filter.tasks, filter.evals, filter.modes, filter.statuses, filter.stop_reasons)
     others = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=())
-    query = select(*columns, func.count()).where(*conditions(run_id, others, ordered=False)).group_by(*columns)
+    query = select(*columns, func.count()).where(*conditions(run_id, others, Use.KINDS)).group_by(*columns)
     counts: list[dict[str, int]] = [dict.fromkeys(values, 0) for values in chosen]
     with engine.connect() as connection:
         for *values, number in connection.execute(query):
@@ -258,7 +265,7 @@ def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: i
     ends = [
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
-    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), ordered=False)
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), Use.NUMBER)
     with engine.connect() as connection:
         low, high = connection.execute(select(*ends)).one()
         if low is None or high is None:
@@ -290,15 +297,15 @@ def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
 def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
     """Where `row` stands in the filter's order; a row outside of the filter has neighbours there, but no position."""
     place = place_of(row, filter.sort)
-    selected = conditions(run_id, filter, ordered=True)
+    selected = conditions(run_id, filter, Use.ROWS)
     with Session(engine) as session:
         previous = _in_order(session, run_id, filter, place, 1, backwards=True)
         following = _in_order(session, run_id, filter, place, 1)
         inside = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
         before = 0
-        for section in sections(filter.sort, place, backwards=True) if inside is not None else []:
+        for section in sections(filter, place, backwards=True) if inside is not None else []:
             before += _count(session, [*selected, *section.conditions]).value
-        total = _count(session, conditions(run_id, filter, ordered=False))
+        total = _count(session, conditions(run_id, filter, Use.NUMBER))
     return Neighbours(
         previous=previous[0].id if previous else None,
         next=following[0].id if following else None,
@@ -331,7 +338,7 @@ def last_change(engine: Engine, run_id: int) -> int:
 def new_since(engine: Engine, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
     """How many rows of the filter have a higher id."""
     with Session(engine) as session:
-        return _count(session, [*conditions(run_id, filter, ordered=True), col(EvaluationRow.id) > row_id])
+        return _count(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
 def step_statistics(engine: Engine, run_id: int) -> list[StepStatistics]:
@@ -350,7 +357,7 @@ def scalars(engine: Engine, run_id: int) -> list[Scalar]:
 
 def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
     """All of them, oldest first, in short reads of `chunk` rows: a long one would pin the write-ahead log."""
-    selected = conditions(run_id, filter, ordered=True)
+    selected = conditions(run_id, filter, Use.ROWS)
     last: int | None = 0
     while last is not None:
         with Session(engine) as session:
@@ -370,8 +377,8 @@ def _in_order(
     backwards: bool = False,
 ) -> list[EvaluationRow]:
     rows: list[EvaluationRow] = []
-    selected = conditions(run_id, filter, ordered=True)
-    for section in sections(filter.sort, after, backwards=backwards):
+    selected = conditions(run_id, filter, Use.ROWS)
+    for section in sections(filter, after, backwards=backwards):
         query = select(EvaluationRow).where(*selected, *section.conditions).order_by(*section.order)
         rows += session.scalars(query.limit(limit - len(rows)))
         if len(rows) == limit:

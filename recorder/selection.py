@@ -1,6 +1,7 @@
 """What a filter means in SQL: its conditions, its order, and where in that order a page begins."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, literal
@@ -25,10 +26,22 @@ _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.SLOWEST: (col(EvaluationRow.seconds), True),
 }
 
+_NARROW_STEPS = 200  # up to so many, their rows are few enough to be collected and sorted
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
 Place = tuple[float | int | None, int]
 """A row's place in an order: its sort key (None where it lacks it, or the order has none) and its id."""
+
+
+class Use(Enum):
+    """What the rows are selected for."""
+
+    ROWS = auto()
+    """To be read, in the filter's order."""
+    NUMBER = auto()
+    """To be counted, or added up."""
+    KINDS = auto()
+    """To be counted by task, eval, mode, status and stop reason."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +52,28 @@ class Section:
     order: list[ColumnElement[Any]]
 
 
-def conditions(run_id: int, filter: RolloutFilter, *, ordered: bool) -> list[ColumnElement[bool]]:  # noqa: A002
-    """All must hold; `ordered` where rows are read in the filter's order, else they are counted.
+def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnElement[bool]]:  # noqa: A002
+    """What must hold of a row.
 
     SQLite guesses that any index leaves a handful of rows. So some columns stand in an expression, which no index
-    serves: what half of the rows have in common must not tempt it to collect and sort them, and where rows are counted
-    a reward must not tempt it away from the index that covers all.
+    serves: what half of the rows have in common must not tempt it to collect and sort them, or away from the index that
+    holds all that is asked.
     """
     # A group is smaller than anything else that is known of a row.
     run: Any = col(EvaluationRow.run_id) if filter.group is None else col(EvaluationRow.run_id) + 0
     found: list[ColumnElement[bool]] = [run == run_id]
-    few = bool(filter.statuses) and Status.OK not in filter.statuses
     for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
-        served = not ordered or (few and attribute == "statuses")
+        served = use != Use.ROWS or (attribute == "statuses" and _is_rare(filter))
         found += [_any_of(column if served else func.coalesce(column, ""), values)] if values else []
-    if few:
+    if _is_rare(filter):
         # Follows from what stands there already, but SQLite takes a partial index only where its words are repeated.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
     found += [_any_of(col(EvaluationRow.task), filter.tasks)] if filter.tasks else []
     found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
     for bounded, low, high in (
-        (_step(filter, ordered=ordered), filter.step_min, filter.step_max),
-        (_reward(filter, ordered=ordered), filter.reward_min, filter.reward_max),
+        (_step(filter, use), filter.step_min, filter.step_max),
+        (_reward(filter, use), filter.reward_min, filter.reward_max),
         (col(EvaluationRow.created), filter.since, filter.until),
     ):
         found += [bounded >= low] if low is not None else []
@@ -93,20 +105,22 @@ def place_of(row: EvaluationRow, sort: Sort) -> Place:
     return None if key is None else getattr(row, key.key), row.id
 
 
-def sections(sort: Sort, after: Place | None, *, backwards: bool = False) -> list[Section]:
+def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
     """The order from `after` on (from the beginning where None), in parts to read one after the other.
 
     Rows that lack the sort key make a part of their own, in the order of their ids: the two databases sort NULL
     differently, and a comparison with a NULL in it would lose them.
     """
-    key, descending = _SORTS[sort]
+    key, descending = _SORTS[filter.sort]
     descending ^= backwards
+    if key is not None and _is_rare(filter):
+        key = key + 0
     by_id = [_by(_ID, descending=descending)]
     beyond_id = [] if after is None else [_beyond(_ID, after[1], descending=descending)]
     if key is None:
         return [Section(beyond_id, by_id)]
     # Where no index has the key's order, the rows are sorted: this makes it read them as they lie in the table.
-    as_stored = [_ID > 0] if sort in _UNINDEXED else []
+    as_stored = [_ID > 0] if filter.sort in _UNINDEXED else []
     with_key = Section([key.is_not(None), *as_stored], [_by(key, descending=descending), *by_id])
     without = Section([key.is_(None)], by_id)
     if after is None:
@@ -120,15 +134,19 @@ def sections(sort: Sort, after: Place | None, *, backwards: bool = False) -> lis
     return [ties, others] if backwards else [ties, others, without]
 
 
-def _step(filter: RolloutFilter, *, ordered: bool) -> Any:  # noqa: A002
-    """Steps from some one on are the newest rows as well, and those up to some one the oldest: no need to sort them."""
-    in_order = filter.sort == (Sort.NEWEST if filter.step_max is None else Sort.OLDEST)
-    open_end = filter.step_min is None or filter.step_max is None
-    return col(EvaluationRow.step) + 0 if ordered and in_order and open_end else col(EvaluationRow.step)
+def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether the partial index of all rows that are not ok has what is asked."""
+    return bool(filter.statuses) and Status.OK not in filter.statuses
 
 
-def _reward(filter: RolloutFilter, *, ordered: bool) -> Any:  # noqa: A002
-    served = ordered and filter.sort not in _UNINDEXED
+def _step(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
+    narrow = filter.step_max is not None and filter.step_max - (filter.step_min or 0) < _NARROW_STEPS
+    return col(EvaluationRow.step) if narrow or use == Use.NUMBER else col(EvaluationRow.step) + 0
+
+
+def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
+    others = filter.tasks or any(getattr(filter, attribute) for attribute in _KINDS)
+    served = {Use.ROWS: filter.sort not in _UNINDEXED, Use.NUMBER: not others, Use.KINDS: False}[use]
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
 
 

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
+from tests.chromium import chromium
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
@@ -26,3 +28,11 @@ def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if os.environ.get(RAISE_VARIABLE) == "1":
         assert guard.errors == before, guard.last
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    """pytest-playwright's own, with a Chromium that is there or can be had; never a skip."""
+    quiet = ["--disable-gpu", "--disable-background-networking"]
+    as_root = ["--no-sandbox"] if os.geteuid() == 0 else []  # a sandbox within a container's needs rights it lacks
+    return browser_type_launch_args | {"executable_path": chromium(), "args": [*quiet, *as_root]}

@@ -178,3 +178,8 @@ def test_rows_of_a_function_that_raised_are_told_apart_by_what_their_contexts_go
     )
     assert orders(found) == [([1, 3], [0, 2]), ([5], [4, 6]), ([], [])]
     assert [turn.start for turn in found.rows[0].turns] == [0, 3]
+
+
+def test_an_environment_that_died_at_once_is_the_first_rows() -> None:
+    found = attribute_unfinished(3, [], [env(0, "reset", error="ConnectionError: refused")])
+    assert orders(found) == [([], [0]), ([], []), ([], [])]

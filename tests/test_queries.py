@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import factory
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +17,7 @@ from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState, Status, StepStatistics, StopReason
 from logs_ui.recorder.queries import Count, Cursor
+from tests import factory
 
 EVERYTHING = RolloutFilter()
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,8 +76,8 @@ def matches(row: EvaluationRow, where: RolloutFilter) -> bool:
 def in_order(rows: list[EvaluationRow], sort: Sort) -> list[int]:
     key, descending = {
         Sort.NEWEST: ("id", True),
-        Sort.OLDEST: ("id"),
-        Sort.LOWEST_REWARD: ("reward"),
+        Sort.OLDEST: ("id", False),
+        Sort.LOWEST_REWARD: ("reward", False),
         Sort.HIGHEST_REWARD: ("reward", True),
         Sort.LONGEST: ("completion_tokens", True),
         Sort.SLOWEST: ("seconds", True),
@@ -480,16 +480,16 @@ def plans(engine: Engine, ask: Any) -> list[str]:
         (RolloutFilter(statuses=("ok",)), "row_by_id (run_id=?"),
         (RolloutFilter(statuses=("error",)), "row_not_ok (run_id=? AND status=? AND id<?)"),
         (RolloutFilter(tasks=("a",)), "row_by_task (run_id=? AND task=? AND id<?)"),
-        (RolloutFilter(sort=Sort.HIGHEST_REWARD), "row_by_reward (run_id=? AND (reward,id)<(?,?))"),
-        (RolloutFilter(sort=Sort.LOWEST_REWARD), "row_by_reward (run_id=? AND (reward,id)>(?,?))"),
+        (RolloutFilter(sort=Sort.HIGHEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id<?)"),
+        (RolloutFilter(sort=Sort.LOWEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id>?)"),
         (RolloutFilter(group="g"), "row_by_group (group=?"),
     ],
 )
 def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter, index: str) -> None:
     key = 0.5 if "reward" in where.sort else None
-    explained = plans(database, lambda: queries.page(database, 2, where, after=Cursor(key, 40), limit=1))
+    explained = plans(database, lambda: queries.page(database, 2, where, after=Cursor(key, 40), limit=1_000))
     assert index in explained[0]
-    assert "TEMP B-TREE" not in explained[0]
+    assert not [plan for plan in explained if "TEMP B-TREE" in plan or "SCAN" in plan]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
     [
         (RolloutFilter(step_min=3, step_max=5, statuses=("ok",), reward_min=0.5), "COVERING INDEX row_by_step"),
         (RolloutFilter(evals=("one",), tasks=("a",), reward_min=0.5), "COVERING INDEX row_by_kind"),
-        (RolloutFilter(stop_reasons=("length",)), "COVERING INDEX row_by_kind"),
+        (RolloutFilter(stop_reasons=("length",)), "COVERING INDEX row_by_"),
         (RolloutFilter(tasks=("a",)), "COVERING INDEX row_by_"),
         (RolloutFilter(statuses=("error", "running")), "row_not_ok"),
     ],

@@ -120,7 +120,7 @@ def play(client: Any, messages: list[dict[str, str]], trainer: Any) -> dict[str,
         reward += result.reward
         if result.done or turn + 1 == TURNS:
             break
-        reply = reply_ids(tokenizer, feedback(guess, result.observation))
+        reply = reply_ids(tokenizer, feedback(result.observation))
         completion, mask = completion + reply, mask + [0] * len(reply)
     return {
         "prompt_ids": prompt_ids,

@@ -1,0 +1,348 @@
+"""Rollouts for the analyst: a pandas DataFrame, or a Parquet, CSV or JSONL file.
+
+pandas and pyarrow are imported where they are used: recording, inside the training process, does without.
+"""
+
+import csv
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import numpy as np
+import orjson
+from sqlalchemy import Engine
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.database import database_path, errors_in_plain_words, reading_engine
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.filters import RolloutFilter, check_known, nearest
+from logs_ui.recorder.models import Run
+from logs_ui.recorder.queries import Rollout
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Kind(StrEnum):
+    """What a column holds, as the docs call it."""
+
+    TEXT = "text"
+    WHOLE = "whole number"
+    MAYBE_WHOLE = "whole number or absent"
+    NUMBER = "number"
+    TIME = "time, UTC"
+    NESTED = "dicts and lists"
+    IDS = "array of int32"
+    LOGPROBS = "array of float32"
+    MASK = "array of uint8"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the frame and of the files, and what it means."""
+
+    name: str
+    kind: Kind
+    meaning: str
+
+
+COLUMNS = (
+    Column("run", Kind.TEXT, "the run's id"),
+    Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
+    Column("eval_name", Kind.TEXT, "as given to `record()`"),
+    Column("mode", Kind.TEXT, "`train` or `eval`"),
+    Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
+    Column("policy_step", Kind.WHOLE, "the trainer's `global_step` when it was generated"),
+    Column("epoch", Kind.NUMBER, "how far in the dataset training was"),
+    Column("group", Kind.TEXT, "the same for all completions of one prompt in one batch"),
+    Column("generation", Kind.WHOLE, "0 to `num_generations` - 1 within the group"),
+    Column("process", Kind.WHOLE, "rank of the process that made it"),
+    Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
+    Column("model", Kind.TEXT, "name or path of the model that answered"),
+    Column("status", Kind.TEXT, "`running`, `ok`, `error` or `aborted`"),
+    Column("stop_reason", Kind.TEXT, "why it ended; absent while it runs"),
+    Column("error", Kind.TEXT, "one line; the traceback is in `metadata`"),
+    Column("reward", Kind.NUMBER, "weighted sum over the reward functions"),
+    Column("advantage", Kind.NUMBER, "as the trainer used it"),
+    Column("rollout_reward", Kind.NUMBER, "the reward that the rollout function returned"),
+    Column("env_reward_sum", Kind.NUMBER, "over the environment's steps"),
+    Column("env_reward_last", Kind.NUMBER, "of the environment's last step that had one"),
+    Column("rewards", Kind.NESTED, "each reward function's own value, by name"),
+    Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
+    Column("message_count", Kind.WHOLE, "how many `messages` there are"),
+    Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
+    Column("prompt_tokens", Kind.MAYBE_WHOLE, "length of `prompt_ids`"),
+    Column("completion_tokens", Kind.MAYBE_WHOLE, "sampled by the model"),
+    Column("env_tokens", Kind.MAYBE_WHOLE, "put into the completion by the environment"),
+    Column("created", Kind.TIME, "the rollout function was called"),
+    Column("returned", Kind.TIME, "it returned, or raised"),
+    Column("scored", Kind.TIME, "the rewards arrived"),
+    Column("seconds", Kind.NUMBER, "from the first to the last of its own calls"),
+    Column("messages", Kind.NESTED, "the chat: a list of dicts with `role`, `content`, `tool_calls`, ..."),
+    Column(
+        "actions",
+        Kind.NESTED,
+        "the environment's side: a list of dicts with `turn`, `text`, `action`, `observation`, `reward`, `done`, "
+        "`metadata`, `seconds`, `error`; turn 0 is the reset",
+    ),
+    Column("sampling", Kind.NESTED, "parameters of the generations"),
+    Column("metadata", Kind.NESTED, "what else is known"),
+    Column("prompt_ids", Kind.IDS, "token ids of the prompt"),
+    Column("completion_ids", Kind.IDS, "token ids of the completion, the model's and the environment's in order"),
+    Column("logprobs", Kind.LOGPROBS, "of the completion's tokens, from the sampler, exact to about 3 digits"),
+    Column("mask", Kind.MASK, "1 where the model sampled the token; absent where all are the model's"),
+)
+
+FORMATS = ("parquet", "csv", "jsonl")
+
+_ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+_Rows = list[dict[str, Any]]
+_Write = Callable[[_Rows], None]
+
+
+def load_run(
+    run: str = "latest",
+    db: str | os.PathLike[str] | None = None,
+    *,
+    filter: RolloutFilter | None = None,  # noqa: A002
+) -> "pd.DataFrame":
+    """A run's rollouts, one a row, in the order in which they began.
+
+    The columns, all there even where the run is empty, are in `COLUMNS` and explained in `docs/pandas.md`. Texts are
+    pandas' `string`, counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN where
+    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards` and `reward_weights` are lists and dicts.
+    `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
+
+    Args:
+        run: uid, a unique beginning of one, a name, or `latest`.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        filter: only these rollouts. Their order does not follow its `sort`.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read.
+        FilterError: the run has no such task or eval.
+    """
+    import pandas as pd
+
+    values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    with _opened(run, db, filter) as (engine, found):
+        for chunk in _chunks(engine, found, filter):
+            for row in chunk:
+                for name, value in row.items():
+                    values[name].append(value)
+    return pd.DataFrame({column.name: _series(values.pop(column.name), column.kind) for column in COLUMNS})
+
+
+def export_run(
+    run: str,
+    format: Literal["parquet", "csv", "jsonl"],  # noqa: A002
+    output: Path,
+    db: str | os.PathLike[str] | None = None,
+    *,
+    filter: RolloutFilter | None = None,  # noqa: A002
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Writes a run's rollouts to a file, in memory that does not grow with it; the file is there whole or not at all.
+
+    The columns are those of `load_run`. Lists and dicts are JSON text in CSV and Parquet, and themselves in JSONL;
+    token arrays are lists in Parquet and JSONL, JSON text in CSV. Times are timestamps in Parquet, else ISO 8601. In
+    CSV a text that a spreadsheet would run as a formula gets a `'` before it.
+
+    Args:
+        run: uid, a unique beginning of one, a name, or `latest`.
+        format: of the file.
+        output: where to write it; a file that is there is replaced.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        filter: only these rollouts.
+        progress: called with the rollouts written so far, and in all.
+
+    Returns:
+        How many rollouts were written.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read.
+        FilterError: the run has no such task or eval.
+        LogsUIError: the file cannot be written, or the format is unknown.
+    """
+    writers = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
+    if format not in writers:
+        hint = nearest(format, FORMATS) or ", ".join(FORMATS)
+        raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
+    done = 0
+    with _opened(run, db, filter) as (engine, found), _replaced(output) as file, writers[format](file) as write:
+        total = queries.exact_count(engine, found.id or 0, filter or RolloutFilter())
+        for chunk in _chunks(engine, found, filter):
+            write(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, max(done, total))  # more may have come since they were counted
+    return done
+
+
+@contextmanager
+def _opened(
+    run: str,
+    db: str | os.PathLike[str] | None,
+    filter: RolloutFilter | None,  # noqa: A002
+) -> Iterator[tuple[Engine, Run]]:
+    """The database and the run that is meant."""
+    path = database_path(db)
+    with errors_in_plain_words(path):
+        engine = reading_engine(path)
+        try:
+            found = queries.find_run(engine, run)
+            if filter is not None and (filter.tasks or filter.evals):
+                check_known(filter, queries.known_values(engine, found.id or 0))
+            yield engine, found
+        finally:
+            engine.dispose()
+
+
+def _chunks(engine: Engine, run: Run, filter: RolloutFilter | None) -> Iterator[_Rows]:  # noqa: A002
+    for chunk in queries.rollouts(engine, run.id or 0, filter or RolloutFilter()):
+        yield [_values(run.uid, rollout) for rollout in chunk]
+
+
+def _values(run: str, rollout: Rollout) -> dict[str, Any]:
+    """By column: Python's own values, numpy arrays, and times in µs."""
+    elsewhere: dict[str, Any] = {
+        "run": run,
+        "messages": rollout.messages,
+        "actions": rollout.actions,
+        "sampling": rollout.sampling,
+        "metadata": rollout.metadata,
+    }
+    values = {}
+    for column in COLUMNS:
+        if column.kind in _ARRAYS:
+            array = getattr(rollout.tokens, column.name, None)
+            # A copy: what was unpacked is read-only, and sums of float16 overflow.
+            values[column.name] = None if array is None else array.astype(_ARRAYS[column.kind])
+        elif column.name in elsewhere:
+            values[column.name] = elsewhere[column.name]
+        else:
+            values[column.name] = getattr(rollout.row, column.name)
+    return values
+
+
+def _series(values: list[Any], kind: Kind) -> "pd.Series[Any]":
+    import pandas as pd
+
+    if kind == Kind.TIME:
+        return pd.Series(np.array(values, "datetime64[us]")).dt.tz_localize("UTC")
+    dtypes = {Kind.TEXT: "string", Kind.WHOLE: "int64", Kind.MAYBE_WHOLE: "Int64", Kind.NUMBER: "float64"}
+    return pd.Series(values, dtype=dtypes.get(kind, "object"))
+
+
+@contextmanager
+def _replaced(output: Path) -> Iterator[BinaryIO]:
+    """A file beside `output` that takes its place once it is whole.
+
+    Raises:
+        LogsUIError: it cannot be written; nothing is left of it then.
+    """
+    target = Path(output).expanduser().resolve()  # of a link, what it points at
+    if target.exists() and not target.is_file():
+        raise LogsUIError(f"{output} is not a file. Name a file to export to.")
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+        part.replace(target)
+    except OSError as error:
+        raise LogsUIError(f"{output} cannot be written: {error.strerror or error}. Name another file.") from error
+    finally:
+        _remove(part)
+
+
+def _remove(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:  # the folder is not there, or is no folder: then neither is the file
+        return
+
+
+@contextmanager
+def _parquet_writer(file: BinaryIO) -> Iterator[_Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        Kind.TEXT: pa.string(),
+        Kind.WHOLE: pa.int64(),
+        Kind.MAYBE_WHOLE: pa.int64(),
+        Kind.NUMBER: pa.float64(),
+        Kind.TIME: pa.timestamp("us", tz="UTC"),
+        Kind.NESTED: pa.string(),
+        Kind.IDS: pa.list_(pa.int32()),
+        Kind.LOGPROBS: pa.list_(pa.float32()),
+        Kind.MASK: pa.list_(pa.uint8()),
+    }
+    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in COLUMNS])
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+
+        def write(rows: _Rows) -> None:
+            nested = [{**row, **_json_texts(row, Kind.NESTED)} for row in rows]
+            writer.write_table(pa.Table.from_pylist(nested, schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _csv_writer(file: BinaryIO) -> Iterator[_Write]:
+    def write(rows: _Rows) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([_cell(row[column.name], column.kind) for column in COLUMNS] for row in rows)
+        file.write(text.getvalue().encode())
+
+    file.write((",".join(column.name for column in COLUMNS) + "\r\n").encode())
+    yield write
+
+
+@contextmanager
+def _jsonl_writer(file: BinaryIO) -> Iterator[_Write]:
+    def write(rows: _Rows) -> None:
+        file.writelines(_json({**row, **_time_texts(row)}) + b"\n" for row in rows)
+
+    yield write
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    """Numbers stay numbers, negative ones too; a text that begins as a formula does is shown, not run."""
+    if value is None:
+        return ""
+    if kind == Kind.TEXT:
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    if kind == Kind.TIME:
+        return _iso(value)
+    return value if kind in {Kind.WHOLE, Kind.MAYBE_WHOLE, Kind.NUMBER} else _json(value).decode()
+
+
+def _json_texts(row: dict[str, Any], kind: Kind) -> dict[str, str | None]:
+    names = [column.name for column in COLUMNS if column.kind == kind]
+    return {name: None if row[name] is None else _json(row[name]).decode() for name in names}
+
+
+def _time_texts(row: dict[str, Any]) -> dict[str, str | None]:
+    names = [column.name for column in COLUMNS if column.kind == Kind.TIME]
+    return {name: None if row[name] is None else _iso(row[name]) for name in names}
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _iso(moment: int) -> str:
+    return (_EPOCH + timedelta(microseconds=moment)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,552 @@
+"""The dashboard's answers, over HTTP without a browser."""
+
+import ast
+import dataclasses
+import hashlib
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from jinja2 import Environment, meta, nodes
+from sqlalchemy import Engine, select, update
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app import errors, figures, rollout, rollouts, runs, text, timeline
+from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.security import CONTENT_SECURITY_POLICY
+from logs_ui.app.serve import BackgroundServer, serve
+from logs_ui.recorder import queries
+from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.filters import RolloutFilter, parse_filter
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
+from tests.factory import HOSTILE_TASK, make_run
+
+TOKEN = "s3cret-ä"  # noqa: S105 - nobody's
+RUN, LIVE = "main-run-1234", "live-run-5678"
+FOLDER = Path(__file__).parent.parent
+VENDOR = FOLDER / "app" / "static" / "vendor"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engine = writing_engine(tmp_path_factory.mktemp("app") / "logs-ui.db")
+    now = time.time_ns() // 1000
+    make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def path(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(tmp_path_factory.getbasetemp().glob("app*/logs-ui.db"))
+
+
+@pytest.fixture(scope="module")
+def client(path: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def fragment(target: str) -> dict[str, str]:
+    """What htmx sends when the answer is to go into `#target`."""
+    return {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"div#{target}"}
+
+
+def first_row(engine: Engine, run: str, *conditions: Any) -> int:
+    of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == run).scalar_subquery()
+    with engine.connect() as connection:
+        return int(connection.scalars(select(col(EvaluationRow.id)).where(of_run, *conditions)).first() or 0)
+
+
+def row_ids(html: str) -> list[int]:
+    return [int(found) for found in re.findall(r'<tr id="row-(\d+)"', html)]
+
+
+# --- Pages and fragments
+
+
+@pytest.mark.parametrize(
+    ("address", "target"),
+    [("/", "runs"), (f"/runs/{RUN}", "results"), (f"/runs/{RUN}/rollouts/1", "rollout")],
+)
+def test_a_fragment_is_a_piece_of_its_page_and_no_cache_keeps_it(client: TestClient, address: str, target: str) -> None:
+    page, piece = client.get(address), client.get(address, headers=fragment(target))
+    assert page.text.startswith("<!doctype html>")
+    assert "<html" not in piece.text
+    assert f'id="{target}"' in piece.text
+    assert page.headers["cache-control"] == "no-cache"
+    assert piece.headers["cache-control"] == "no-store"
+    assert page.headers["vary"] == piece.headers["vary"] == "HX-Request-Type, HX-Target"
+
+
+def test_back_is_given_a_whole_page(client: TestClient) -> None:
+    headers = {"HX-Request": "true", "HX-Request-Type": "full", "HX-Target": "body"}
+    answer = client.get(f"/runs/{RUN}?stop=length", headers=headers)
+    assert answer.text.startswith("<!doctype html>")
+    assert "hx-push-url" not in answer.headers  # it would cut off the way forward
+
+
+def test_runs_are_listed_with_their_state(client: TestClient) -> None:
+    html = client.get("/").text
+    assert html.index("another") < html.index("a run")
+    assert "running" in html
+    assert "finished" in html
+    assert html.count('class="sparkline"') == 2
+
+
+def test_a_poll_is_answered_with_nothing_when_nothing_is_new(client: TestClient, engine: Engine) -> None:
+    seen = re.search(r"seen=(\w+)", client.get("/").text)
+    assert seen
+    assert client.get(f"/?seen={seen[1]}", headers=fragment("runs")).status_code == 204
+    live = re.search(r'hx-get="(/runs/[^"]+/live[^"]+)"', client.get(f"/runs/{LIVE}").text)
+    assert live
+    address = unescape(live[1])
+    assert client.get(address, headers=fragment("live")).status_code == 204
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=50))
+    assert client.get(address, headers=fragment("live")).status_code == 200
+
+
+def test_a_run_that_ended_is_not_polled(client: TestClient) -> None:
+    assert "data-poll" not in client.get(f"/runs/{RUN}").text
+    assert "data-poll" in client.get(f"/runs/{LIVE}").text
+
+
+@pytest.mark.parametrize("name", ["latest", "another", LIVE[:6]])
+def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestClient, name: str) -> None:
+    answer = client.get(f"/runs/{name}?status=ok", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}?status=ok")
+
+
+def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engine) -> None:
+    assert ">awaiting<" in client.get(f"/runs/{LIVE}").text
+    one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
+    with engine.begin() as connection:
+        before = connection.scalar(select(col(EvaluationRow.reward)).where(col(EvaluationRow.id) == one))
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=None))
+    assert "not scored" in client.get(f"/runs/{RUN}/rollouts/{one}").text
+    with engine.begin() as connection:
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=before))
+
+
+def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -> None:
+    assert "had trouble" not in client.get(f"/runs/{LIVE}").text
+    with engine.begin() as connection:
+        trouble = {"dropped": 7, "recorder_errors": 1, "last_recorder_error": "disk full <b>"}
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(**trouble))
+    html = client.get(f"/runs/{LIVE}").text
+    assert "7 changes lost" in html
+    assert "1 error inside the recorder" in html
+    assert "disk full &lt;b&gt;" in html
+
+
+# --- Filters
+
+
+def test_the_address_is_the_filter_in_its_shortest_form(client: TestClient) -> None:
+    typed = f"/runs/{RUN}?eval=&step_min=2&step_max=&status=ok&sort=newest&reward_max="
+    answer = client.get(typed, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}?status=ok&step_min=2")
+    piece = client.get(typed, headers=fragment("results"))
+    assert piece.headers["hx-push-url"] == f"/runs/{RUN}?status=ok&step_min=2"
+
+
+@pytest.mark.parametrize("filter_", ["", "?stop=length", "?sort=lowest-reward", "?sort=slowest&status=ok&status=error"])
+def test_walking_the_pages_gives_each_row_once(client: TestClient, filter_: str) -> None:
+    html = client.get(f"/runs/{RUN}{filter_}").text
+    wanted = re.search(r"<strong>([\d,]+)</strong>\s*rollout", html)
+    ids = row_ids(html)
+    while more := re.search(r'<tr id="more" class="more" hx-get="([^"]+)"', html):
+        html = client.get(unescape(more[1]), headers=fragment("more")).text
+        assert "<table" not in html
+        ids += row_ids(html)
+    assert wanted
+    assert len(ids) == len(set(ids)) == int(wanted[1])
+
+
+def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}").text
+    more = re.search(r'<a href="([^"]+)">Next rollouts', html)
+    assert more
+    following = client.get(unescape(more[1])).text
+    assert following.startswith("<!doctype html>")
+    assert set(row_ids(html)).isdisjoint(row_ids(following))
+    assert "Back to the first rollouts" in following
+
+
+@pytest.mark.parametrize(
+    ("query", "said", "mend"),
+    [
+        ("step_min=x&status=ok", "step_min 'x' is not a whole number", "?status=ok"),
+        ("statsu=ok", "did you mean 'status'?", ""),
+        ("task=find+the+largest+fille", "did you mean 'find the largest file'?", ""),
+        ("reward_min=1&reward_max=0", "above", "?reward_max=0"),
+        ("after=nonsense", "not a place in the table", ""),
+    ],
+)
+def test_a_misspelt_filter_is_said_and_never_no_rows(client: TestClient, query: str, said: str, mend: str) -> None:
+    for headers in ({}, fragment("results")):
+        answer = client.get(f"/runs/{RUN}?{query}", headers=headers)
+        assert answer.status_code == 422
+        html = unescape(answer.text)
+        assert said in html
+        assert f'href="/runs/{RUN}{mend}"' in html
+        assert "No rollouts match" not in html
+    assert answer.headers["hx-push-url"] == "false"
+
+
+def test_the_field_at_fault_is_marked_and_keeps_what_was_typed(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}?reward_min=high&step_max=9").text
+    assert re.search(r'name="reward_min" value="high"[^>]*aria-invalid="true"', html, re.DOTALL)
+    assert re.search(r'name="step_max" value="9"', html)
+
+
+def test_an_empty_result_says_what_removing_each_part_would_give(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}?status=aborted&step_max=3").text
+    assert "No rollouts match" in html
+    wanted = [0, 36]  # of the step alone there are 3 x 3 x 4; no rollout of the run was aborted
+    assert sorted(int(n) for n in re.findall(r'<li><span class="num">(\d+)</span>', html)) == wanted
+
+
+def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine) -> None:
+    run_id = queries.find_run(engine, RUN).id or 0
+    chosen = parse_filter([("stop", "length"), ("sort", "lowest-reward")])
+    rows = queries.page(engine, run_id, chosen).rows
+    html = client.get(f"/runs/{RUN}/rollouts/{rows[1].id}?stop=length&sort=lowest-reward").text
+    total = queries.count(engine, run_id, chosen).value
+    assert f"2 of {total}" in html
+    for row, key in ((rows[0], "k"), (rows[2], "j")):
+        href = f"/runs/{RUN}/rollouts/{row.id}?stop=length&amp;sort=lowest-reward"
+        assert re.search(rf'href="{re.escape(href)}" data-key="{key}"', html)
+
+
+# --- One rollout
+
+
+def test_a_failed_rollout_says_why_before_anything_else(client: TestClient, engine: Engine) -> None:
+    failed = first_row(engine, RUN, col(EvaluationRow.status) == Status.ERROR)
+    html = client.get(f"/runs/{RUN}/rollouts/{failed}").text
+    assert html.index("Traceback (most recent call last)") < html.index('id="message-0"')
+
+
+def test_a_running_rollout_looks_for_news_and_a_settled_one_does_not(client: TestClient, engine: Engine) -> None:
+    running = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    html = client.get(f"/runs/{LIVE}/rollouts/{running}").text
+    poll = re.search(r'data-poll hx-get="([^"]+)"', html)
+    assert poll
+    assert "It still runs" in html
+    assert client.get(unescape(poll[1]), headers=fragment("rollout")).status_code == 204
+    assert "data-poll" not in client.get(f"/runs/{RUN}/rollouts/1").text
+
+
+def test_an_observation_that_became_a_message_is_shown_once(engine: Engine) -> None:
+    run_id = queries.find_run(engine, RUN).id or 0
+    done = first_row(engine, RUN, col(EvaluationRow.stop_reason) == "done", col(EvaluationRow.step) > 1)
+    found = queries.rollout(engine, run_id, done)
+    cards = timeline.make_timeline(found)
+    answers = [card.answer for card in cards if card.answer and card.answer.turn]
+    assert len(answers) == len(found.actions) - 1
+    assert all(card.role == "tool" for card in cards if card.answer and card.answer.turn)
+    assert not any(answer.observation for answer in answers)
+    tokens = [card.tokens for card in cards if card.role == "assistant"]
+    assert sum(count or 0 for count in tokens) == found.row.completion_tokens
+
+
+def test_the_raw_view_holds_the_whole_row(client: TestClient, engine: Engine) -> None:
+    plain = client.get(f"/runs/{RUN}/rollouts/5/text/raw")
+    record = json.loads(plain.text)
+    assert set(EvaluationRow.model_fields) < set(record)
+    assert len(record["tokens"]["prompt_ids"]) == record["prompt_tokens"]
+    assert record["messages"]
+    assert plain.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in plain.headers["content-security-policy"]
+
+
+def test_a_long_text_is_cut_and_had_whole_elsewhere(client: TestClient, engine: Engine) -> None:
+    hostile = first_row(engine, RUN, col(EvaluationRow.task) == HOSTILE_TASK)
+    found = queries.rollout(engine, queries.find_run(engine, RUN).id or 0, hostile)
+    longest = max((message["content"] for message in found.messages), key=len)
+    html = client.get(f"/runs/{RUN}/rollouts/{hostile}").text
+    if len(longest) > text.TEXT_LIMIT:
+        link = re.search(r'class="whole" href="([^"]+)"', html)
+        assert link
+        assert client.get(link[1]).text == longest
+    else:
+        assert 'class="whole"' not in html
+
+
+def test_a_text_that_does_not_exist_is_not_found(client: TestClient) -> None:
+    assert client.get(f"/runs/{RUN}/rollouts/1/text/message-99").status_code == 404
+
+
+# --- Text of models
+
+
+def test_nothing_that_a_model_wrote_becomes_markup(client: TestClient, engine: Engine) -> None:
+    hostile = first_row(engine, RUN, col(EvaluationRow.task) == HOSTILE_TASK)
+    for address in (
+        f"/runs/{RUN}?sort=oldest",
+        f"/runs/{RUN}/rollouts/{hostile}",
+        f"/runs/{RUN}/rollouts/{hostile}?view=raw",
+    ):
+        html = client.get(address).text
+        assert "&lt;img src=x" in html
+        assert "<img" not in html
+        assert "alert('owned')" not in html
+        assert not set(html) & {"\u202e", "\u202c", "\u200b", "\ufeff", "\x00", "\x1b"}
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("<b>&\"'", "&lt;b&gt;&amp;&#34;&#39;"),
+        (
+            "\x1b[31mred\x1b[0m \x1b[1;32mok\x1b[22m\x1b[39m.",
+            'ansi-red">red</span> <span class="ansi-bold ansi-green">ok</span>.',
+        ),
+        ("\x1b[2J\x1b]0;title\x07x", "x"),
+        ("a\u202eb", ">RLO</span>b"),
+        ("\ud800", ">D800</span>"),
+        ("a\r\nb\rc", ">CR</span>c"),
+        ("👩\u200d👩", "👩\u200d👩"),
+        ("a\u200db", ">ZWJ</span>b"),
+        ("\U000e0041", ">E0041</span>"),
+    ],
+)
+def test_text_is_made_visible(written: str, shown: str) -> None:
+    assert shown in text.block(written)
+    text.block(written).encode()
+
+
+def test_a_name_stays_on_its_line_and_within_its_attribute() -> None:
+    assert text.line("a\n\n  b\tc") == "<bdi>a b c</bdi>"
+    assert text.line("x" * 400, 10) == f"<bdi>{'x' * 9}…</bdi>"
+    assert text.label("run\u202e1") == "run⟨RLO⟩1"
+    assert text.clean("a\ud800") == "a?"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "shown"),
+    [
+        (figures.number, None, "—"), (figures.number, -0.0163, "\u22120.016"), (figures.number, 12345.678, "1.235e+04"),
+        (figures.number, float("nan"), "NaN"), (figures.number, -0.00001, "\u22121e\u221205"), (figures.signed, 0.5, "+0.50"),
+        (figures.signed, -0.5, "\u22120.50"), (figures.tokens, 999, "999"), (figures.tokens, 2104, "2.1k"),
+        (figures.percent, 0.001, "<1%"), (figures.percent, 0.999, ">99%"), (figures.percent, 0.45, "45%"),
+        (figures.duration, 0.697, "697 ms"), (figures.duration, 28.84, "28.8 s"), (figures.duration, 63, "1m 03s"),
+        (figures.duration, 7505, "2h 05m"), (figures.advantage_bin, 2.42, "p3"), (figures.advantage_bin, -0.13, "zero"),
+    ],
+)  # fmt: skip
+def test_figures_are_written_alike(function: Any, value: float | None, shown: str) -> None:
+    assert function(value) == shown
+
+
+# --- Errors
+
+
+def test_errors_are_pages_that_say_what_to_do(client: TestClient) -> None:
+    unknown = client.get(f"/runs/{RUN[:-1]}X")
+    assert unknown.status_code == 404
+    assert RUN in unknown.text  # the nearest
+    gone = client.get(f"/runs/{RUN}/rollouts/999999")
+    assert gone.status_code == 404
+    assert f'href="/runs/{RUN}"' in gone.text
+    for address in ("/nothing/here", f"/runs/{RUN}/rollouts/first", f"/runs/{RUN}/rollouts/{2**70}"):
+        assert client.get(address).status_code == 404
+    assert client.post("/").status_code == 405
+
+
+def test_an_error_within_a_page_is_a_line_above_it(client: TestClient) -> None:
+    answer = client.get("/runs/nobody", headers=fragment("results"))
+    assert answer.status_code == 404
+    assert answer.headers["hx-retarget"] == "#flash"
+    assert "<html" not in answer.text
+
+
+def test_a_bug_is_a_page_with_our_headers_and_no_traceback(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(queries, "all_runs", broken)
+    client = TestClient(create_app(path), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    page, polled = client.get("/"), client.get("/", headers=fragment("runs"))
+    assert page.status_code == 500
+    assert "ZeroDivisionError" in page.text
+    assert "secret" not in page.text
+    assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    assert polled.headers["hx-reswap"] == "none"
+
+
+def test_a_database_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("these are not the rollouts that you look for")
+    client = TestClient(create_app(tmp_path / "text.db"), base_url="http://127.0.0.1")
+    answer = client.get("/")
+    assert answer.status_code == 503
+    assert "is not an SQLite database" in answer.text
+    assert client.get("/healthz").text == "ok\n"
+
+
+def test_the_database_may_come_late_go_and_be_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "later.db"
+    client = TestClient(create_app(file), base_url="http://127.0.0.1")
+    assert "No recording yet" in client.get("/").text
+    assert client.get("/runs/latest").status_code == 503
+    for name in ("first life", "second life"):
+        engine = writing_engine(file)
+        assert "No runs yet" in client.get("/").text
+        make_run(engine, name=name, steps=2)
+        engine.dispose()
+        assert name in client.get("/").text
+        for leftover in tmp_path.iterdir():
+            leftover.unlink()
+        assert "No recording yet" in client.get("/").text
+
+
+# --- Who may look
+
+
+def test_every_answer_carries_the_policy(client: TestClient) -> None:
+    for address in ("/", f"/runs/{RUN}", "/healthz", "/static/app.js", "/nothing"):
+        headers = client.get(address).headers
+        assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["cross-origin-opener-policy"] == headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_no_template_holds_what_the_policy_forbids() -> None:
+    for template in (FOLDER / "templates").glob("*.html"):
+        html = template.read_text()
+        assert not re.search(r"\sstyle=|hx-on|<style|\bon\w+=\"|javascript:|\bjs:|\|\s*safe\b", html), template.name
+        assert not re.search(r"<script(?![^>]*src=)", html), template.name
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[::2]"])
+def test_another_name_for_this_machine_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"Host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7070", "localhost", "[::1]:7070"])
+def test_loopback_has_several_names(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"Host": host}).status_code == 200
+
+
+def test_with_a_token_only_its_bearer_sees_anything(path: Path) -> None:
+    app = create_app(path, hosts=("*",), token=TOKEN, port=7070)
+    client = TestClient(app, base_url="http://somewhere:7070", follow_redirects=False)
+    for address in ("/", f"/runs/{RUN}", "/nothing", "/?token=wrong", "/?token="):
+        refused = client.get(address)
+        assert refused.status_code == 401
+        assert "another" not in refused.text
+    assert client.get("/healthz").status_code == client.get("/static/app.css").status_code == 200
+
+    welcome = client.get(f"/runs/{RUN}", params={"status": "ok", "token": TOKEN})
+    assert (welcome.status_code, welcome.headers["location"]) == (303, f"/runs/{RUN}?status=ok")
+    cookie = welcome.headers["set-cookie"].lower()
+    assert cookie.startswith("logs-ui-7070=")
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert client.get("/").status_code == 200
+
+
+def test_the_welcome_leads_nowhere_else(path: Path) -> None:
+    client = TestClient(create_app(path, token=TOKEN, port=1), base_url="http://127.0.0.1", follow_redirects=False)
+    assert (
+        client.get("http://127.0.0.1//evil.example/", params={"token": TOKEN})
+        .headers["location"]
+        .startswith("/evil.example")
+    )
+
+
+# --- On a port
+
+
+def test_the_server_answers_while_the_block_lasts(path: Path) -> None:
+    with BackgroundServer(path) as server:
+        assert httpx.get(f"{server.url}/healthz").text == "ok\n"
+        assert "server" not in httpx.get(server.url).headers
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/healthz")
+
+
+def test_a_port_in_use_is_one_line(path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LogsUIError, match=rf"Port {port} is in use.*--port {port + 1}"):
+            serve(path, port=port)
+    with pytest.raises(LogsUIError, match="no address of this machine"):
+        serve(path, host="192.0.2.1")
+
+
+# --- The house
+
+
+@pytest.mark.parametrize(
+    ("shown", "template"),
+    [
+        (runs.RunsPage, "runs.html"), (rollouts.RolloutsPage, "rollouts.html"), (rollouts.MorePage, "_more.html"),
+        (rollouts.LivePage, "_live.html"), (rollout.RolloutPage, "rollout.html"), (errors.ErrorPage, "error.html"),
+    ],
+)  # fmt: skip
+def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown: Any, template: str) -> None:
+    environment = make_templates()
+    asked = _names(environment, template) - set(environment.globals)
+    assert asked == {field.name for field in dataclasses.fields(shown)}
+
+
+def _names(environment: Environment, template: str) -> set[str]:
+    """What a template, and all that it is made of, takes from its context."""
+    tree = environment.parse((FOLDER / "templates" / template).read_text())
+    names = meta.find_undeclared_variables(tree)
+    set_above = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
+    imported = {node.target for node in tree.find_all(nodes.Import)}
+    for other in meta.find_referenced_templates(tree):
+        if other and other != "macros.html":
+            names |= _names(environment, other) - set_above
+    return names - imported - set_above - {"ui"}
+
+
+def test_vendored_files_are_those_of_the_manifest() -> None:
+    manifest = json.loads((VENDOR / "manifest.json").read_text())
+    files = {name: file["sha256"] for package in manifest["packages"] for name, file in package["files"].items()}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()}
+    assert found.pop("manifest.json")
+    assert found == files
+    assert all(package["license"] and package["integrity"].startswith("sha512-") for package in manifest["packages"])
+
+
+def test_the_sprite_holds_the_icons_that_are_used_and_no_other() -> None:
+    sprite = set(re.findall(r'<symbol id="([\w-]+)"', (VENDOR / "icons.svg").read_text()))
+    sources = "".join(path.read_text() for path in (FOLDER / "templates").glob("*.html"))
+    sources += (FOLDER / "app" / "words.py").read_text()
+    literals = set(re.findall(r'"([a-z][a-z-]*)"', sources))
+    assert sprite <= literals
+    assert set(re.findall(r'icon\("([\w-]+)"', sources)) <= sprite
+
+
+def test_pages_hold_no_sql() -> None:
+    for file in (FOLDER / "app").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            assert not set(names) & {"select", "insert", "update", "text", "Session"} or "logs_ui" in str(
+                node.module
+            ), file
+
+
+def test_a_filter_survives_the_address(client: TestClient) -> None:
+    chosen = RolloutFilter(tasks=("a&b=c", "d ü/#"), step_min=1)
+    from logs_ui.app import urls
+
+    query = urls.rollouts(RUN, chosen).partition("?")[2]
+    assert parse_filter(httpx.QueryParams(query).multi_items()) == chosen

@@ -1,0 +1,308 @@
+"""The dashboard in a real Chromium, as a hand and an eye have it."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_core_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, insert, select, update
+from sqlmodel import col
+
+from logs_ui.app.serve import BackgroundServer
+from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StopReason
+from tests.factory import make_run
+
+STEPS = 12
+FINISHED, LIVE, TROUBLED = "finished-a1b2", "live-c3d4", "troubled-e5f6"
+WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engine = writing_engine(tmp_path_factory.mktemp("browser") / "logs-ui.db")
+    now = time.time_ns() // 1000
+    make_run(engine, uid=FINISHED, name="finished run", steps=STEPS, generations=8, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
+    make_run(engine, uid=TROUBLED, name="troubled run", steps=2, groups_per_step=1, state=RunState.FAILED)
+    with engine.begin() as connection:
+        trouble = {"recorder_errors": 3, "dropped": 2, "last_recorder_error": "OSError: no space left"}
+        connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**trouble))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = next(tmp_path_factory.getbasetemp().glob("browser*/logs-ui.db"))
+    with BackgroundServer(path) as server:
+        yield server.url
+
+
+@pytest.fixture
+def quiet_page(page: Page) -> Iterator[Page]:
+    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
+    page.set_default_timeout(8_000)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    assert said == []
+
+
+def row_id(engine: Engine, run: str, *conditions: Any) -> int:
+    of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == run).scalar_subquery()
+    with engine.connect() as connection:
+        return int(connection.scalars(select(col(EvaluationRow.id)).where(of_run, *conditions)).first() or 0)
+
+
+def pages(engine: Engine) -> dict[str, str]:
+    """Every kind of page there is, with what can be on it."""
+    failed = row_id(engine, FINISHED, col(EvaluationRow.status) == Status.ERROR)
+    hostile = row_id(engine, FINISHED, col(EvaluationRow.step) == 1)
+    running = row_id(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    return {
+        "runs": "/",
+        "table": f"/runs/{FINISHED}",
+        "filtered": f"/runs/{FINISHED}?stop=length&reward_max=0.5&sort=lowest-reward",
+        "empty": f"/runs/{FINISHED}?status=aborted&step_min=3",
+        "live": f"/runs/{LIVE}",
+        "troubled": f"/runs/{TROUBLED}",
+        "hostile": f"/runs/{FINISHED}/rollouts/{hostile}",
+        "failed": f"/runs/{FINISHED}/rollouts/{failed}",
+        "running": f"/runs/{LIVE}/rollouts/{running}",
+        "raw": f"/runs/{FINISHED}/rollouts/{hostile}?view=raw",
+    }
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_quiet_and_accessible(quiet_page: Page, engine: Engine, url: str, theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    rules = WCAG if theme == "light" else {"runOnly": ["color-contrast"]}  # nothing else differs in the dark
+    for name, address in pages(engine).items():
+        quiet_page.goto(url + address)
+        assert violations(quiet_page, rules) == [], name
+
+
+def test_the_help_and_an_error_are_accessible(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}?step_min=x")
+    assert violations(page) == []
+    page.goto(f"{url}/runs/nobody")
+    assert violations(page) == []
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_no_page_is_wider_than_its_window(quiet_page: Page, engine: Engine, url: str, width: int) -> None:
+    quiet_page.set_viewport_size({"width": width, "height": 900})
+    for name, address in pages(engine).items():
+        quiet_page.goto(url + address)
+        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def violations(page: Page, rules: dict[str, Any] = WCAG) -> list[tuple[str, str]]:
+    found = Axe().run(page, options=rules)["violations"]
+    return [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
+
+
+def test_filtering_changes_the_address_and_back_undoes_it(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    everything = page.locator(".found strong").first.inner_text()
+    page.locator("#filters").get_by_text("length", exact=True).click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page.locator(".chip")).to_have_count(1)
+    page.get_by_label("Step from").fill("3")
+    page.get_by_label("Step from").press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length&step_min=3")
+    page.go_back()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page.get_by_label("Step from")).to_have_value("")
+    expect(page.locator(".chip")).to_have_count(1)
+    page.go_back()
+    expect(page.locator(".found strong").first).to_have_text(everything)
+    expect(page.locator("input[name=stop][value=length]")).not_to_be_checked()
+    page.go_forward()
+    expect(page.locator("input[name=stop][value=length]")).to_be_checked()
+
+
+def test_removing_a_chip_clears_its_field(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}?stop=length&reward_max=0.5")
+    page.locator(".chip", has_text="reward").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page.get_by_label("Reward to")).to_have_value("")
+    page.locator(".chip").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}")
+    expect(page.locator("input[name=stop][value=length]")).not_to_be_checked()
+
+
+def test_a_value_in_the_table_filters_by_it(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{FINISHED}")
+    quiet_page.locator("td.step a").first.click()
+    expect(quiet_page).to_have_url(re.compile(rf"step_min={STEPS}&step_max={STEPS}$"))
+    expect(quiet_page.get_by_label("Step to")).to_have_value(str(STEPS))
+
+
+def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.get_by_label("Reward from").fill("high")
+    page.get_by_label("Reward from").press("Enter")
+    expect(page.locator("#mistake")).to_contain_text("reward_min 'high' is not a number")
+    expect(page.get_by_label("Reward from")).to_have_value("high")
+    expect(page.get_by_label("Reward from")).to_have_attribute("aria-invalid", "true")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}")
+    page.get_by_text("Go on without it").click()
+    expect(page.locator("table.rollouts")).to_be_visible()
+    expect(page.get_by_label("Reward from")).to_have_value("")
+
+
+def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    total = int(page.locator(".found strong").first.inner_text().replace(",", ""))
+    while page.locator("#more").count():
+        page.locator(".scroll").evaluate("pane => pane.scrollTo(0, pane.scrollHeight)")
+        page.wait_for_timeout(60)
+    ids = page.locator("table.rollouts tr[id^=row-]").evaluate_all("rows => rows.map(row => row.id)")
+    assert len(ids) == total
+    assert len(set(ids)) == total
+
+
+def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    table = f"{url}/runs/{FINISHED}?stop=length"
+    page.goto(table)
+    links = page.locator(".row-link")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(links.nth(1)).to_be_focused()
+    page.keyboard.press("k")
+    expect(links.nth(0)).to_be_focused()
+    second = links.nth(1).inner_text()
+    page.keyboard.press("Enter")
+    expect(page.locator(".neighbours")).to_contain_text("1 of")
+    page.keyboard.press("j")
+    expect(page).to_have_url(re.compile(rf"/rollouts/{second}\?stop=length$"))
+    page.keyboard.press("2")
+    expect(page).to_have_url(re.compile("view=raw"))
+    page.keyboard.press("1")
+    expect(page.locator(".timeline .card.own").first).to_be_visible()
+    page.keyboard.press("u")
+    expect(page).to_have_url(table)
+
+
+def test_slash_goes_to_the_filters_and_keys_are_left_alone_there(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.keyboard.press("/")
+    expect(page.locator("#filters input").first).to_be_focused()
+    page.get_by_label("Time, UTC or ago from").focus()
+    page.keyboard.type("jt?")
+    expect(page.get_by_label("Time, UTC or ago from")).to_have_value("jt?")
+
+
+def test_the_theme_is_remembered(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.emulate_media(color_scheme="light")
+    page.goto(url)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.keyboard.press("t")
+    page.goto(f"{url}/runs/{FINISHED}")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+
+
+def test_a_truncated_rollout_opens_where_it_was_cut_off(quiet_page: Page, engine: Engine, url: str) -> None:
+    long = (col(EvaluationRow.stop_reason) == StopReason.LENGTH, col(EvaluationRow.turns) >= 5)
+    quiet_page.set_viewport_size({"width": 1440, "height": 500})
+    quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
+    cut_off = quiet_page.locator(".card.anomaly")
+    expect(cut_off).to_contain_text("cut off at the token limit")
+    expect(cut_off).to_be_in_viewport()
+    expect(quiet_page.locator(".outline [aria-current]")).to_contain_text("assistant")
+
+
+def test_new_rollouts_wait_behind_a_pill(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}")
+    expect(page.locator("#live")).to_contain_text("live")
+    first = page.locator(".row-link").first.inner_text()
+    with engine.begin() as connection:
+        newest = select(EvaluationRow.__table__).where(col(EvaluationRow.id) == int(first))
+        row = connection.execute(newest).mappings().one()
+        copies = [row | {"id": int(first) + 1000 + i, "uid": f"new-{i}", "changed": 100} for i in range(3)]
+        connection.execute(insert(EvaluationRow), copies)
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=100))
+    pill = page.locator("#live .pill")
+    expect(pill).to_have_text("3 new")
+    assert page.locator(".row-link").first.inner_text() == first
+    pill.click()
+    expect(page.locator(".pill")).to_have_count(0)
+    assert int(page.locator(".row-link").first.inner_text()) > int(first)
+
+
+def test_a_reward_that_arrives_shows_in_its_row(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    awaiting = row_id(engine, LIVE, col(EvaluationRow.status) == Status.OK, col(EvaluationRow.scored).is_(None))
+    page.goto(f"{url}/runs/{LIVE}")
+    row = page.locator(f"#row-{awaiting}")
+    expect(row).to_contain_text("awaiting")
+    with engine.begin() as connection:
+        scored = {"reward": 0.777, "scored": time.time_ns() // 1000, "changed": 200}
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == awaiting).values(**scored))
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=200))
+    expect(row).to_contain_text("0.777")
+    expect(row).to_contain_text("ok")
+
+
+def test_a_lost_connection_is_said_and_a_regained_one_too(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{LIVE}")
+    expect(page.locator("#live .is-live")).to_be_visible()
+    page.route("**/live?*", lambda route: route.abort())
+    expect(page.locator("#live .lost")).to_be_visible()
+    expect(page.locator("#live .is-live")).to_be_hidden()
+    page.unroute("**/live?*")
+    expect(page.locator("#live .is-live")).to_be_visible()
+
+
+def test_the_first_page_comes_alive_when_the_file_appears(quiet_page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "later.db"
+    with BackgroundServer(path) as server:
+        quiet_page.goto(server.url)
+        expect(quiet_page.get_by_text("No recording yet")).to_be_visible()
+        assert violations(quiet_page) == []
+        engine = writing_engine(path)
+        make_run(engine, name="first run", steps=2)
+        engine.dispose()
+        expect(quiet_page.get_by_text("first run")).to_be_visible()
+
+
+def test_everything_can_be_read_without_javascript(browser: Browser, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_default_timeout(8_000)
+    page.goto(url)
+    page.get_by_text("finished run").click()
+    page.locator("input[name=stop][value=length]").check()
+    page.get_by_text("Apply").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.get_by_text("Next rollouts").click()
+    expect(page).to_have_url(re.compile("after="))
+    page.locator(".row-link").first.click()
+    expect(page.locator(".timeline .card").first).to_be_visible()
+    context.close()
+
+
+def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
+    quiet_page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    quiet_page.goto(f"{url}/runs/{FINISHED}?stop=length")
+    quiet_page.get_by_role("button", name="Copy link").click()
+    expect(quiet_page.get_by_text("Copied")).to_be_visible()
+    assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?stop=length"

@@ -1,0 +1,299 @@
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import insert
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RunNotFoundError
+from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.frames import COLUMNS, FORMATS, Kind, export_run, load_run
+from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run
+from logs_ui.recorder.payload import pack_content
+from tests import factory
+
+csv.field_size_limit(10_000_000)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is under way, one that has not begun, and one of values that are hard to write down."""
+    path = tmp_path_factory.mktemp("frames") / "rollouts.db"
+    engine = writing_engine(path)
+    factory.make_run(engine, uid="hard", steps=1)
+    factory.make_run(engine, uid="under-way", steps=11, seed=3, created=factory.START_US + 2)
+    with engine.begin() as connection:
+        plain = {"heartbeat": 1, "state": "running", "config": {}, "versions": {}, "changed": 0}
+        connection.execute(insert(Run), {"uid": "empty", "name": "empty", "created": 1, **plain})
+        hard = {
+            "run_id": 1, "uid": "hard", "changed": 1, "eval_name": "=1+1", "mode": "train", "step": 1, "policy_step": 0,
+            "group": "-5", "generation": 0, "process": 0, "task": '@x,"y"\nz ü 素', "status": "ok", "created": 0,
+            "reward": -0.1 - 0.2, "advantage": float("inf"), "message_count": 0, "rewards": {"=f": -1.0, "none": None},
+        }  # fmt: skip
+        connection.execute(insert(EvaluationRow), hard)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture(scope="module")
+def frame(db: Path) -> pd.DataFrame:
+    return load_run("under-way", db)
+
+
+@pytest.fixture
+def rollouts(db: Path) -> Iterator[list[queries.Rollout]]:
+    """The same as the database has them."""
+    engine = reading_engine(db)
+    run_id = queries.find_run(engine, "under-way").id or 0
+    yield [rollout for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for rollout in chunk]
+    engine.dispose()
+
+
+DTYPES = {
+    Kind.TEXT: "string",
+    Kind.WHOLE: "int64",
+    Kind.MAYBE_WHOLE: "Int64",
+    Kind.NUMBER: "float64",
+    Kind.TIME: "datetime64[us, UTC]",
+}
+
+
+def test_a_frame_has_what_the_database_has(frame: pd.DataFrame, rollouts: list[queries.Rollout]) -> None:
+    assert list(frame["id"]) == [rollout.row.id for rollout in rollouts]
+    assert set(frame["run"]) == {"under-way"}
+    for name in ("step", "group", "task", "status", "message_count"):
+        assert list(frame[name]) == [getattr(rollout.row, name) for rollout in rollouts]
+    for name in ("stop_reason", "error", "turns", "completion_tokens", "reward", "advantage", "seconds"):
+        values = [None if pd.isna(value) else value for value in frame[name]]
+        assert values == [getattr(rollout.row, name) for rollout in rollouts]
+    for name in ("messages", "actions", "sampling", "metadata"):
+        assert list(frame[name]) == [getattr(rollout, name) for rollout in rollouts]
+    assert list(frame["rewards"]) == [rollout.row.rewards for rollout in rollouts]
+
+
+def test_tokens_are_arrays_that_can_be_worked_with(frame: pd.DataFrame, rollouts: list[queries.Rollout]) -> None:
+    done = next(i for i, rollout in enumerate(rollouts) if rollout.tokens is not None)
+    running = next(i for i, rollout in enumerate(rollouts) if rollout.tokens is None)
+    row, tokens = frame.iloc[done], rollouts[done].tokens
+    assert tokens is not None
+    np.testing.assert_array_equal(row["completion_ids"], tokens.completion_ids)
+    np.testing.assert_array_equal(row["logprobs"], np.asarray(tokens.logprobs, np.float32))
+    assert row["logprobs"].dtype == np.float32
+    assert row["mask"].sum() == row["completion_tokens"]
+    row["prompt_ids"][0] = 7  # writable: a frame is the caller's own
+    assert frame.iloc[running]["completion_ids"] is None
+    assert frame.iloc[running]["mask"] is None
+
+
+def test_times_are_exact_and_absent_ones_nat(frame: pd.DataFrame, rollouts: list[queries.Rollout]) -> None:
+    assert [moment.value // 1000 for moment in frame["created"]] == [rollout.row.created for rollout in rollouts]
+    assert list(frame["scored"].isna()) == [rollout.row.scored is None for rollout in rollouts]
+    assert frame["scored"].isna().any()
+    assert frame["created"].iloc[0] == pd.Timestamp("2026-01-01 10:00:00.000002", tz="UTC")
+
+
+@pytest.mark.parametrize("run", ["under-way", "empty"])
+def test_a_frame_always_has_all_columns_of_the_same_types(db: Path, run: str) -> None:
+    frame = load_run(run, db)
+    assert list(frame.columns) == [column.name for column in COLUMNS]
+    for column in COLUMNS:
+        assert str(frame.dtypes[column.name]) == DTYPES.get(column.kind, "object"), column.name
+    assert len(frame) == (0 if run == "empty" else 140)
+
+
+def test_the_newest_run_of_the_database_in_the_environment_is_the_default(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    assert set(load_run()["run"]) == {"under-way"}
+
+
+def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFrame) -> None:
+    where = RolloutFilter(modes=("train",), reward_min=0.0, sort=Sort.HIGHEST_REWARD)
+    found = load_run("under-way", db, filter=where)
+    expected = frame[(frame["mode"] == "train") & (frame["reward"] >= 0.0)]
+    assert 0 < len(found) < len(frame)
+    assert list(found["id"]) == list(expected["id"])
+
+
+def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="did you mean 'empty'"):
+        load_run("emtpy", db)
+    with pytest.raises(DatabaseError, match="There is no database at"):
+        load_run("latest", tmp_path / "nowhere.db")
+    with pytest.raises(FilterError, match="this run has no task 'x'"):
+        load_run("under-way", db, filter=RolloutFilter(tasks=("x",)))
+
+
+def read(path: Path, format: str) -> list[dict[str, Any]]:  # noqa: A002
+    """The file's rows, all values as `load_run` has them, but for None in place of NaN, and lists of arrays."""
+    if format == "jsonl":
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    if format == "csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    else:
+        rows = pq.read_table(path).to_pylist()
+    parsed = {Kind.NESTED} if format == "parquet" else {Kind.NESTED, Kind.IDS, Kind.LOGPROBS, Kind.MASK}
+    for row in rows:
+        for column in COLUMNS:
+            value = row[column.name]
+            if value == "":
+                row[column.name] = None
+            elif value is not None and column.kind in parsed:
+                row[column.name] = json.loads(value)
+            elif format == "csv" and column.kind in {Kind.WHOLE, Kind.MAYBE_WHOLE}:
+                row[column.name] = int(value)
+            elif format == "csv" and column.kind == Kind.NUMBER:
+                row[column.name] = float(value)
+    return rows
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_has_what_the_frame_has(db: Path, frame: pd.DataFrame, tmp_path: Path, format: Any) -> None:  # noqa: A002
+    output = tmp_path / "rollouts"
+    seen: list[tuple[int, int]] = []
+    assert export_run("under-way", format, output, db, progress=lambda done, total: seen.append((done, total))) == 140
+    assert seen[-1] == (140, 140)
+    rows = read(output, format)
+    assert [row["id"] for row in rows] == list(frame["id"])
+    for (_, expected), row in zip(frame.iterrows(), rows, strict=True):
+        assert list(row) == [column.name for column in COLUMNS]
+        for column in COLUMNS:
+            value = expected[column.name]
+            if column.kind == Kind.TIME:
+                assert pd.Timestamp(row[column.name]) == value or (row[column.name] is None and pd.isna(value))
+            elif column.kind in {Kind.IDS, Kind.LOGPROBS, Kind.MASK}:
+                got = row[column.name]
+                assert (got is None) == (value is None)
+                np.testing.assert_array_equal(np.array(got or [], np.float32), [] if value is None else value)
+            elif column.kind == Kind.NESTED:
+                assert row[column.name] == value
+            else:
+                assert row[column.name] == (None if pd.isna(value) else value)
+
+
+def test_pandas_reads_the_parquet_file_back_with_its_types(db: Path, tmp_path: Path) -> None:
+    export_run("under-way", "parquet", tmp_path / "rollouts.parquet", db)
+    frame = pd.read_parquet(tmp_path / "rollouts.parquet")
+    assert str(frame["created"].dtype) == "datetime64[us, UTC]"
+    assert frame["reward"].dtype == np.float64
+    assert frame["completion_ids"].iloc[0].dtype == np.int32
+
+
+def test_an_empty_run_gives_a_file_with_all_columns(db: Path, tmp_path: Path) -> None:
+    for format in FORMATS:  # noqa: A001
+        assert export_run("empty", format, tmp_path / format, db) == 0  # type: ignore[arg-type]
+    assert pq.read_table(tmp_path / "parquet").column_names == [column.name for column in COLUMNS]
+    assert (tmp_path / "csv").read_text().strip().split(",") == [column.name for column in COLUMNS]
+    assert (tmp_path / "jsonl").read_bytes() == b""
+
+
+def test_a_spreadsheet_shows_formulas_and_does_not_run_them(db: Path, tmp_path: Path) -> None:
+    export_run("hard", "csv", tmp_path / "hard.csv", db)
+    with (tmp_path / "hard.csv").open(encoding="utf-8", newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert row["eval_name"] == "'=1+1"
+    assert row["group"] == "'-5"
+    assert row["task"] == '\'@x,"y"\nz ü 素'
+    assert float(row["reward"]) == -0.1 - 0.2  # a negative number stays a number
+    assert json.loads(row["rewards"]) == {"=f": -1.0, "none": None}
+    export_run("hard", "parquet", tmp_path / "hard.parquet", db)
+    assert pq.read_table(tmp_path / "hard.parquet").to_pylist()[-1]["eval_name"] == "=1+1"
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("old")
+    for output in (tmp_path / "missing" / "a.csv", tmp_path / "old.csv" / "a.csv", tmp_path):
+        with pytest.raises(LogsUIError, match=str(output)) as caught:
+            export_run("under-way", "csv", output, db)
+        assert "\n" not in str(caught.value)
+
+    def stop(_: int, __: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_run("under-way", "csv", tmp_path / "old.csv", db, progress=stop)
+    assert (tmp_path / "old.csv").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: Path, tmp_path: Path, format: str) -> None:  # noqa: A002
+    """A limit on a file's size answers writes as a full disk does: with an OSError, in the middle."""
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.frames import export_run
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    export_run("under-way", {format!r}, Path({str(tmp_path / "out")!r}), {str(db)!r})
+except LogsUIError as error:
+    print(type(error).__name__, error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == f"LogsUIError {tmp_path / 'out'} cannot be written: File too large. Name another file.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_replaces_the_file_that_a_link_points_at(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "real.jsonl").write_text("old")
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+    export_run("under-way", "jsonl", tmp_path / "link.jsonl", db)
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "real.jsonl").read_text().splitlines()) == 140
+
+
+def test_an_unknown_format_names_the_nearest(db: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogsUIError, match=r"no format 'parket' to export to\. Try parquet"):
+        export_run("under-way", "parket", tmp_path / "out", db)  # type: ignore[arg-type]
+
+
+def test_recording_imports_neither_pandas_nor_pyarrow() -> None:
+    code = "import sys, logs_ui.recorder.frames; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_export_takes_no_more_memory_for_more_rollouts(tmp_path: Path) -> None:
+    """By the peak of a process that does nothing else; rollouts of 80 kB of messages each."""
+    content = pack_content({"messages": [{"role": "user", "content": str(i) * 100} for i in range(200)]})
+    engine = writing_engine(tmp_path / "m.db")
+    for uid, rows in (("small", 600), ("large", 3600)):
+        run_id = factory.make_run(engine, uid=uid, steps=1, groups_per_step=1, generations=1)
+        plain = {"run_id": run_id, "changed": 1, "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0}
+        plain |= {"group": uid, "generation": 0, "process": 0, "message_count": 200, "created": 0}
+        with engine.begin() as connection:
+            ids = range(run_id * 10_000, run_id * 10_000 + rows)
+            connection.execute(insert(EvaluationRow), [{"id": i, "uid": str(i), **plain} for i in ids])
+            connection.execute(insert(RolloutPayload), [{"row_id": i, "content": content} for i in ids])
+    engine.dispose()
+    code = """
+import resource, sys
+from pathlib import Path
+from logs_ui.recorder.frames import export_run
+export_run(sys.argv[1], "parquet", Path(sys.argv[2]), sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    command = [sys.executable, "-c", code]
+    peaks = []
+    for uid in ("small", "large"):
+        done = subprocess.run([*command, uid, tmp_path / "out", tmp_path / "m.db"], capture_output=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[1] < peaks[0] * 1.3
+
+
+def test_each_column_is_explained_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "pandas.md").read_text("utf-8")
+    for column in COLUMNS:
+        assert f"| `{column.name}` | {column.kind} | {column.meaning} |\n" in page
