@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from logs_ui.recorder.database import database_path
+from logs_ui.recorder.database import database_path, reading_engine, writing_engine
 from logs_ui.recorder.errors import LogsUIError
 
 app = typer.Typer(
@@ -75,7 +75,10 @@ def serve(
     """Browse what was recorded, live while a training writes it."""
     from logs_ui.app.serve import serve as serve_dashboard
 
-    serve_dashboard(database_path(db), host=host, port=port)
+    path = database_path(db)
+    if path.exists():  # else the dashboard waits for it
+        reading_engine(path).dispose()
+    serve_dashboard(path, host=host, port=port)
 
 
 @app.command()
@@ -89,6 +92,7 @@ def demo(
 ) -> None:
     """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
     path = database_path(db)
+    writing_engine(path).dispose()
     if not serve:
         _train_demo(path, steps)
         _out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
@@ -115,10 +119,10 @@ def export(
 
     kind = format or _format_of(output)
     with _progress() as progress:
-        bar = progress.add_task("rollouts", total=None)
+        bar = progress.add_task("rollouts", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
+            progress.update(bar, completed=done, total=total, visible=True)
 
         rows = export_run(run, kind.value, output, db, progress=show)
     _out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)

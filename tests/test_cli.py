@@ -1,0 +1,102 @@
+"""The command as a user types it: what it prints, and with what it exits."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from logs_ui.recorder.database import writing_engine
+from tests.factory import make_run
+
+LOGS_UI = Path(sys.executable).with_name("logs-ui")
+
+
+def logs_ui(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LOGS_UI, *arguments], capture_output=True, text=True, timeout=240, check=False)
+
+
+def refused(*arguments: str | Path) -> str:
+    """What the command says when it exits with 1: one line."""
+    done = logs_ui(*arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "a.db"
+    engine = writing_engine(path)
+    make_run(engine, uid="first", name="first", steps=2, groups_per_step=1, generations=4, seed=1)
+    make_run(engine, uid="second", name="second", steps=3, groups_per_step=2, generations=4, seed=2)
+    engine.dispose()
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: str) -> None:
+    output = tmp_path / f"run.{ending}"
+    done = logs_ui("export", "first", "-o", output, "--db", db)
+    assert done.returncode == 0, done.stderr
+    read = {"parquet": pd.read_parquet, "csv": pd.read_csv, "jsonl": lambda p: pd.read_json(p, lines=True)}[ending]
+    frame = read(output)
+    assert f"{len(frame)} rollouts in" in done.stdout
+    assert set(frame.run) == {"first"}
+    messages = frame.messages[0]
+    assert (messages if isinstance(messages, list) else json.loads(messages))[0]["role"]
+
+
+def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:
+    assert "first" in refused("export", "frist", "-o", tmp_path / "a.csv", "--db", db)
+
+
+def test_export_wants_a_format_it_knows(db: Path, tmp_path: Path) -> None:
+    assert "--format parquet, csv or jsonl" in refused("export", "first", "-o", tmp_path / "a.xlsx", "--db", db)
+
+
+def test_export_says_where_it_cannot_write(db: Path, tmp_path: Path) -> None:
+    assert "cannot be written" in refused("export", "first", "-o", tmp_path / "no" / "a.csv", "--db", db)
+
+
+def test_export_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    assert "--db" in refused("export", "latest", "-o", tmp_path / "a.csv", "--db", tmp_path / "none.db")
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine" * 1000)
+    assert "is not an SQLite database" in refused(command, "--db", notes)
+    assert notes.read_text() == "mine" * 1000
+
+
+def test_a_port_in_use_is_named_with_the_way_out(db: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("serve", "--db", db, "--port", str(port))
+    assert f"Port {port} is in use" in line
+    assert "--port" in line
+
+
+def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    done = logs_ui("demo", "--steps", "6", "--no-serve", "--db", db)
+    assert done.returncode == 0, done.stderr
+    assert "Mean reward went from" in done.stdout
+    assert f"logs-ui serve --db {db}" in done.stdout
+    output = tmp_path / "run.parquet"
+    assert logs_ui("export", "latest", "-o", output, "--db", db).returncode == 0
+    rows = pd.read_parquet(output)
+    train = rows[rows["mode"] == "train"]
+    assert list(train.groupby("step").size()) == [32] * 6
+    assert train.reward.notna().all()
+    assert train.advantage.notna().all()
+    assert len(set(train.stop_reason)) > 1
+    assert rows.messages.str.contains("assistant").all()
