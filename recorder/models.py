@@ -7,7 +7,18 @@ only one open rollout needs (messages, token ids, ...) lies compressed in `Rollo
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, UniqueConstraint, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    UniqueConstraint,
+    text,
+)
 from sqlmodel import Field, SQLModel
 
 SCHEMA_VERSION = 1
@@ -129,9 +140,11 @@ class EvaluationRow(Table, table=True):
         UniqueConstraint("run_id", "uid"),
         Index("row_by_id", "run_id", "id"),
         Index("row_by_step", "run_id", "step", "eval_name", "mode", "status", "stop_reason", "reward", "group"),
-        Index("row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward", "step"),
+        Index(
+            "row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward", "step", "created"
+        ),
         Index("row_not_ok", "run_id", "status", "id", sqlite_where=text("status != 'ok'")),
-        Index("row_by_reward", "run_id", "reward", "id"),
+        Index("row_by_reward", "run_id", "reward", "id", "stop_reason"),
         Index("row_by_task", "run_id", "task", "id"),
         Index("row_by_group", "group"),
         Index("row_by_change", "run_id", "changed"),

@@ -24,7 +24,15 @@ from logs_ui.recorder.models import (
     StopReason,
 )
 from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
-from logs_ui.recorder.selection import Place, Use, conditions, in_statistics, place_of, sections, statistics_conditions
+from logs_ui.recorder.selection import (
+    Place,
+    Use,
+    conditions,
+    in_statistics,
+    place_of,
+    sections,
+    statistics_conditions,
+)
 from logs_ui.recorder.totals import Totals, totals
 
 COUNT_CAP = 10_000

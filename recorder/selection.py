@@ -26,7 +26,8 @@ _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.SLOWEST: (col(EvaluationRow.seconds), True),
 }
 
-_NARROW_STEPS = 200  # up to so many, their rows are few enough to be collected and sorted
+_NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected and sorted
+_BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
 Place = tuple[float | int | None, int]
@@ -71,6 +72,8 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
     found += [_any_of(col(EvaluationRow.task), filter.tasks)] if filter.tasks else []
     found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
+    if use == Use.KINDS and _is_narrow(filter):
+        found.append(col(EvaluationRow.group) != "")  # true of all, but row_by_kind does not hold it: not to be tempted
     for bounded, low, high in (
         (_step(filter, use), filter.step_min, filter.step_max),
         (_reward(filter, use), filter.reward_min, filter.reward_max),
@@ -134,19 +137,26 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     return [ties, others] if backwards else [ties, others, without]
 
 
+def _is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether the index of steps leaves few enough rows."""
+    return filter.step_max is not None and filter.step_max - (filter.step_min or 0) < _NARROW_STEPS
+
+
 def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
     """Whether the partial index of all rows that are not ok has what is asked."""
     return bool(filter.statuses) and Status.OK not in filter.statuses
 
 
 def _step(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    narrow = filter.step_max is not None and filter.step_max - (filter.step_min or 0) < _NARROW_STEPS
-    return col(EvaluationRow.step) if narrow or use == Use.NUMBER else col(EvaluationRow.step) + 0
+    return col(EvaluationRow.step) if _is_narrow(filter) or use == Use.NUMBER else col(EvaluationRow.step) + 0
 
 
 def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    others = filter.tasks or any(getattr(filter, attribute) for attribute in _KINDS)
-    served = {Use.ROWS: filter.sort not in _UNINDEXED, Use.NUMBER: not others, Use.KINDS: False}[use]
+    if use == Use.ROWS:
+        served = filter.sort in _BY_REWARD and not _is_rare(filter)
+    else:
+        alone = not filter.tasks and not any(getattr(filter, attribute) for attribute in _KINDS)
+        served = use == Use.NUMBER and alone and filter.since is None and filter.until is None
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
 
 

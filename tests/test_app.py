@@ -5,7 +5,10 @@ import dataclasses
 import hashlib
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from html import unescape
@@ -37,8 +40,13 @@ VENDOR = FOLDER / "app" / "static" / "vendor"
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = writing_engine(tmp_path_factory.mktemp("app") / "logs-ui.db")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("app") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
     now = time.time_ns() // 1000
     make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
@@ -47,12 +55,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def path(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(tmp_path_factory.getbasetemp().glob("app*/logs-ui.db"))
-
-
-@pytest.fixture(scope="module")
-def client(path: Path) -> Iterator[TestClient]:
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
     with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
         yield client
 
@@ -338,8 +341,9 @@ def test_a_name_stays_on_its_line_and_within_its_attribute() -> None:
 @pytest.mark.parametrize(
     ("function", "value", "shown"),
     [
-        (figures.number, None, "—"), (figures.number, -0.0163, "\u22120.016"), (figures.number, 12345.678, "1.235e+04"),
-        (figures.number, float("nan"), "NaN"), (figures.number, -0.00001, "\u22121e\u221205"), (figures.signed, 0.5, "+0.50"),
+        (figures.number, None, "—"), (figures.number, -0.0163, "\u22120.016"), (figures.number, 12345.678, "12,346"),
+        (figures.number, float("nan"), "NaN"), (figures.number, -0.00001, "\u22121e\u221205"),
+        (figures.number, 3e8, "3e+08"), (figures.signed, 0.5, "+0.50"),
         (figures.signed, -0.5, "\u22120.50"), (figures.tokens, 999, "999"), (figures.tokens, 2104, "2.1k"),
         (figures.percent, 0.001, "<1%"), (figures.percent, 0.999, ">99%"), (figures.percent, 0.45, "45%"),
         (figures.duration, 0.697, "697 ms"), (figures.duration, 28.84, "28.8 s"), (figures.duration, 63, "1m 03s"),
@@ -476,6 +480,18 @@ def test_the_server_answers_while_the_block_lasts(path: Path) -> None:
         assert "server" not in httpx.get(server.url).headers
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/healthz")
+
+
+def test_the_command_says_where_it_is_and_ends_quietly(path: Path) -> None:
+    program = "import sys, pathlib; from logs_ui.app.serve import serve; serve(pathlib.Path(sys.argv[1]), port=0)"
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert str(path) in process.stdout.readline()
+        assert httpx.get(process.stdout.readline().strip()).status_code == 200
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=20)
+    assert (process.returncode, complaints) == (0, "")
 
 
 def test_a_port_in_use_is_one_line(path: Path) -> None:

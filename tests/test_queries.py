@@ -476,6 +476,7 @@ def plans(engine: Engine, ask: Any) -> list[str]:
     [
         (RolloutFilter(), "row_by_id (run_id=? AND id<?)"),
         (RolloutFilter(step_min=3), "row_by_id (run_id=? AND id<?)"),
+        (RolloutFilter(step_min=3, step_max=9000, reward_min=0.5, since=5), "row_by_id (run_id=? AND id<?)"),
         (RolloutFilter(modes=("train",), evals=("one",), stop_reasons=("length",)), "row_by_id (run_id=?"),
         (RolloutFilter(statuses=("ok",)), "row_by_id (run_id=?"),
         (RolloutFilter(statuses=("error",)), "row_not_ok (run_id=? AND status=? AND id<?)"),
@@ -498,6 +499,7 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
         (RolloutFilter(step_min=3, step_max=5, statuses=("ok",), reward_min=0.5), "COVERING INDEX row_by_step"),
         (RolloutFilter(evals=("one",), tasks=("a",), reward_min=0.5), "COVERING INDEX row_by_kind"),
         (RolloutFilter(stop_reasons=("length",)), "COVERING INDEX row_by_"),
+        (RolloutFilter(since=1, reward_min=0.5), "COVERING INDEX row_by_kind"),
         (RolloutFilter(tasks=("a",)), "COVERING INDEX row_by_"),
         (RolloutFilter(statuses=("error", "running")), "row_not_ok"),
     ],
@@ -505,6 +507,14 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
 def test_a_count_reads_no_table(database: Engine, where: RolloutFilter, index: str) -> None:
     explained = plans(database, lambda: queries.count(database, 2, where))
     assert index in explained[0]
+
+
+def test_a_narrow_range_of_steps_is_read_from_its_index(database: Engine) -> None:
+    where = RolloutFilter(step_min=3, step_max=5, statuses=("ok",), reward_min=0.5)
+    explained = plans(database, lambda: queries.page(database, 2, where))
+    assert "row_by_step (run_id=? AND step>? AND step<?)" in explained[0]
+    explained = plans(database, lambda: queries.facets(database, 2, where))
+    assert "row_by_step (run_id=? AND step>? AND step<?)" in explained[0]
 
 
 def test_facets_and_histogram_read_indexes_alone(database: Engine) -> None:
