@@ -1,0 +1,45 @@
+"""The first thing that a user sees: the demo's real training, live in a real browser."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+LOGS_UI = Path(sys.executable).with_name("logs-ui")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[str]:
+    """The address that `logs-ui demo` prints, while it trains."""
+    command = [LOGS_UI, "demo", "--steps", "400", "--db", str(tmp_path / "a.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found
+            yield found[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+
+
+@pytest.mark.timeout(240)
+def test_a_training_shows_itself_live(demo: str, page: Page) -> None:
+    page.set_default_timeout(120_000)
+    page.goto(demo)
+    page.get_by_role("row").filter(has_text="running").get_by_role("link").first.click()
+    expect(page.locator("#results")).to_contain_text("mean reward", timeout=120_000)
+    pill = page.get_by_text(re.compile(r"[\d,]+ new"))
+    expect(pill).to_be_visible(timeout=60_000)
+    top = page.locator("a[href*='/rollouts/']").first.inner_text()
+    page.wait_for_timeout(2_000)
+    assert page.locator("a[href*='/rollouts/']").first.inner_text() == top, "nothing moves under the reader"
+    pill.click()
+    expect(page.locator("a[href*='/rollouts/']").first).not_to_have_text(top)
+    page.locator("a[href*='/rollouts/']").first.click()
+    expect(page.get_by_text("Game ").first).to_be_visible()
