@@ -1,0 +1,93 @@
+"""What a page says when it cannot be shown: one line, what to do, and never a traceback."""
+
+import logging
+from dataclasses import dataclass
+
+import sqlalchemy.exc
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from logs_ui.app import htmx
+from logs_ui.app.security import add_headers
+from logs_ui.recorder.errors import DatabaseError, FilterError, RolloutNotFoundError, RunNotFoundError
+
+_log = logging.getLogger(__name__)
+_POLLED = ("live", "runs", "rollout")  # they try again by themselves: the page says that the connection is lost
+_TITLES = {401: "Token needed", 404: "Not found", 405: "Not possible", 422: "Not understood", 500: "This page broke"}
+
+
+@dataclass(frozen=True)
+class ErrorPage:
+    """What `error.html` and `_flash.html` show.
+
+    Attributes:
+        back: where to go from here.
+        retry: whether trying the same again may help.
+    """
+
+    status: int
+    title: str
+    message: str
+    back: tuple[str, str]
+    retry: bool
+
+
+def install(app: FastAPI) -> None:
+    """Lets every error end in a page of ours."""
+    app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(RolloutNotFoundError, _no_rollout)
+    app.add_exception_handler(FilterError, lambda request, error: _answer(request, 422, str(error)))
+    app.add_exception_handler(RequestValidationError, _not_an_address)
+    app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
+    app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _broken)
+
+
+def token_needed(request: Request) -> Response:
+    """For who comes without the token, or by a link from another site, with which a strict cookie is not sent."""
+    message = "Open the address that logs-ui printed when it started: its token lets this browser in."
+    return _answer(request, 401, message, retry=True)
+
+
+def _no_rollout(request: Request, error: Exception) -> Response:
+    run = request.path_params.get("name", "")
+    return _answer(request, 404, str(error), back=(f"/runs/{run}", "All rollouts of this run"))
+
+
+def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it
+    return _answer(request, 404, "There is no such page. A rollout's address ends with its number.")
+
+
+def _database_trouble(request: Request, error: Exception) -> Response:
+    _log.warning("The database cannot be read: %s", error)
+    return _answer(request, 503, "The database cannot be read at the moment.", retry=True)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - installed for these alone
+    known = {404: "There is no such page.", 405: "A page can only be read."}
+    return _answer(request, error.status_code, known.get(error.status_code, error.detail))
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    message = (
+        f"{type(error).__name__} in logs-ui itself. The terminal that runs it shows where; recording is not affected."
+    )
+    response = _answer(request, 500, message, retry=True)
+    add_headers(response.headers)  # Starlette answers this one from outside of our middleware
+    return response
+
+
+def _answer(
+    request: Request, status: int, message: str, *, back: tuple[str, str] = ("/", "All runs"), retry: bool = False
+) -> Response:
+    title = _TITLES.get(status, "Database not readable" if status == 503 else "Not possible")
+    page = ErrorPage(status, title, message, back, retry)
+    wanted = htmx.target(request)
+    if wanted is None:
+        return htmx.render(request, "error.html", page, status=status)
+    quiet = wanted in _POLLED and status >= 500
+    swap = {"HX-Reswap": "none"} if quiet else {"HX-Retarget": "#flash", "HX-Reswap": "innerHTML"}
+    return htmx.fragment(request, "_flash.html", page, status=status, headers={"HX-Push-Url": "false", **swap})

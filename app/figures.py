@@ -1,0 +1,99 @@
+"""Numbers, times and words as the pages show them. A missing value is an em dash, a minus is U+2212."""
+
+import math
+import time
+from datetime import UTC, datetime
+
+NOTHING = "—"
+_MINUS = "\u2212"
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A reward or another figure; very large and very small ones by their order of magnitude."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return ("∞" if value > 0 else f"{_MINUS}∞") if math.isinf(value) else "NaN"
+    return f"{value:{_form(abs(value), digits)}}".replace("-", _MINUS)
+
+
+def brief(value: float) -> str:
+    """A weight as somebody wrote it: `0.1`, `2`."""
+    return f"{value:g}".replace("-", _MINUS)
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """With its sign, also where it is positive."""
+    text = number(value, digits)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def count(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"
+
+
+def tokens(value: int | None) -> str:
+    """2,104 as `2.1k`."""
+    if value is None or value < 1_000:
+        return count(value)
+    return f"{value / 1_000:.1f}k" if value < 999_950 else f"{value / 1_000_000:.1f}M"
+
+
+def percent(share: float | None) -> str:
+    """Whole per cents; a share that is neither nothing nor all never reads as if it were."""
+    if share is None:
+        return NOTHING
+    if 0 < share < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
+
+
+def duration(seconds: float | None) -> str:
+    """`697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3_600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3_600}h {whole % 3_600 // 60:02}m"
+
+
+def age(microseconds: int | None) -> str:
+    """How long ago a moment was: `33m ago`."""
+    if microseconds is None:
+        return NOTHING
+    seconds = time.time() - microseconds / 1e6
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size:.0f}{unit} ago"
+    return f"{max(seconds, 0):.0f}s ago" if seconds >= 10 else "just now"
+
+
+def moment(microseconds: int | None) -> str:
+    """A moment in UTC, to the second."""
+    if microseconds is None:
+        return NOTHING
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plural(value: int, word: str) -> str:
+    """`1 step`, `1,440 rollouts`."""
+    return f"{value:,} {word}" if value == 1 else f"{value:,} {word}s"
+
+
+def advantage_bin(value: float) -> str:
+    """One of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`."""
+    shade = sum(abs(value) >= edge for edge in (0.2, 0.7, 1.4))
+    return f"{'p' if value > 0 else 'n'}{shade}" if shade else "zero"
+
+
+def _form(size: float, digits: int) -> str:
+    """How a number of this size is written, in Python's format language."""
+    if size >= 1e7 or (digits >= 3 and 0 < size < 0.5 * 10**-digits):
+        return ".0e"
+    return f".{digits}f" if size < 1_000 else ",.0f"

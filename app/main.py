@@ -1,0 +1,104 @@
+"""The dashboard as an ASGI application."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from logs_ui.app import errors, figures, rollout, rollouts, runs, text, timeline, urls, words
+from logs_ui.app.security import SecurityHeaders, TokenRequired
+from logs_ui.app.source import Source
+
+_STATIC = Path(__file__).parent / "static"
+_TEMPLATES = Path(__file__).parent.parent / "templates"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def create_app(
+    db: Path, *, hosts: Sequence[str] = _LOOPBACK, token: str | None = None, port: int | None = None
+) -> FastAPI:
+    """The dashboard of one database, which need not exist yet.
+
+    Args:
+        db: the database's file.
+        hosts: what a request's Host header may name; `*` is any. Anything else may be another site's name that was made
+            to lead here.
+        token: what a browser has to bring; None lets everyone in who reaches the port.
+        port: names the cookie that keeps the token.
+    """
+    source = Source(db)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        source.close()
+
+    app = FastAPI(title="logs-ui", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.source = source
+    app.state.templates = make_templates()
+    app.include_router(runs.router)
+    app.include_router(rollouts.router)
+    app.include_router(rollout.router)
+    app.get("/healthz")(healthz)
+    app.mount("/static", _Static(directory=_STATIC), name="static")
+    errors.install(app)
+    # The last one added is the first to see a request.
+    if token is not None:
+        app.add_middleware(TokenRequired, token=token, port=port, refuse=errors.token_needed)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+async def healthz() -> Response:
+    """Says that the server answers, and nothing of what it holds."""
+    return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+
+
+def make_templates() -> Environment:
+    """The pages' templates: a name that is missing is an error, and every value is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        name: getattr(figures, name)
+        for name in ("age", "brief", "count", "duration", "moment", "number", "percent", "signed", "tokens")
+    }
+    environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
+    environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
+    environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
+    return environment
+
+
+class _Static(StaticFiles):
+    """Files of ours, kept by browsers for good: their address holds a hash of what they hold."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        scope: Scope = kwargs["scope"] if "scope" in kwargs else args[2]
+        kept = b"v=" in scope["query_string"]
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
+        return response
+
+
+def _static_url(name: str) -> str:
+    return f"/static/{name}?v={_digests()[name]}"
+
+
+@cache
+def _digests() -> Mapping[str, str]:
+    files = (path for path in _STATIC.rglob("*") if path.is_file())
+    return {path.relative_to(_STATIC).as_posix(): sha256(path.read_bytes()).hexdigest()[:10] for path in files}

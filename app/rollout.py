@@ -1,0 +1,201 @@
+"""One rollout: what was said and done, what it was worth, and how its group fared."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Engine
+
+from logs_ui.app import htmx, text, timeline, urls, words
+from logs_ui.app.charts import Scale, spread
+from logs_ui.app.security import PLAIN_TEXT_POLICY
+from logs_ui.app.source import Database
+from logs_ui.app.timeline import Card, Text
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import RolloutNotFoundError
+from logs_ui.recorder.filters import RolloutFilter, parse_filter
+from logs_ui.recorder.models import EvaluationRow, Run, RunState
+from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
+
+router = APIRouter()
+
+View = Literal["timeline", "raw"]
+_TOKEN_LIST = 4_096
+"""Token ids that the raw view spells out at most; more of them are only counted there, and stand in its plain text."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reward function's share of the reward: its value times its weight."""
+
+    name: str
+    value: float | None
+    weight: float
+    worth: float | None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rollout of the group, and its dot on the strip; None without a reward."""
+
+    row: EvaluationRow
+    dot: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class RolloutPage:
+    """What `rollout.html` and `_rollout.html` show.
+
+    Attributes:
+        chosen: the filter that previous and next follow.
+        cards: of the timeline; `anomaly` is the first of them that went wrong.
+        traceback: of a rollout function that raised.
+        raw: the whole record as JSON, in the raw view.
+        scale: of the bars of `parts`.
+        strip: of the dots of `group`.
+        facts, sampling, metadata: further names and values.
+        refresh: where a rollout that is not settled looks for news; None where none is to come.
+    """
+
+    summary: RunSummary
+    row: EvaluationRow
+    chosen: RolloutFilter
+    neighbours: Neighbours
+    view: View
+    cards: list[Card]
+    anomaly: Card | None
+    most_tokens: int
+    traceback: Text | None
+    raw: Text | None
+    parts: list[Part]
+    scale: Scale
+    group: list[Member]
+    strip: Scale
+    sampling: list[tuple[str, str]]
+    metadata: Text | None
+    refresh: str | None
+
+
+@router.get("/runs/{name}/rollouts/{row_id}")
+def rollout(request: Request, engine: Database, name: str, row_id: int) -> Response:
+    """The timeline, or the record as it is stored."""
+    run = queries.find_run(engine, name)
+    found = queries.rollout(engine, _id(run), _storable(row_id))
+    pairs = request.query_params.multi_items()
+    own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
+    view: View = "raw" if own.get("view") == "raw" else "timeline"
+    chosen = parse_filter(pair for pair in pairs if pair[0] not in {"view", "seen"})
+    here = urls.rollout(run.uid, row_id, chosen, view=view)
+    wanted = htmx.target(request)
+    if wanted is None and name != run.uid:
+        return RedirectResponse(here, 303)
+    page = _page(engine, run, found, chosen, view)
+    if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
+        return htmx.nothing_new()
+    return htmx.render(request, "rollout.html", page, fragments=("rollout",))
+
+
+@router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
+def plain_text(engine: Database, name: str, row_id: int, part: str) -> Response:
+    """One text of a rollout, whole and as it is."""
+    run = queries.find_run(engine, name)
+    found = queries.rollout(engine, _id(run), _storable(row_id))
+    if part == "raw":
+        value: str | None = text.as_json(_record(found, token_limit=None))
+    else:
+        pieces = [_traceback(found), _metadata(found)]
+        value = {**timeline.texts(timeline.make_timeline(found)), **{p.part: p.value for p in pieces if p}}.get(part)
+    if value is None:
+        raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
+    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
+    return Response(text.clean(value), media_type="text/plain", headers=headers)
+
+
+def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view: View) -> RolloutPage:
+    row = found.row
+    summary = queries.run_summary(engine, _id(run))
+    cards = timeline.make_timeline(found)
+    parts = _parts(row)
+    group = queries.group_of(engine, row)
+    strip = Scale.over([member.reward for member in group if member.reward is not None])
+    return RolloutPage(
+        summary=summary,
+        row=row,
+        chosen=chosen,
+        neighbours=queries.neighbours(engine, _id(run), chosen, row),
+        view=view,
+        cards=cards,
+        anomaly=next((card for card in cards if card.anomaly), None),
+        most_tokens=max((card.tokens or 0 for card in cards), default=0),
+        traceback=_traceback(found),
+        raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
+        parts=parts,
+        scale=Scale.over([part.worth for part in parts if part.worth is not None]),
+        group=[Member(r, dot) for r, dot in zip(group, spread([r.reward for r in group], strip), strict=True)],
+        strip=strip,
+        sampling=[(str(name), text.shown(value)) for name, value in found.sampling.items()],
+        metadata=_metadata(found),
+        refresh=_refresh(run, row, summary, chosen, view),
+    )
+
+
+def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
+    if words.is_settled(row) or summary.state not in {RunState.RUNNING, "died"}:
+        return None
+    return urls.rollout(run.uid, row.id or 0, chosen, view=view, seen=_seen(row, summary))
+
+
+def _seen(row: EvaluationRow, summary: RunSummary) -> str:
+    return f"{row.changed}.{summary.state}"
+
+
+def _parts(row: EvaluationRow) -> list[Part]:
+    weights = row.reward_weights or {}
+    return [
+        Part(name, value, weights.get(name, 1.0), None if value is None else value * weights.get(name, 1.0))
+        for name, value in (row.rewards or {}).items()
+    ]
+
+
+def _traceback(found: Rollout) -> Text | None:
+    value = found.metadata.get("traceback")
+    return Text("traceback", text.shown(value)) if value else None
+
+
+def _metadata(found: Rollout) -> Text | None:
+    rest = {name: value for name, value in found.metadata.items() if name != "traceback"}
+    return Text("metadata", text.as_json(rest)) if rest else None
+
+
+def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
+    """All that is stored, in plain values. Long token arrays are given as their length where there is a limit."""
+
+    def ids(values: Any) -> Any:
+        if values is None:
+            return None
+        listed: list[float] = values.tolist()
+        return (
+            listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"
+        )
+
+    tokens = found.tokens
+    return {
+        **{name: getattr(found.row, name) for name in EvaluationRow.model_fields},
+        "messages": found.messages,
+        "actions": found.actions,
+        "sampling": found.sampling,
+        "metadata": found.metadata,
+        "tokens": None if tokens is None else {name: ids(values) for name, values in vars(tokens).items()},
+    }
+
+
+def _storable(row_id: int) -> int:
+    if not 0 <= row_id < 2**63:
+        raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
+    return row_id
+
+
+def _id(run: Run) -> int:
+    assert run.id is not None  # noqa: S101 - it came from the database
+    return run.id

@@ -1,0 +1,244 @@
+"""The rollouts of a run: filter, table, and what comes in meanwhile."""
+
+from dataclasses import dataclass, replace
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Engine
+
+from logs_ui.app import htmx, urls
+from logs_ui.app.charts import Scale
+from logs_ui.app.filter_form import FilterForm, make_form, repaired
+from logs_ui.app.source import Database
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
+from logs_ui.recorder.filters import (
+    FilterPart,
+    RolloutFilter,
+    Sort,
+    check_known,
+    filter_parts,
+    parse_filter,
+    print_filter,
+)
+from logs_ui.recorder.models import EvaluationRow, Run, RunState
+from logs_ui.recorder.queries import Count, Cursor, RunSummary
+
+PAGE_SIZE = 50
+_POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Lines of the table.
+
+    Attributes:
+        next: address of the lines that follow; None at the end.
+        scale: of the reward bars: the run's own lowest and highest.
+    """
+
+    lines: list[EvaluationRow]
+    next: str | None
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the table's corner says of what happens meanwhile.
+
+    Attributes:
+        newest: highest id when the page was made; what is above is new.
+        seen: stands for the run as the page shows it.
+        every: seconds between two looks; None where nothing is to come.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    newest: int
+    new: Count
+    seen: str
+    every: int | None
+
+
+@dataclass(frozen=True)
+class Without:
+    """One part of a filter that nothing matches, and how many rows there would be without it."""
+
+    part: FilterPart
+    count: Count
+
+
+@dataclass(frozen=True)
+class RolloutsPage:
+    """What `rollouts.html` and `_results.html` show.
+
+    Attributes:
+        mean: of the rewards of all matching rows.
+        is_first: whether the lines begin where the table does.
+        without: for an empty table.
+        mistake: what is wrong with the filter; then `chosen` is the filter without it.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    form: FilterForm
+    chips: list[FilterPart]
+    count: Count
+    mean: float | None
+    rows: Rows
+    is_first: bool
+    live: Live
+    without: list[Without]
+    mistake: FilterError | None
+
+
+@dataclass(frozen=True)
+class MorePage:
+    """What `_more.html` shows: the lines that follow."""
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class LivePage:
+    """What `_live.html` shows, and the lines of the table that have changed."""
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    live: Live
+    rows: Rows
+
+
+@router.get("/runs/{name}")
+def rollouts(request: Request, engine: Database, name: str) -> Response:
+    """The table, a page of it, or what is wrong with the filter."""
+    run = queries.find_run(engine, name)
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != "after"]
+    place = request.query_params.get("after")
+    try:
+        chosen = _checked_filter(engine, run, given)
+        after = urls.parse_cursor(place) if place else None
+    except FilterError as mistake:
+        return _mistaken(request, engine, run, given, mistake)
+    here = urls.rollouts(run.uid, chosen, after=after)
+    if htmx.target(request) == "more":
+        return htmx.fragment(request, "_more.html", _more(engine, run, chosen, after))
+    if htmx.target(request) is None and (name != run.uid or given != print_filter(chosen)):
+        return RedirectResponse(here, 303)
+    page = _page(engine, run, chosen, after)
+    return htmx.render(request, "rollouts.html", page, fragments=("results",), address=here)
+
+
+@router.get("/runs/{name}/live")
+def live(request: Request, engine: Database, name: str) -> Response:
+    """What has become new since the table was made; 204 where nothing has."""
+    run = queries.find_run(engine, name)
+    own = ("newest", "seen", "open")
+    pairs = request.query_params.multi_items()
+    chosen = parse_filter(pair for pair in pairs if pair[0] not in own)
+    newest = _whole(request.query_params.get("newest", "0"))
+    now = _live(engine, run, chosen, newest)
+    seen = request.query_params.get("seen", "")
+    if now.seen == seen:
+        return htmx.nothing_new()
+    unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
+    lines = _changed_lines(engine, run, unfinished, seen)
+    rows = Rows(lines, None, _scale(engine, run))
+    return htmx.fragment(request, "_live.html", LivePage(now.summary, chosen, now, rows))
+
+
+def _checked_filter(engine: Engine, run: Run, given: urls.Pairs) -> RolloutFilter:
+    chosen = parse_filter(given)
+    if chosen.evals or chosen.tasks:
+        check_known(chosen, queries.known_values(engine, _id(run)))
+    return chosen
+
+
+def _page(
+    engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None, *, given: urls.Pairs | None = None,
+    mistake: FilterError | None = None,
+) -> RolloutsPage:  # fmt: skip
+    now = _live(engine, run, chosen, None)  # first of all: what comes in while the page is made shall count as new
+    rows = _rows(engine, run, chosen, after)
+    chips = filter_parts(chosen)
+    return RolloutsPage(
+        summary=now.summary,
+        chosen=chosen,
+        form=make_form(engine, now.summary, chosen, mistake, given or []),
+        chips=chips,
+        count=queries.count(engine, _id(run), chosen),
+        mean=queries.mean_reward(engine, _id(run), chosen),
+        rows=rows,
+        is_first=after is None,
+        live=now,
+        without=[] if rows.lines else [Without(chip, queries.count(engine, _id(run), chip.without)) for chip in chips],
+        mistake=mistake,
+    )
+
+
+def _mistaken(request: Request, engine: Engine, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
+    """The same page, with the filter as it was typed and one line that says what is wrong."""
+    page = _page(engine, run, repaired(given, mistake), None, given=given, mistake=mistake)
+    return htmx.render(request, "rollouts.html", page, fragments=("results",), status=422, address="false")
+
+
+def _more(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
+    return MorePage(queries.run_summary(engine, _id(run)), chosen, _rows(engine, run, chosen, after))
+
+
+def _rows(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> Rows:
+    page = queries.page(engine, _id(run), chosen, after=after, limit=PAGE_SIZE)
+    following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
+    return Rows(page.rows, following, _scale(engine, run))
+
+
+def _scale(engine: Engine, run: Run) -> Scale:
+    """Two look-ups in the index of rewards."""
+    ends = [
+        row.reward
+        for sort in (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
+        for row in queries.page(engine, _id(run), RolloutFilter(sort=sort), limit=1).rows
+        if row.reward is not None
+    ]
+    return Scale.over(ends)
+
+
+def _live(engine: Engine, run: Run, chosen: RolloutFilter, newest: int | None) -> Live:
+    """`newest` is None where the page is made only now."""
+    change = queries.last_change(engine, _id(run))
+    summary = queries.run_summary(engine, _id(run))
+    new = Count(0, exact=True)
+    if newest is None:
+        top = queries.page(engine, _id(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
+        newest = top[0].id or 0 if top else 0
+    else:
+        new = queries.new_since(engine, _id(run), chosen, newest)
+    every = {RunState.RUNNING.value: 2, "died": 10}.get(summary.state)
+    return Live(summary, chosen, newest, new, f"{change}.{summary.state}", every)
+
+
+def _changed_lines(engine: Engine, run: Run, ids: list[int], seen: str) -> list[EvaluationRow]:
+    """Those of the lines on the page that are not as they were when the page saw the run."""
+    change = _whole(seen.partition(".")[0])
+    lines = []
+    for row_id in ids:
+        try:
+            row = queries.rollout(engine, _id(run), row_id).row
+        except RolloutNotFoundError:
+            continue
+        if row.changed > change:
+            lines.append(row)
+    return lines
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _id(run: Run) -> int:
+    assert run.id is not None  # noqa: S101 - it came from the database
+    return run.id

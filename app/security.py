@@ -1,0 +1,92 @@
+"""Who may see the dashboard, and what its pages may do: response headers, and a token beyond loopback."""
+
+import hmac
+from collections.abc import Callable
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; "
+    "require-trusted-types-for 'script'; trusted-types htmx"
+)
+PLAIN_TEXT_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+"""For a model's text served by itself: even if a browser took it for a page, it could do nothing."""
+
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_OPEN_TO_ALL = ("/static/", "/healthz")  # hold nothing that was recorded, and the refusal's page needs its style
+
+
+def add_headers(headers: MutableHeaders) -> None:
+    """Sets what every response carries, where it does not say otherwise itself."""
+    for name, value in _HEADERS.items():
+        headers.setdefault(name, value)
+
+
+class SecurityHeaders:
+    """ASGI middleware: `add_headers` on every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                add_headers(MutableHeaders(scope=message))
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+class TokenRequired:
+    """ASGI middleware: lets in who brings the token as `?token=`, which becomes a cookie, or the cookie.
+
+    Args:
+        refuse: makes the response for everybody else.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, port: int | None, refuse: Callable[[Request], Response]) -> None:
+        self.app = app
+        self.token = token
+        # Cookies know no ports: two dashboards on one host would take each other's.
+        self.cookie = f"logs-ui-{port}" if port else "logs-ui"
+        self.refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_OPEN_TO_ALL):
+            await self.app(scope, receive, send)
+            return
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
+        if given and self._right(given[-1]):
+            await self._welcome(scope, query)(scope, receive, send)
+        elif self._right(self._from_cookie(Headers(scope=scope))):
+            await self.app(scope, receive, send)
+        else:
+            await self.refuse(Request(scope))(scope, receive, send)
+
+    def _right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+    def _from_cookie(self, headers: Headers) -> str:
+        cookies: SimpleCookie = SimpleCookie()
+        cookies.load(headers.get("cookie", ""))
+        return cookies[self.cookie].value if self.cookie in cookies else ""
+
+    def _welcome(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")  # "//host" would leave for another site
+        response = RedirectResponse(f"{path}?{rest}" if rest else path, 303, headers={"Cache-Control": "no-store"})
+        response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return response

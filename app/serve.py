@@ -1,0 +1,143 @@
+"""The dashboard on a port: in the foreground for `logs-ui serve`, in a thread for `logs-ui demo` and the tests."""
+
+import contextlib
+import errno
+import ipaddress
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from logs_ui.app.main import create_app
+from logs_ui.recorder.errors import LogsUIError
+
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_START_SECONDS = 20.0
+
+
+def serve(db: Path, *, host: str = "127.0.0.1", port: int = 7070) -> None:
+    """Serves until it is interrupted, and prints the address as soon as it answers.
+
+    Beyond loopback the address holds a token, made anew at each start, and nothing is shown without it.
+
+    Raises:
+        LogsUIError: the port is in use, or the host is none of this machine's.
+    """
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    token = None if _is_loopback(host) else secrets.token_urlsafe(16)
+    server = _server(db, host, port, token, on_ready=lambda: _announce(_url(host, port, token), db))
+    # uvicorn raises the interrupt once more when it has shut down.
+    with contextlib.suppress(KeyboardInterrupt), listening:
+        server.run(sockets=[listening])
+
+
+class BackgroundServer:
+    """The dashboard in a thread of this process, on loopback, while a `with` block lasts.
+
+    Attributes:
+        url: without a slash at its end.
+    """
+
+    def __init__(self, db: Path, *, port: int = 0) -> None:
+        self._socket = _listen("127.0.0.1", port)
+        self._ready = threading.Event()
+        port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._server = _server(db, "127.0.0.1", port, None, on_ready=self._ready.set)
+        self._thread = threading.Thread(target=self._run, name="logs-ui-dashboard", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._ready.wait(_START_SECONDS):
+            raise LogsUIError(f"The dashboard did not start within {_START_SECONDS:.0f} s at {self.url}.")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join(_START_SECONDS)
+
+    def _run(self) -> None:
+        with self._socket:
+            self._server.run(sockets=[self._socket])
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers."""
+
+    on_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
+
+def _server(db: Path, host: str, port: int, token: str | None, *, on_ready: Callable[[], None]) -> _Server:
+    # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
+    hosts = (*_LOOPBACK_HOSTS, host) if token is None else ("*",)
+    server = _Server(
+        uvicorn.Config(
+            create_app(db, hosts=hosts, token=token, port=port),
+            log_level="warning",
+            access_log=False,  # it would print the token
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+        )
+    )
+    server.on_ready = on_ready
+    return server
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that a port in use is found before anything else is begun."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise LogsUIError(f"{host} is no address of this machine. Name another with --host.") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise LogsUIError(_explained(host, port, error)) from error
+    return listening
+
+
+def _explained(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} is in use, perhaps by another logs-ui. Choose another: --port {port % 65_535 + 1}"
+    if error.errno == errno.EACCES:
+        return f"Port {port} is reserved for the system. Choose one above 1023: --port 7070"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine. Name another with --host."
+    return f"{host}:{port} cannot be listened on: {error.strerror or error}. Choose another: --port 7070"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _url(host: str, port: int, token: str | None) -> str:
+    everywhere = host in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound
+    name = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+def _announce(url: str, db: Path) -> None:
+    sys.stdout.write(f"logs-ui shows {db}\n  {url}\nStop it with Ctrl+C.\n")
+    sys.stdout.flush()

@@ -1,0 +1,69 @@
+"""The database as the pages see it: opened when the first page asks, and again when its file was replaced."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import Engine
+
+from logs_ui.recorder.database import errors_in_plain_words, reading_engine
+
+
+class Source:
+    """One database file, which may not exist yet, and may be deleted or replaced while the dashboard runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def engine(self) -> Engine:
+        """Raises DatabaseError: missing, or not one of ours."""
+        with self._lock:
+            identity = self._file_identity()
+            if self._engine is None or identity is None or identity != self._identity:
+                self._close()
+                self._engine = reading_engine(self.path)
+                self._identity = identity
+            return self._engine
+
+    def exists(self) -> bool:
+        return self._file_identity() is not None
+
+    def close(self) -> None:
+        """Lets go of the file; the next `engine()` opens it again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+        self._engine = None
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _source(request: Request) -> Source:
+    source: Source = request.app.state.source
+    return source
+
+
+def _engine(request: Request) -> Iterator[Engine]:
+    source = _source(request)
+    with errors_in_plain_words(source.path):
+        yield source.engine()
+
+
+SourceOfPages = Annotated[Source, Depends(_source)]
+"""The database file, for the page that can do without."""
+
+Database = Annotated[Engine, Depends(_engine)]
+"""The open database. What goes wrong in it while the page is made becomes a DatabaseError."""

@@ -1,0 +1,127 @@
+// What HTML and htmx cannot do: keys, copying, the theme, and saying when the connection is lost.
+"use strict";
+{
+  const root = document.documentElement;
+
+  // htmx puts our own, escaped answers into the page; it never compiles or runs what stands in them.
+  const refuse = () => { throw new Error("logs-ui runs no code from a page"); };
+  const rules = { createHTML: (html) => html, createScript: () => "" };
+  htmx.registerExtension("logs-ui", {
+    init: (api) => api.initSecurity(window.trustedTypes?.createPolicy("htmx", rules) ?? rules, refuse, refuse),
+    // What the reader folded or unfolded stays so when the page is refreshed.
+    htmx_before_morph_attr: (element, detail) => !(element.tagName === "DETAILS" && detail.attrName === "open"),
+  });
+
+  // --- Live parts: never say "live" when nothing answers.
+  const isPoll = (event) => event.detail.ctx?.sourceElement?.hasAttribute?.("data-poll");
+  const connection = (lost) => document.body.toggleAttribute("data-lost", lost);
+  document.addEventListener("htmx:error", (event) => isPoll(event) && connection(true));
+  document.addEventListener("htmx:after:request", (event) => {
+    if (isPoll(event)) connection(event.detail.ctx.response.status >= 500);
+  });
+
+  // A filter that is set elsewhere than in its own field shows in the field too, save where somebody writes.
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (event.detail.ctx.target?.id !== "results") return;
+    document.getElementById("flash").replaceChildren();
+    for (const field of document.getElementById("filters")?.elements ?? []) {
+      if (field === document.activeElement && field.type !== "checkbox") continue;
+      if (field.type === "checkbox") field.checked = field.defaultChecked;
+      else if (field.tagName === "INPUT") field.value = field.defaultValue;
+      else if (field.tagName === "SELECT") for (const option of field.options) option.selected = option.defaultSelected;
+    }
+  });
+
+  // --- Ages grow older.
+  const age = (seconds) => {
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) {
+      if (seconds >= size) return `${Math.floor(seconds / size)}${unit} ago`;
+    }
+    return seconds >= 10 ? `${Math.floor(seconds)}s ago` : "just now";
+  };
+  setInterval(() => {
+    for (const time of document.querySelectorAll("time[data-age]")) {
+      time.textContent = age(Date.now() / 1000 - Number(time.dateTime));
+    }
+  }, 15_000);
+
+  // --- Buttons.
+  const say = (button, icon, words) => {
+    button.classList.add("done");
+    const label = button.querySelector("span");
+    const before = label?.textContent;
+    if (label) label.textContent = words;
+    setTimeout(() => {
+      button.classList.remove("done");
+      if (label) label.textContent = before;
+    }, 1500);
+  };
+  const copy = async (button, text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // only secure pages have a clipboard; the older way works on all
+      const field = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+      field.select();
+      document.execCommand("copy");
+      field.remove();
+    }
+    say(button, "check", "Copied");
+  };
+  const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const actions = {
+    help: () => document.getElementById("help").showModal(),
+    theme: () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      try { localStorage.setItem("logs-ui-theme", root.dataset.theme); } catch { /* then only for this page */ }
+    },
+    "copy-link": (button) => copy(button, location.href),
+    "copy-text": (button) => copy(button, [...button.closest(".card").querySelectorAll(".text")].map((e) => e.textContent).join("\n\n")),
+    "close-flash": () => document.getElementById("flash").replaceChildren(),
+  };
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-do]");
+    if (button) actions[button.dataset.do](button);
+  });
+
+  // --- Keys.
+  const step = (selector, by, focus) => {
+    const all = [...document.querySelectorAll(selector)];
+    const top = (element) => element.getBoundingClientRect().top;
+    const here = focus ? all.indexOf(document.activeElement) : all.findLastIndex((e) => top(e) < 150);
+    const next = all[Math.min(Math.max(here + by, 0), all.length - 1)];
+    if (focus) {
+      next?.focus({ preventScroll: true });
+      next?.closest("tr").scrollIntoView({ block: "nearest" });
+    } else next?.scrollIntoView({ block: "start" });
+  };
+  const keys = {
+    j: () => step(".row-link", 1, true),
+    k: () => step(".row-link", -1, true),
+    n: () => step(".timeline .card", 1, false),
+    p: () => step(".timeline .card", -1, false),
+    t: () => actions.theme(),
+    "?": () => actions.help(),
+    "/": () => {
+      const panel = document.getElementById("filters-panel");
+      if (panel) panel.open = true;
+      document.querySelector("#filters input:not([type=hidden])")?.focus();
+    },
+    Escape: () => document.activeElement?.blur?.(),
+  };
+  const isWriting = (element) => element.matches?.("input:not([type=checkbox]), select, textarea");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (isWriting(event.target) && event.key !== "Escape") return;
+    const link = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+    if (!link && !(event.key in keys)) return;
+    if (event.key !== "Escape") event.preventDefault();
+    if (link) link.click();
+    else keys[event.key]();
+  });
+
+  // --- A failing rollout opens where it failed, unless the address names another place.
+  const first = document.querySelector("[data-first-anomaly]");
+  if (first && !location.hash && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") {
+    first.scrollIntoView({ block: "nearest" }); // what fits the window stays as it is
+  }
+}

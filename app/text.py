@@ -1,0 +1,157 @@
+"""Text that a model or an environment wrote, made safe to look at: escaped, ANSI colours as classes, what cannot be
+seen spelt out, and cut where it is very long.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+from markupsafe import Markup, escape
+
+TEXT_LIMIT = 20_000
+"""Characters of one text that a page shows; the rest is one link away."""
+
+_LINE_LIMIT = 300
+_SHORT_JSON = 100  # characters of an object that stay on one line
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[(?P<sgr>[0-9;]*)m"  # colours
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other controls of a terminal: cursor, screen
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # its title, hyperlinks
+)
+_LABELLED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]"
+)
+_JOINERS = "\u200c\u200d"
+_NAMED_RUNS = {  # the code of the first: names from there on
+    0x00: "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI",
+    0x10: "DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US",
+    0x7F: "DEL",
+    0x85: "NEL",
+    0xAD: "SHY",
+    0x61C: "ALM",
+    0x200B: "ZWSP ZWNJ ZWJ LRM RLM",
+    0x2028: "LS PS LRE RLE PDF LRO RLO",
+    0x2060: "WJ FN IT IS IP",
+    0x2066: "LRI RLI FSI PDI",
+    0xFEFF: "BOM",
+}
+_SHORT_NAMES = {first + i: name for first, run in _NAMED_RUNS.items() for i, name in enumerate(run.split())}
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
+    """Text of many lines for a `<pre>`-like element, at most `limit` characters of it."""
+    pieces = []
+    for piece, classes in _coloured(text[:limit].replace("\r\n", "\n")):
+        safe = _labelled(piece)
+        pieces.append(Markup('<span class="{}">{}</span>').format(classes, safe) if classes else safe)
+    return Markup("").join(pieces)
+
+
+def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
+    """Text on one line, for a cell or a heading; isolated, so that its direction stays its own."""
+    return Markup("<bdi>{}</bdi>").format(_labelled(_one_line(text, limit)))
+
+
+def label(text: object, limit: int = _LINE_LIMIT) -> str:
+    """The same for an attribute or a title, where there is no markup: invisible characters as `⟨RLO⟩`."""
+    flat = _one_line(text, limit)
+    return "".join(f"⟨{_name(c)}⟩" if _must_be_labelled(flat, i) else c for i, c in enumerate(flat))
+
+
+def clean(text: str) -> str:
+    """Text as it is, less what UTF-8 cannot say."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def shown(value: Any) -> str:
+    """A value of any kind as text: strings as they are, text parts of a message joined, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
+        return "\n".join(part["text"] if isinstance(part.get("text"), str) else as_json(part) for part in value)
+    short = json.dumps(value, ensure_ascii=False, default=str)
+    return short if len(short) <= _SHORT_JSON else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """Indented, and in the letters it was written in."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+def _one_line(text: object, limit: int) -> str:
+    whole = _ESCAPE_SEQUENCE.sub("", str(text)[: limit * 4])
+    flat = re.sub(r"\s*[\r\n\t]\s*", " ", whole).strip()
+    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+
+
+def _coloured(text: str) -> Iterator[tuple[str, str]]:
+    """Runs of text with the classes of their ANSI colour; other escape sequences vanish."""
+    state: dict[str, str] = {}
+    at = 0
+    for match in _ESCAPE_SEQUENCE.finditer(text):
+        if match.start() > at:
+            yield text[at : match.start()], " ".join(state.values())
+        if match["sgr"] is not None:
+            _apply(state, match["sgr"])
+        at = match.end()
+    if at < len(text):
+        yield text[at:], " ".join(state.values())
+
+
+def _apply(state: dict[str, str], codes: str) -> None:
+    numbers = [int(code or 0) for code in codes.split(";")]
+    if numbers[0] in {38, 48}:  # 256 colours and RGB: not among ours
+        return
+    for code in numbers:
+        if code == 0:
+            state.clear()
+        elif code in {1, 2, 3, 4}:
+            state[str(code)] = f"ansi-{('bold', 'dim', 'italic', 'underline')[code - 1]}"
+        elif code in {22, 23, 24}:
+            for undone in {22: "12", 23: "3", 24: "4"}[code]:
+                state.pop(undone, None)
+        elif code == 39:
+            state.pop("colour", None)
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            state["colour"] = f"ansi-{_COLOURS[code % 10]}"
+
+
+def _labelled(text: str) -> Markup:
+    pieces = []
+    at = 0
+    for match in _LABELLED.finditer(text):
+        if not _must_be_labelled(text, match.start()):
+            continue
+        character = match[0]
+        tag = Markup('<span class="control" title="{}">{}</span>')
+        pieces += [escape(text[at : match.start()]), tag.format(_explained(character), _name(character))]
+        at = match.end()
+    return Markup("").join([*pieces, escape(text[at:])])
+
+
+def _must_be_labelled(text: str, index: int) -> bool:
+    character = text[index]
+    if not _LABELLED.match(character):
+        return False
+    if character in _JOINERS and 0 < index < len(text) - 1:  # within an emoji, or a word of a script that needs them
+        around = (text[index - 1], text[index + 1])
+        return not all(
+            "\u0600" <= c <= "\u0dff" or unicodedata.category(c) in {"So", "Sk"} or c == "\ufe0f" for c in around
+        )
+    return True
+
+
+def _name(character: str) -> str:
+    code = ord(character)
+    return _SHORT_NAMES.get(code, f"{code:04X}")
+
+
+def _explained(character: str) -> str:
+    name = unicodedata.name(character, "")
+    return f"U+{ord(character):04X} {name}".strip()

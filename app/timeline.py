@@ -1,0 +1,308 @@
+"""A rollout as a reader follows it: messages, and between them what the environment was told and answered."""
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from logs_ui.app import text
+from logs_ui.recorder.models import StopReason
+from logs_ui.recorder.queries import Rollout
+
+_SHORT = 24
+_EMPTY: tuple[Any, ...] = (None, "", {}, [])
+_FOLDED_FROM = 600
+"""Characters from which a system prompt is folded: it is the same in every rollout."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of text, and the name by which it is had whole and by itself."""
+
+    part: str
+    value: str
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a page shows only its beginning."""
+        return len(self.value) > text.TEXT_LIMIT
+
+
+Fields = list[tuple[str, Text]]
+"""An object by its names, or another value alone without one."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it."""
+
+    name: str
+    arguments: Fields
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the environment did: one reset or step.
+
+    Attributes:
+        action: what it was told; empty for a reset, and where the model's tool call says it.
+        observation: empty where a message says the same.
+        whole: action, observation and metadata as recorded, where not all of them are shown.
+    """
+
+    turn: int
+    action: Fields
+    observation: Fields
+    whole: Text | None
+    reward: float | None
+    done: bool
+    seconds: float | None
+    error: Text | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """One entry: a message, what the environment answered, or both where the answer became the message.
+
+    Attributes:
+        role: of the message; "environment" without one.
+        turn: which of the rollout's model calls this is, or answers; None in the prompt.
+        tokens: of the completion; None where they cannot be told apart, and in the prompt.
+        anomaly: what went wrong here.
+    """
+
+    anchor: str
+    role: str
+    name: str
+    turn: int | None
+    content: Text | None
+    reasoning: Text | None = None
+    calls: list[ToolCall] = field(default_factory=list)
+    answer: Answer | None = None
+    tokens: int | None = None
+    anomaly: str | None = None
+
+    @property
+    def is_folded(self) -> bool:
+        """Long system prompts are."""
+        return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
+
+    @property
+    def tone(self) -> str:
+        """Of its anomaly: calls that raised are worse than turns that were cut off."""
+        return "bad" if self.answer and self.answer.error else "warn"
+
+    @property
+    def title(self) -> str:
+        """What the outline calls it."""
+        if self.calls:
+            return self.calls[0].name
+        return self.name or self.role
+
+
+def are_short(fields: Fields) -> bool:
+    """Whether they stand beside each other rather than one a line."""
+    return len(fields) > 1 and all(len(value.value) <= _SHORT and "\n" not in value.value for _, value in fields)
+
+
+def make_timeline(rollout: Rollout) -> list[Card]:
+    """Turn n of the model is followed by what the environment did in turn n."""
+    actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for action in rollout.actions:
+        actions[int(action.get("turn") or 0)].append(action)
+    first = _first_own_message(rollout)
+    cards: list[Card] = []
+    waiting: list[Card] = []  # answers that the next message may say again
+    turn = 0
+    for index, message in enumerate(rollout.messages):
+        own = message.get("role") == "assistant" and index >= first
+        card = _message(index, message)
+        if own:
+            if turn == 0:
+                waiting += _answers(actions.pop(0, []))
+            cards += waiting
+            turn += 1
+            waiting = _answers(actions.pop(turn, []))
+            cards.append(replace(card, turn=turn))
+        elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
+            if turn == 0:
+                waiting += _answers(actions.pop(0, []))
+            cards += _merged(card, waiting, turn or None)
+        else:
+            cards.append(card)
+    left = [action for number in sorted(actions) for action in actions[number]]
+    cards += [*waiting, *_answers(left)]
+    return _with_anomaly(_with_tokens(_without_repeats(cards), rollout), rollout)
+
+
+def texts(cards: Iterable[Card]) -> dict[str, str]:
+    """Every text of a timeline by its name."""
+    found: list[Text | None] = []
+    for card in cards:
+        found += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
+        if card.answer:
+            found += [value for _, value in (*card.answer.action, *card.answer.observation)]
+            found += [card.answer.whole, card.answer.error]
+    return {piece.part: piece.value for piece in found if piece}
+
+
+def _first_own_message(rollout: Rollout) -> int:
+    """Index of the first message that the policy wrote: a prompt may hold examples of what an assistant says."""
+    own = [index for index, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
+    turns = rollout.row.turns
+    if turns is not None and 0 < turns < len(own):
+        own = own[-turns:]
+    return own[0] if own else len(rollout.messages)
+
+
+def _message(index: int, message: dict[str, Any]) -> Card:
+    part = f"message-{index}"
+    content = text.shown(message.get("content"))
+    reasoning = text.shown(message.get("reasoning_content"))
+    calls = message.get("tool_calls")
+    return Card(
+        anchor=part,
+        role=text.label(message.get("role") or "message", 40),
+        name=text.label(message.get("name") or "", 80),
+        turn=None,
+        content=Text(part, content) if content else None,
+        reasoning=Text(f"{part}-reasoning", reasoning) if reasoning else None,
+        calls=[_tool_call(f"{part}-call-{i}", call) for i, call in enumerate(calls if isinstance(calls, list) else [])],
+    )
+
+
+def _tool_call(part: str, call: Any) -> ToolCall:
+    function = call.get("function", call) if isinstance(call, dict) else {"arguments": call}
+    function = function if isinstance(function, dict) else {"arguments": function}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):  # what cannot be read is shown as it was written
+            arguments = json.loads(arguments)
+    return ToolCall(text.label(function.get("name") or "call", 80), _fields(part, arguments))
+
+
+def _fields(part: str, value: Any, beside: tuple[str, ...] = ()) -> Fields:
+    """Less those that are empty, and those named in `beside`, which are shown elsewhere."""
+    if value in _EMPTY:
+        return []
+    if not isinstance(value, dict):
+        return [("", Text(part, text.shown(value)))]
+    return [
+        (text.label(name, 80), Text(f"{part}-{index}", text.shown(item)))
+        for index, (name, item) in enumerate(value.items())
+        if item not in _EMPTY and name not in beside
+    ]
+
+
+def _answers(actions: list[dict[str, Any]]) -> list[Card]:
+    return [_answer(action, index) for index, action in enumerate(actions) if _was_sent(action)]
+
+
+def _was_sent(action: dict[str, Any]) -> bool:
+    """Whether the environment heard of it: of an answer that no action was parsed from there is but the text."""
+    return any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
+
+
+def _answer(action: dict[str, Any], index: int) -> Card:
+    turn = int(action.get("turn") or 0)
+    part = f"action-{turn}-{index}"
+    error = text.shown(action.get("error"))
+    recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
+    answer = Answer(
+        turn=turn,
+        action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
+        observation=_fields(f"{part}-observation", action.get("observation"), beside=("done", "reward")),
+        whole=Text(f"{part}-whole", text.as_json(recorded)) if any(_is_more(v) for v in recorded.values()) else None,
+        reward=_float(action.get("reward")),
+        done=bool(action.get("done")),
+        seconds=_float(action.get("seconds")),
+        error=Text(f"{part}-error", error) if error else None,
+    )
+    return Card(part, "environment", "", turn or None, None, answer=answer)
+
+
+def _is_more(value: Any) -> bool:
+    """Whether it holds something that is not shown in so many words."""
+    return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
+
+
+def _without_repeats(cards: list[Card]) -> list[Card]:
+    """Leaves out an action where the model's own tool call, just above it, says the same."""
+    told: set[str] = set()
+    kept = []
+    for card in cards:
+        if card.role == "assistant":
+            told = {value.value for call in card.calls for _, value in call.arguments}
+        if card.answer and card.answer.action and {value.value for _, value in card.answer.action} <= told:
+            card = replace(card, answer=replace(card.answer, action=[]))  # noqa: PLW2901 - the same card, less a repeat
+        kept.append(card)
+    return kept
+
+
+def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
+    """The message alone, after the answers it does not repeat, or with the answer that it does. Empties `waiting`."""
+    before: list[Card] = []
+    while waiting:
+        answer = waiting.pop(0)
+        if answer.answer and _says_the_same(card, answer.answer):
+            return [*before, replace(card, turn=turn, answer=replace(answer.answer, observation=[]))]
+        before.append(answer)
+    return [*before, replace(card, turn=turn)]
+
+
+def _says_the_same(card: Card, answer: Answer) -> bool:
+    """Whether the message holds what was observed, or one of its texts; very short ones are in any message."""
+    if card.content is None or not answer.observation:
+        return False
+    message = card.content.value.strip()
+    values = [value.value.strip() for name, value in answer.observation]
+    return any(value == message or (len(value) > 3 and value in message) for value in values)
+
+
+def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
+    """How many tokens of the completion each turn is, where the mask tells."""
+    own = [card for card in cards if card.role == "assistant" and card.turn]
+    sampled = _sampled_runs(rollout)
+    if len(sampled) != len(own):
+        return cards
+    counts = {card.anchor: count for card, count in zip(own, sampled, strict=True)}
+    return [replace(card, tokens=counts.get(card.anchor)) for card in cards]
+
+
+def _sampled_runs(rollout: Rollout) -> list[int]:
+    """Lengths of the unbroken runs of sampled tokens."""
+    tokens = rollout.tokens
+    if tokens is None:
+        return []
+    if tokens.mask is None:
+        return [len(tokens.completion_ids)]
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], tokens.mask.astype(np.int8), [0]))))
+    return [int(end - start) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+_AT_THE_LAST_TURN = {
+    StopReason.LENGTH: "cut off at the token limit",
+    StopReason.NO_ACTION: "never sent to the environment",
+    StopReason.TURN_LIMIT: "the rollout function stopped here",
+    StopReason.ABORTED: "the process ended here",
+}
+
+
+def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
+    """Marks where it went wrong: calls that raised, and the last turn of one that was cut off."""
+    marked = [
+        replace(card, anomaly="the environment raised") if card.answer and card.answer.error else card for card in cards
+    ]
+    reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
+    own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]
+    if reason and own:
+        marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)
+    return marked
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,109 @@
+"""The recorder's words as the pages say them: shorter, with an icon, and explained where the pointer rests."""
+
+from dataclasses import dataclass
+
+from logs_ui.recorder.filters import Sort
+from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
+
+
+@dataclass(frozen=True)
+class Word:
+    """How a value is shown.
+
+    Attributes:
+        tone: class of its colour: good, busy, warn, bad or quiet.
+        meaning: one sentence.
+    """
+
+    text: str
+    icon: str
+    tone: str
+    meaning: str
+
+
+STATUSES = {
+    Status.OK: Word("ok", "check", "good", "The rollout function returned. That says nothing of the reward."),
+    Status.RUNNING: Word("running", "loader", "busy", "The rollout function has been called and has not returned."),
+    Status.ERROR: Word("error", "circle-x", "bad", "The rollout function, or the environment under it, raised."),
+    Status.ABORTED: Word("aborted", "power-off", "bad", "The process ended before the rollout did."),
+}
+AWAITING = Word("awaiting", "hourglass", "busy", "It returned; the trainer has not scored it yet.")
+NOT_SCORED = Word(
+    "not scored", "circle-slash", "warn", "All reward functions returned None: the trainer leaves it out."
+)
+
+STOP_REASONS = {
+    StopReason.DONE: Word("done", "flag", "quiet", "The environment said that the episode is over."),
+    StopReason.STOP: Word("stop", "check", "quiet", "The model ended its answer, and no environment was involved."),
+    StopReason.LENGTH: Word("length", "scissors", "warn", "The last generation hit its token limit: it is truncated."),
+    StopReason.TURN_LIMIT: Word(
+        "turn limit", "repeat", "warn", "The environment would have gone on; the rollout function did not."
+    ),
+    StopReason.NO_ACTION: Word(
+        "no action",
+        "ban",
+        "warn",
+        "The last answer was never sent to the environment: most often no action could be parsed.",
+    ),
+    StopReason.ENVIRONMENT_ERROR: Word("env error", "globe", "bad", "A call to the environment raised."),
+    StopReason.EXCEPTION: Word(
+        "exception", "circle-x", "bad", "The rollout function raised, or returned what the trainer cannot take."
+    ),
+    StopReason.ABORTED: Word("aborted", "power-off", "bad", "The process ended in the middle."),
+    StopReason.NOT_RECORDED: Word("not recorded", "circle-help", "quiet", "No call was seen that would tell."),
+}
+
+RUN_STATES = {
+    RunState.RUNNING: Word("running", "dot", "good", "Heard of within the last minute."),
+    RunState.FINISHED: Word("finished", "", "quiet", "The trainer said that training ended."),
+    RunState.FAILED: Word(
+        "failed", "circle-x", "bad", "The process ended before training did, or the rollout function raised."
+    ),
+    "died": Word(
+        "died", "power-off", "bad", "It never said that it ended, and was not heard of for more than a minute."
+    ),
+}
+
+SORTS = {
+    Sort.NEWEST: "newest first",
+    Sort.OLDEST: "oldest first",
+    Sort.LOWEST_REWARD: "lowest reward",
+    Sort.HIGHEST_REWARD: "highest reward",
+    Sort.LONGEST: "most tokens",
+    Sort.SLOWEST: "slowest",
+}
+
+
+def status(row: EvaluationRow) -> Word:
+    """What a row's status column says: a rollout that returned may still await its reward, or get none."""
+    if row.status == Status.OK and row.reward is None:
+        return AWAITING if row.scored is None else NOT_SCORED
+    return status_word(row.status)
+
+
+def status_word(value: str) -> Word:
+    return next((word for name, word in STATUSES.items() if name == value), _unknown(value))
+
+
+def stop_reason(value: str) -> Word:
+    return next((word for name, word in STOP_REASONS.items() if name == value), _unknown(value))
+
+
+def run_state(value: str) -> Word:
+    return next((word for name, word in RUN_STATES.items() if name == value), _unknown(value))
+
+
+def is_settled(row: EvaluationRow) -> bool:
+    """Whether nothing more is to come for it."""
+    return row.scored is not None or row.status == Status.ABORTED
+
+
+def after(sort: Sort, offered: tuple[str, ...]) -> Sort:
+    """The order that a click on a column's head asks for: its first, then its others in turn."""
+    if sort not in offered:
+        return Sort(offered[0])
+    return Sort(offered[(offered.index(sort) + 1) % len(offered)]) if len(offered) > 1 else Sort.NEWEST
+
+
+def _unknown(value: str) -> Word:
+    return Word(value, "circle-help", "quiet", "Written by another version of logs-ui.")
