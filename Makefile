@@ -29,7 +29,7 @@ serve:  ## The dashboard on the default database
 	logs-ui serve
 
 pictures:  ## Screenshots of every page in both themes, into docs/pictures
-	python tests/pictures.py docs/pictures
+	python -m tests.pictures docs/pictures
 
 lock:  ## Write down the versions of the active environment, for CI
 	python -m pip freeze --exclude-editable --exclude logs-ui | sed 's/+cpu$$//' > .ci/constraints.txt

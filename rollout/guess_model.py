@@ -81,7 +81,9 @@ def make_model(tokenizer: Any, seed: int) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    return Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
+    model.config.name_or_path = "guess-qwen3-80k"  # what the run is shown to train
+    return model
 
 
 def warm_up(model: Any, tokenizer: Any, *, seed: int, steps: int = 200, rows: int = 8) -> None:

@@ -46,15 +46,17 @@ class Episode:
     client: Any
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)  # of the sampled tokens; 0 for the environment's
     env_mask: list[int] = field(default_factory=list)  # 1 = sampled by the model, 0 = said by the environment
     reward: float = 0.0
     parsed: bool = True
     over: bool = False
 
-    def add(self, ids: Sequence[int], *, sampled: bool) -> None:
-        """Append token ids to the completion."""
+    def add(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        """Append to the completion: tokens sampled with these log-probs, or the environment's, which have none."""
         self.completion_ids += ids
-        self.env_mask += [int(sampled)] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+        self.env_mask += [int(logprobs is not None)] * len(ids)
 
 
 def make_rollout_func(clients: Sequence[Any]) -> RolloutFunc:
@@ -76,8 +78,8 @@ def make_rollout_func(clients: Sequence[Any]) -> RolloutFunc:
 
         while live := [episode for episode in episodes if not episode.over]:
             answers = generate(model, tokenizer, [episode.prompt_ids + episode.completion_ids for episode in live])
-            for episode, answer in zip(live, answers, strict=True):
-                episode.add(answer, sampled=True)
+            for episode, (answer, logprobs) in zip(live, answers, strict=True):
+                episode.add(answer, logprobs)
                 guess = parse_guess(tokenizer.decode(answer, skip_special_tokens=True))
                 if guess is None:
                     episode.parsed, episode.over = False, True
@@ -86,13 +88,13 @@ def make_rollout_func(clients: Sequence[Any]) -> RolloutFunc:
                 episode.reward += result.reward
                 episode.over = result.done or result.observation.turns_left == 0
                 if not episode.over:
-                    episode.add(reply_ids(tokenizer, feedback(result.observation)), sampled=False)
+                    episode.add(reply_ids(tokenizer, feedback(result.observation)))
 
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [episode.completion_ids for episode in episodes],
             "env_mask": [episode.env_mask for episode in episodes],
-            "logprobs": None,
+            "logprobs": [episode.logprobs for episode in episodes],
             "env_reward": [episode.reward for episode in episodes],
             "parsed": [episode.parsed for episode in episodes],
         }
@@ -100,8 +102,12 @@ def make_rollout_func(clients: Sequence[Any]) -> RolloutFunc:
     return rollout_func
 
 
-def generate(model: Any, tokenizer: Any, contexts: Sequence[list[int]]) -> list[list[int]]:
-    """Sample one answer to each context, in one batch: new token ids, the end-of-turn token included if it came."""
+def generate(model: Any, tokenizer: Any, contexts: Sequence[list[int]]) -> list[tuple[list[int], list[float]]]:
+    """Sample one answer to each context, in one batch: new token ids, the end-of-turn token included if it came, and
+    the log-prob of each.
+    """
+    import torch
+
     batch = tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
     output = model.generate(
         input_ids=batch["input_ids"],
@@ -112,10 +118,16 @@ def generate(model: Any, tokenizer: Any, contexts: Sequence[list[int]]) -> list[
         top_k=0,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        return_dict_in_generate=True,
+        output_logits=True,
     )
-    answers = output[:, batch["input_ids"].shape[1] :].tolist()
-    end = tokenizer.eos_token_id
-    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
+    sampled = output.sequences[:, batch["input_ids"].shape[1] :]
+    logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+    answers = []
+    for ids, values in zip(sampled.tolist(), logprobs.tolist(), strict=True):
+        length = ids.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in ids else len(ids)
+        answers.append((ids[:length], values[:length]))
+    return answers
 
 
 def reply_ids(tokenizer: Any, content: str) -> list[int]:

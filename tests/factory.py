@@ -136,12 +136,19 @@ def make_run(
     }  # fmt: skip
     with engine.begin() as connection:
         _store_tokenizer(connection)
-        run_id = int(connection.execute(insert(Run), run).inserted_primary_key[0])
+        run_id = insert_run(connection, run)
         _store_rows(connection, run_id, made)
         connection.execute(insert(StepStatistics), _statistics(run_id, [row for row, _ in made]))
         if figures := _scalars(run_id, plan, [row for row, _ in made]):
             connection.execute(insert(Scalar), figures)
     return run_id
+
+
+def insert_run(connection: Connection, run: dict[str, Any]) -> int:
+    """Writes the run's own row, and returns its id."""
+    key = connection.execute(insert(Run), run).inserted_primary_key
+    assert key is not None
+    return int(key[0])
 
 
 def _store_tokenizer(connection: Connection) -> None:

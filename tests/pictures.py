@@ -1,4 +1,4 @@
-"""Screenshots of every page in both themes, on the demo's own data: `python tests/pictures.py docs/pictures`."""
+"""Screenshots of every page in both themes, on the demo's own data: `python -m tests.pictures docs/pictures`."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ def pages(db: Path) -> dict[str, str]:
         "rollouts": f"/runs/{run}",
         "rollouts-filtered": f"/runs/{run}?stop=no_action&stop=length&sort=lowest-reward",
         "rollouts-empty": f"/runs/{run}?status=error&reward_min=0.5",
-        "rollout": f"/runs/{run}?sort=highest-reward&task=hard%3A+1-15",
+        "rollout": f"/runs/{run}?stop=done&sort=lowest-reward",
         "rollout-raw": f"/runs/{run}?stop=turn_limit",
     }
 
@@ -42,7 +42,7 @@ def take(db: Path, folder: Path) -> None:
             page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=theme)
             for name, address in pages(db).items():
                 page.goto(server.url + address)
-                if name.startswith("rollout-") or name == "rollout":
+                if name in {"rollout", "rollout-raw"}:
                     page.locator("a[href*='/rollouts/']").first.click()
                     page.wait_for_url("**/rollouts/**")
                 if name == "rollout-raw":

@@ -242,7 +242,7 @@ def test_new_rollouts_wait_behind_a_pill(quiet_page: Page, engine: Engine, url: 
     expect(page.locator("#live")).to_contain_text("live")
     first = page.locator(".row-link").first.inner_text()
     with engine.begin() as connection:
-        newest = select(EvaluationRow.__table__).where(col(EvaluationRow.id) == int(first))
+        newest = select(EvaluationRow).where(col(EvaluationRow.id) == int(first))
         row = connection.execute(newest).mappings().one()
         copies = [dict(row) | {"id": int(first) + 1000 + i, "uid": f"new-{i}", "changed": 100} for i in range(3)]
         connection.execute(insert(EvaluationRow), copies)

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -43,8 +44,12 @@ def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: 
     output = tmp_path / f"run.{ending}"
     done = logs_ui("export", "first", "-o", output, "--db", db)
     assert done.returncode == 0, done.stderr
-    read = {"parquet": pd.read_parquet, "csv": pd.read_csv, "jsonl": lambda p: pd.read_json(p, lines=True)}[ending]
-    frame = read(output)
+    read: dict[str, Callable[[Path], pd.DataFrame]] = {
+        "parquet": pd.read_parquet,
+        "csv": pd.read_csv,
+        "jsonl": lambda path: pd.read_json(path, lines=True),
+    }
+    frame = read[ending](output)
     assert f"{len(frame)} rollouts in" in done.stdout
     assert set(frame.run) == {"first"}
     messages = frame.messages[0]

@@ -160,7 +160,7 @@ def add_run(engine: Engine, made: list[dict[str, Any]]) -> int:
         number = len(connection.execute(select(col(Run.id))).all())
         run = {"uid": f"zz-{number}", "name": "made", "created": 0, "heartbeat": 0, "state": "finished"}
         run |= {"config": {}, "versions": {}, "changed": 0}
-        run_id = int(connection.execute(insert(Run), run).inserted_primary_key[0])
+        run_id = factory.insert_run(connection, run)
         always = {"run_id": run_id, "policy_step": 0, "generation": 0, "process": 0, "changed": 0, "message_count": 0}
         if made:
             rows = [{"uid": str(i), **always, **row} for i, row in enumerate(made)]
@@ -241,7 +241,8 @@ def test_a_facet_says_how_many_rows_its_value_would_give(
         ("stop_reasons", "stop_reason"),
         ("tasks", "task"),
     ):
-        others = dataclasses.replace(where, **{name: ()})
+        cleared: dict[str, Any] = {name: ()}
+        others = dataclasses.replace(where, **cleared)
         expected = Counter(getattr(row, column) for row in rows if matches(row, others))
         del expected[None]
         assert dict(getattr(found, name)) == dict.fromkeys(getattr(where, name), 0) | expected
@@ -255,15 +256,15 @@ def test_the_bins_of_a_histogram_hold_the_rewards_between_their_edges(
     run_id = add_run(database, made)
     rows = everything_of(database, run_id)
     others = dataclasses.replace(where, reward_min=None, reward_max=None)
-    finite = [row for row in rows if row.reward is not None and np.isfinite(row.reward)]
-    rewards = [row.reward for row in finite if matches(row, others)]
+    finite = [(row, row.reward) for row in rows if row.reward is not None and np.isfinite(row.reward)]
+    rewards = [reward for row, reward in finite if matches(row, others)]
     found = queries.reward_histogram(database, run_id, where, bins)
     if not rewards:
         assert found is None
         return
     assert found is not None
     high = found.low + bins * found.width
-    ends = [row.reward for row in finite]
+    ends = [reward for _, reward in finite]
     assert found.low <= min(ends)
     assert high == pytest.approx(max(ends) if min(ends) < max(ends) else max(ends) + 0.5)
     expected = [0] * bins

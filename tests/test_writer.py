@@ -41,8 +41,8 @@ def row(uid: str, columns: dict[str, Any], content: bytes | None = None) -> RowC
     return RowChange("r", uid, identity, columns, content)
 
 
-def job(*changes: Change) -> ChangesJob:
-    return ChangesJob(lambda: changes)
+def job(*changes: Change, size: int = 1_000) -> ChangesJob:
+    return ChangesJob(lambda: changes, size)
 
 
 def stored(db: Path, query: str) -> list[tuple[Any, ...]]:
@@ -132,9 +132,9 @@ def test_a_full_disk_is_waited_for(db: Path, caplog: pytest.LogCaptureFixture) -
         assert "the disk is full" in caplog.text
         with sqlite3.connect(db) as other:
             assert other.execute("select count(*) from evaluation_row").fetchone() == (0,)
-        for connection in [writer.engine().raw_connection()]:
-            connection.cursor().execute("PRAGMA max_page_count=1000000")
-            connection.close()
+        raw = writer.engine().raw_connection()
+        raw.cursor().execute("PRAGMA max_page_count=1000000")
+        raw.close()
         assert writer.flush(30)
     assert "can be written again" in caplog.text
     assert stored(db, "select uid from evaluation_row") == [("a",)]
@@ -170,7 +170,7 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path, monkeypatch: p
     blocked.execute("BEGIN EXCLUSIVE")
     writer = Writer(db)
     for i in range(20):
-        writer.put(ChangesJob(lambda i=i: [BEGUN, row(str(i), {})], 1_000))  # type: ignore[misc]
+        writer.put(job(BEGUN, row(str(i), {}), size=1_000))
     blocked.execute("ROLLBACK")
     blocked.close()
     assert writer.flush(60)

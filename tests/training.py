@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from logs_ui.rollout.guess_env import TASKS, TURNS, GuessAction, GuessEnv
 from logs_ui.rollout.guess_model import make_model, make_tokenizer, warm_up
-from logs_ui.rollout.guess_rollout import feedback, game_of, generate, parse_guess, prompt, reply_ids
+from logs_ui.rollout.guess_rollout import Episode, feedback, game_of, generate, parse_guess, prompt, reply_ids
 from logs_ui.rollout.guess_server import GuessServer
 
 ROWS = 8
@@ -83,7 +83,7 @@ def make_trainer(
 def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[str, Any]]:
     """One prompt after another, all through one shared client: as wordle and browsergym do it.
 
-    `seen` collects what the function itself knows of each row: (sampled texts, hints heard).
+    `seen` collects what the function itself knows of each row: sampled texts, hints heard, log-probs.
     """
     client = GuessEnv(base_url=url).sync()
     client.connect()
@@ -91,10 +91,9 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         rows = [play(client, messages, trainer) for messages in prompts]
         if seen is not None:
-            seen.extend(row.pop("seen") for row in rows)
-        return {
-            key: [row[key] for row in rows] for key in ("prompt_ids", "completion_ids", "env_mask", "env_reward")
-        } | {"logprobs": None}
+            seen.extend(row["seen"] for row in rows)
+        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward")
+        return {key: [row[key] for row in rows] for key in keys}
 
     return rollout_func
 
@@ -105,29 +104,29 @@ def play(client: Any, messages: list[dict[str, str]], trainer: Any) -> dict[str,
     model = trainer.accelerator.unwrap_model(trainer.model)
     client.reset(**game_of(messages))
     prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    completion: list[int] = []
-    mask: list[int] = []
-    texts, hints, reward = [], [], 0.0
+    episode = Episode(client, prompt_ids)
+    texts: list[str] = []
+    hints: list[str] = []
     for turn in range(TURNS):
-        (answer,) = generate(model, tokenizer, [prompt_ids + completion])
-        completion, mask = completion + answer, mask + [1] * len(answer)
+        ((answer, logprobs),) = generate(model, tokenizer, [prompt_ids + episode.completion_ids])
+        episode.add(answer, logprobs)
         texts.append(tokenizer.decode(answer, skip_special_tokens=True))
         guess = parse_guess(texts[-1])
         if guess is None:
             break
         result = client.step(GuessAction(guess=guess))
         hints.append(result.observation.hint)
-        reward += result.reward
+        episode.reward += result.reward
         if result.done or turn + 1 == TURNS:
             break
-        reply = reply_ids(tokenizer, feedback(result.observation))
-        completion, mask = completion + reply, mask + [0] * len(reply)
+        episode.add(reply_ids(tokenizer, feedback(result.observation)))
     return {
         "prompt_ids": prompt_ids,
-        "completion_ids": completion,
-        "env_mask": mask,
-        "env_reward": reward,
-        "seen": (texts, hints),
+        "completion_ids": episode.completion_ids,
+        "logprobs": episode.logprobs,
+        "env_mask": episode.env_mask,
+        "env_reward": episode.reward,
+        "seen": (texts, hints, episode.logprobs),
     }
 
 
