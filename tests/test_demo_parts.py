@@ -241,7 +241,9 @@ def test_every_sampled_token_is_the_one_that_the_model_gave(training: Watched) -
         given: dict[tuple[int, ...], list[list[int]]] = {}
         for call in calls:
             width = call["input_ids"].shape[1]
-            for ids, mask, whole in zip(call["input_ids"], call["attention_mask"], call["output"].sequences, strict=True):
+            for ids, mask, whole in zip(
+                call["input_ids"], call["attention_mask"], call["output"].sequences, strict=True
+            ):
                 given.setdefault(tuple(ids[mask.bool()].tolist()), []).append(whole[width:].tolist())
         for prompt_ids, completion_ids, mask in rows:
             assert len(completion_ids) == len(mask)
