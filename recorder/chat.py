@@ -111,7 +111,7 @@ def _inserted_messages(tokenizer: Tokenizer, ids: Ids) -> list[dict[str, Any]]:
 
 
 def _inserted(role: str, content: str) -> dict[str, Any]:
-    """Qwen's template sends a tool's answer as the user's."""
+    """Qwen's template sends a tool's answer as the user's, Llama's as ipython's."""
     if tool := _TOOL_RESPONSE.match(content):
         return {"role": "tool", "content": tool[1]}
-    return {"role": role, "content": content.strip("\n")}
+    return {"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}

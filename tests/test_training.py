@@ -16,6 +16,7 @@ from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.recorder.database import reading_engine
+from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.models import Run, Scalar
 from logs_ui.rollout.guess_env import GuessEnv
 from logs_ui.rollout.guess_rollout import make_rollout_func
@@ -38,6 +39,12 @@ def only_run(db: Path) -> Run:
 def picky(env_reward: list[float], **_: Any) -> list[float | None]:
     """Scores every second row only."""
     return [reward / 2 if i % 2 else None for i, reward in enumerate(env_reward)]
+
+
+def measuring(env_reward: list[float], log_metric: Any, **_: Any) -> list[float]:
+    """Logs a figure of its own."""
+    log_metric("best", max(env_reward))
+    return env_reward
 
 
 def nothing(env_reward: list[float], **_: Any) -> list[None]:
@@ -74,9 +81,12 @@ def test_a_batched_function_is_recorded_too(server: str, tmp_path: Path) -> None
     clients = [GuessEnv(base_url=server).sync() for _ in range(ROWS)]
     for client in clients:
         client.connect()
-    make_trainer(record(make_rollout_func(clients), eval_name="guess", db=db), tmp_path / "out").train()
+    rollout_func = record(make_rollout_func(clients), eval_name="guess", db=db)
+    make_trainer(rollout_func, tmp_path / "out", warm=80, max_steps=6).train()
     rows = load_run(db=db)
     assert only_run(db).unattributed_calls == 0
+    guessed = {any(action["action"] for action in actions) for actions in rows.actions}
+    assert guessed == {True, False}, "the training holds rows with guesses and rows without"
     for row in rows.to_dict("records"):
         sent = [action["action"]["guess"] for action in row["actions"] if action["action"]]
         said = [m["content"] for m in row["messages"] if m["role"] == "assistant"]
@@ -123,7 +133,9 @@ def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(server: 
 def test_the_run_keeps_what_its_trainer_was(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_UI_RUN", "first")
     db = tmp_path / "a.db"
-    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", run_name="my run")
+    trainer = make_trainer(
+        record(sequential(server), db=db), tmp_path / "out", run_name="my run", reward_funcs=[measuring]
+    )
     trainer.train()
     run = only_run(db)
     assert (run.uid, run.name, run.state, run.parent) == ("first", "my run", "finished", None)
@@ -134,7 +146,7 @@ def test_the_run_keeps_what_its_trainer_was(server: str, tmp_path: Path, monkeyp
     with Session(reading_engine(db)) as session:
         scalars = {(s.step, s.name): s.value for s in session.exec(select(Scalar))}
     logged = {(entry["step"], name): value for entry in trainer.state.log_history for name, value in entry.items()}
-    for name in ("loss", "grad_norm", "learning_rate", "entropy", "reward", "clip_ratio/region_mean"):
+    for name in ("loss", "grad_norm", "learning_rate", "entropy", "reward", "clip_ratio/region_mean", "best"):
         assert scalars[1, name] == pytest.approx(logged[1, name])
 
 
@@ -369,3 +381,28 @@ def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: P
     rows = load_run(db=db)
     assert due > 0
     assert (rows.status != "running").sum() >= due
+
+
+def test_a_broken_recorder_breaks_no_training(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    db, out = tmp_path / "a.db", tmp_path / "out"
+
+    def broken(*_: Any) -> None:
+        raise KeyError("the recorder's own fault")
+
+    monkeypatch.setattr("logs_ui.recorder.recording.checked_output", broken)
+    with caplog.at_level("ERROR"):
+        trainer = make_trainer(record(sequential(server), db=db), out, max_steps=3)
+        trainer.train()
+    assert trainer.state.global_step == 3
+    assert len(logged_by_trl(out)) == 3 * ROWS
+    said = [entry for entry in caplog.records if "recording what the rollout function returned" in entry.getMessage()]
+    assert len(said) == 1
+    assert "Your training goes on" in said[0].getMessage()
+    assert flush()
+    run = only_run(db)
+    assert run.recorder_errors >= 3
+    assert "the recorder's own fault" in (run.last_recorder_error or "")
+    assert run.state == "finished"
