@@ -24,7 +24,7 @@ WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess",
 
 def tokenizer() -> Tokenizer:
     spelling = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))  # noqa: S106 - a token, not a password
-    spelling.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    spelling.pre_tokenizer = pre_tokenizers.Whitespace()
     return spelling
 
 
