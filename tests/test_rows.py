@@ -145,7 +145,7 @@ def test_no_text_breaks_a_row(tmp_path: Path) -> None:
 
 def test_reasoning_and_tool_calls_are_told_from_the_content() -> None:
     message = assistant_message(
-        '<think>\nI must look.\n</think>\n\nLooking.'
+        "<think>\nI must look.\n</think>\n\nLooking."
         '<tool_call>\n{"name": "ls", "arguments": {"path": "/"}}\n</tool_call>'
     )
     assert message["reasoning_content"] == "I must look."
