@@ -6,7 +6,7 @@ import time
 from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,10 +18,10 @@ from logs_ui.recorder.errors import LogsUIError
 
 app = typer.Typer(
     help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_UsageError: Any = typer.BadParameter.__base__  # typer has no name for it, and brings a click of its own or imports it
 _out = Console(highlight=False)
 _err = Console(stderr=True, highlight=False)
 
@@ -41,14 +41,25 @@ class Format(StrEnum):
 
 
 def main() -> None:
-    """Runs the command; whatever a user can mend is one line on stderr and exit code 1."""
+    """Runs the command; whatever a user can mend is one line on stderr, and exit code 1, or 2 for a command line that
+    is misspelt.
+    """
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except LogsUIError as error:
-        _err.print(f"[bold red]logs-ui:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        code = _say(str(error), 1)
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "logs-ui"
+        what = " ".join(error.format_message().split())
+        code = _say(f"{what}{'' if what.endswith(('.', '?')) else '.'} Try: {command} --help", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code)
+
+
+def _say(message: str, code: int) -> int:
+    _err.print(f"[bold red]logs-ui:[/] {escape(message)}", soft_wrap=True)
+    return code
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with one argument

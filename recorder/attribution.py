@@ -4,15 +4,19 @@ evidence stays unattributed, and is counted on the run.
 Evidence, strongest first:
     context    the model was given exactly the row's tokens so far, and sampled exactly those that follow there
     tokens     what it sampled stands, in order, in the row's completion (the prompt was tokenised anew)
-    position   one call for each row, in the order of the rows
+    position   only where the function raised, so that no row has tokens: see `attribute_unfinished`
 For environment calls:
     generation the episode's steps follow generations of this row alone
     order      one episode for each row that is left, in the order in which they began
+    position   one episode for all rows, with one step for each after all had answered
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -112,47 +116,105 @@ def attribute(
         for prompt, completion in zip(prompts, completions, strict=True)
     ]
     lost = sum(_attribute_generation(generation, tokens, rows) for generation in generations)
-    lost += _attribute_environment(environment_calls, rows)
+    if _is_one_step_each(environment_calls, rows, generations):
+        _one_step_each(environment_calls, rows)
+    else:
+        lost += _attribute_environment(environment_calls, rows)
     return Attribution(rows, lost)
 
 
 def attribute_unfinished(
     count: int, generations: Seq[Generation], environment_calls: Seq[EnvironmentCall]
 ) -> Attribution:
-    """Calls of a rollout function that raised, so that no tokens tell the rows apart: a generation whose context goes
-    on where another ended continues its row, any other begins the next row.
+    """Calls of a rollout function that raised, so that no tokens tell the rows apart.
+
+    A generation whose context goes on where another ended continues its row. So does one whose context was tokenised
+    anew, if it came within the episode of the generation before it. Any other begins the next row, unless its context
+    shows that it is a later turn: then nothing tells whose.
     """
     rows = [RowCalls() for _ in range(count)]
+    begun: list[_BegunRow] = []
+    current: int | None = None  # whose turn the generation before was, if it was of one sequence
     lost = 0
-    ends: list[tuple[bytes, int]] = []  # tokens of each begun row up to now
-    for generation in generations:
+    for before, generation, after in _neighbours(generations):
+        alone = len(generation.sequences) == 1
+        if not alone or not _same_episode(environment_calls, before, generation.order, after):
+            current = None
         taken: set[int] = set()
         for sequence in generation.sequences:
-            context = sequence.context.tobytes()
-            known = (i for i, (end, _) in enumerate(ends) if i not in taken and context.startswith(end))
-            index = next(known, len(ends))
-            if index >= count:
+            index = _begun_row_of(sequence, begun, taken, current)
+            if index is None or index >= count:
                 lost += 1
                 continue
-            if index == len(ends):
-                ends.append((b"", len(sequence.context)))
-            prompt = ends[index][1]
-            ends[index] = (context + sequence.sampled.tobytes(), prompt)
+            if index == len(begun):
+                begun.append(_BegunRow(sequence.context.tobytes()))
             taken.add(index)
-            rows[index].turns.append(Turn(generation.order, generation, sequence, len(sequence.context) - prompt))
+            rows[index].turns.append(Turn(generation.order, generation, sequence, begun[index].add(sequence)))
             rows[index].note("position")
+        current = next(iter(taken), None) if alone else None
     lost += _attribute_environment(environment_calls, rows, finished=False)
     return Attribution(rows, lost)
+
+
+@dataclass
+class _BegunRow:
+    """What is known of the tokens of a row that never returned: its first context, and all up to its last answer."""
+
+    prompt: bytes
+    data: bytes = b""
+
+    def add(self, sequence: Sequence) -> int | None:
+        """Its next turn. Returns where that begins in the completion, if the context is no shorter than the prompt."""
+        context = sequence.context.tobytes()
+        self.data = context + sequence.sampled.tobytes()
+        return (len(context) - len(self.prompt)) // _WIDTH if len(context) >= len(self.prompt) else None
+
+
+def _neighbours(generations: Seq[Generation]) -> Iterator[tuple[float, Generation, float]]:
+    """Each with the order of the one before it and of the one after it."""
+    orders = [-inf, *(generation.order for generation in generations), inf]
+    return zip(orders, generations, orders[2:], strict=False)
+
+
+def _begun_row_of(sequence: Sequence, begun: list[_BegunRow], taken: set[int], current: int | None) -> int | None:
+    """The row that the sequence continues, `current` being the one whose episode goes on; the number of rows if it
+    begins the next one; None where neither shows.
+    """
+    context = sequence.context.tobytes()
+    for index, row in enumerate(begun):
+        if index not in taken and context.startswith(row.data):
+            return index
+    if any(context == row.prompt for row in begun):  # the same prompt again: the next of its group
+        return len(begun)
+    if current is not None:
+        return current
+    later = any(context.startswith(row.prompt) for row in begun)
+    return None if later else len(begun)
+
+
+def _same_episode(calls: Seq[EnvironmentCall], before: float, order: float, after: float) -> bool:
+    """Whether the generation at `order` answers what the one `before` it had brought about: between the two, one
+    client was stepped and none reset, and that client is called next, or is the only one.
+    """
+    first, middle, end = (bisect_left(calls, at, key=_order) for at in (before, order, after))
+    between = calls[first:middle]
+    stepped = {call.client for call in between}
+    if len(stepped) != 1 or any(call.kind == "reset" for call in between):
+        return False
+    following = calls[middle : middle + 1] if middle < end else calls
+    return {call.client for call in following} == stepped
+
+
+def _order(call: EnvironmentCall) -> float:
+    return call.order
 
 
 def _attribute_generation(generation: Generation, tokens: list[_Row], rows: list[RowCalls]) -> int:
     """Returns how many of its sequences found no row."""
     lost = 0
     taken: set[int] = set()
-    for position, sequence in enumerate(generation.sequences):
+    for sequence in generation.sequences:
         found = _row_of(sequence, tokens, taken)
-        if found is None and len(generation.sequences) == len(tokens) and position not in taken:
-            found = position, None, "position"
         if found is None:
             lost += 1
             continue
@@ -160,12 +222,11 @@ def _attribute_generation(generation: Generation, tokens: list[_Row], rows: list
         taken.add(index)
         rows[index].turns.append(Turn(generation.order, generation, sequence, start))
         rows[index].note(evidence)
-        if start is not None:
-            tokens[index].matched = tokens[index].prompt + start + len(sequence.sampled)
+        tokens[index].matched = tokens[index].prompt + start + len(sequence.sampled)
     return lost
 
 
-def _row_of(sequence: Sequence, tokens: list[_Row], taken: set[int]) -> tuple[int, int | None, str] | None:
+def _row_of(sequence: Sequence, tokens: list[_Row], taken: set[int]) -> tuple[int, int, str] | None:
     """The first row that fits: rows with the same tokens so far are asked in order, as functions go through them."""
     for evidence, place in (("context", _Row.extended_by), ("tokens", _Row.holds)):
         for index, row in enumerate(tokens):
@@ -179,9 +240,6 @@ def _attribute_environment(calls: Seq[EnvironmentCall], rows: list[RowCalls], *,
     if not calls:
         return 0
     episodes = _episodes(calls)
-    if len(episodes) == 1 and sum(call.kind == "step" for call in calls) == len(rows) > 1:
-        _one_step_each(calls, rows)
-        return 0
     left = _by_generations(episodes, rows)
     open_rows = [row for row in rows if not row.environment_calls]
     pairs = list(zip(left, open_rows, strict=False))
@@ -253,6 +311,18 @@ def _generations_of(episode: list[EnvironmentCall], orders: list[int]) -> set[in
     else:
         places = [int(np.searchsorted(orders, episode[-1].order))]
     return {orders[place] for place in places if 0 <= place < len(orders)}
+
+
+def _is_one_step_each(calls: Seq[EnvironmentCall], rows: list[RowCalls], generations: Seq[Generation]) -> bool:
+    """Whether one environment was stepped once for each row, after all rows had given their one answer; or, where no
+    generation was seen, as often as there are rows.
+    """
+    steps = [call.order for call in calls if call.kind == "step"]
+    if len(_episodes(calls)) != 1 or not len(steps) == len(rows) > 1:
+        return False
+    answers = [turn.order for row in rows for turn in row.turns]
+    answered_once = all(len(row.turns) == 1 for row in rows) and max(answers) < steps[0]
+    return answered_once or not generations
 
 
 def _one_step_each(calls: Seq[EnvironmentCall], rows: list[RowCalls]) -> None:

@@ -11,15 +11,16 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder.calls import Ids
 
-_THINKING = re.compile(r"^\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
-_UNENDED_THINKING = re.compile(r"^\s*<think>(.*)$", re.DOTALL)
-_TOOL_CALL = re.compile(r"\s*<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+# Texts come from models and environments, so they can be anything: all is found by scans that read a text once. A regex
+# that matches lazily up to a closing tag reads all the rest again for each opening one, and holds the GIL meanwhile.
+_THINK, _THINK_END = "<think>", "</think>"
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
 # How the common chat templates open and close a message.
 _TEMPLATES = (
-    re.compile(r"<\|im_start\|>(?P<role>\w+)\n(?P<content>.*?)<\|im_end\|>", re.DOTALL),  # ChatML: Qwen and many others
-    re.compile(r"<\|start_header_id\|>(?P<role>\w+)<\|end_header_id\|>\n\n(?P<content>.*?)<\|eot_id\|>", re.DOTALL),
+    (re.compile(r"<\|im_start\|>(\w+)\n"), "<|im_end|>"),  # ChatML: Qwen and many others
+    (re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n"), "<|eot_id|>"),  # Llama 3
 )
-_TOOL_RESPONSE = re.compile(r"^\s*<tool_response>\s*(.*?)\s*</tool_response>\s*$", re.DOTALL)
 
 
 def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
@@ -53,39 +54,53 @@ def assistant_message(answer: str) -> dict[str, Any]:
 
     A tool call that is no JSON stays in the content: it was not parsed by anyone else either.
     """
+    reasoning, rest = _reasoning(answer)
+    content, calls = _tool_calls(rest)
     message: dict[str, Any] = {"role": "assistant"}
-    thinking = _THINKING.match(answer) or _UNENDED_THINKING.match(answer)
-    if thinking:
-        message["reasoning_content"] = thinking[1].strip()
-        answer = answer[thinking.end() :]
-    calls: list[dict[str, Any]] = []
-    for match in _TOOL_CALL.finditer(answer):
-        call = _tool_call(match[1], len(calls))
-        if call is not None:
-            calls.append(call)
-            answer = answer.replace(match[0], "", 1)
-    message["content"] = answer.strip("\n")
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    message["content"] = content.strip("\n")
     if calls:
         message["tool_calls"] = calls
     return message
 
 
+def _reasoning(answer: str) -> tuple[str | None, str]:
+    """What the model thought, and what it said after it. The opening tag may be the prompt's last word; the closing one
+    is missing where the answer was cut off.
+    """
+    thought, ended, rest = answer.partition(_THINK_END)
+    thought = thought.strip()
+    if not ended and not thought.startswith(_THINK):
+        return None, answer
+    return thought.removeprefix(_THINK).strip(), rest.lstrip()
+
+
+def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:
+    """The content without the calls that could be read, and those calls."""
+    calls: list[dict[str, Any]] = []
+    content: list[str] = []
+    kept = end = 0  # up to where the content is copied, and up to where calls are read
+    while (start := answer.find(_CALL, end)) >= 0 and (closed := answer.find(_CALL_END, start)) >= 0:
+        end = closed + len(_CALL_END)
+        call = _tool_call(answer[start + len(_CALL) : closed].strip(), len(calls))
+        if call is not None:
+            calls.append(call)
+            content.append(answer[kept:start].rstrip())
+            kept = end
+    return "".join([*content, answer[kept:]]), calls
+
+
 def _tool_call(source: str, index: int) -> dict[str, Any] | None:
     try:
         parsed = orjson.loads(source)
-    except orjson.JSONDecodeError:
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
+            return None
+        arguments = parsed.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it writes less deeply nested JSON than it reads
         return None
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
-        return None
-    arguments = parsed.get("arguments", {})
-    return {
-        "id": f"call_{index}",
-        "type": "function",
-        "function": {
-            "name": parsed["name"],
-            "arguments": arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
-        },
-    }
+    return {"id": f"call_{index}", "type": "function", "function": {"name": parsed["name"], "arguments": written}}
 
 
 def _spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bool, Ids]]:
@@ -103,15 +118,24 @@ def _spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bo
 def _inserted_messages(tokenizer: Tokenizer, ids: Ids) -> list[dict[str, Any]]:
     """By role where the chat template is a known one, else one message of the user's."""
     text = tokenizer.decode(ids.tolist(), skip_special_tokens=False)
-    for template in _TEMPLATES:
-        if found := [_inserted(match["role"], match["content"]) for match in template.finditer(text)]:
+    for header, closing in _TEMPLATES:
+        if found := list(_templated(text, header, closing)):
             return found
     content = tokenizer.decode(ids.tolist(), skip_special_tokens=True).strip()
     return [{"role": "user", "content": content}] if content else []
 
 
+def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dict[str, Any]]:
+    """The messages that a chat template wrote: a header that names the role, and all up to the closing token."""
+    end = 0
+    while (opened := header.search(text, end)) and (closed := text.find(closing, opened.end())) >= 0:
+        yield _inserted(opened[1], text[opened.end() : closed])
+        end = closed + len(closing)
+
+
 def _inserted(role: str, content: str) -> dict[str, Any]:
     """Qwen's template sends a tool's answer as the user's, Llama's as ipython's."""
-    if tool := _TOOL_RESPONSE.match(content):
-        return {"role": "tool", "content": tool[1]}
+    bare = content.strip()
+    if bare.startswith(_RESPONSE) and bare.endswith(_RESPONSE_END):
+        return {"role": "tool", "content": bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END).strip()}
     return {"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}

@@ -1,47 +1,43 @@
 """Values of any kind and any malice, turned into plain JSON and storable text. What comes out shares nothing with what
 went in: it is the snapshot that the recorder keeps.
+
+This runs on the trainer's thread, so its work is bounded: by the value's size, and where parts of it are shared or hold
+each other, by the limits below.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _REPR_LENGTH = 1_000
 _DEPTH = 40
+_OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
+_WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
 _INT64 = range(-(2**63), 2**64)
+_CONTAINERS = (dict, list, tuple)  # that orjson writes without asking
 
 
 def snapshot(value: Any) -> bytes:
-    """JSON of `value` as it is now. What JSON lacks becomes text; NaN and infinities become null."""
+    """JSON of `value` as it is now. What JSON lacks becomes text; NaN and infinities become null. Whatever the value's
+    own methods raise is not passed on.
+    """
     try:
-        return orjson.dumps(value, default=_replacement, option=_OPTIONS)
-    except (orjson.JSONEncodeError, RecursionError):
+        return orjson.dumps(value, default=_Conversion(value).replacement, option=_OPTIONS)
+    except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
         return orjson.dumps(plain(value))
 
 
-def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind of value
+def plain(value: Any) -> Any:
     """The same as JSON values only, the slow and careful way: lone surrogates replaced, integers beyond 64 bits and
-    keys that are no strings made text, nesting beyond 40 levels cut.
+    keys that are no strings made text. A value within itself, below 40 levels, beyond 100,000 others or whose methods
+    raise is only named.
     """
-    match value:
-        case None | bool() | float():
-            return value
-        case str():
-            return text(value)
-        case int():
-            return value if value in _INT64 else str(value)
-        case _ if depth >= _DEPTH:
-            return text(repr(value))[:_REPR_LENGTH]
-        case Mapping():
-            return {text(str(k)): plain(v, depth + 1) for k, v in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(v, depth + 1) for v in value]
-        case _:
-            return plain(_replacement(value), depth + 1)
+    return _Copy().of(value)
 
 
 def text(value: str) -> str:
@@ -54,17 +50,109 @@ def column(value: str | None) -> str | None:
     return None if value is None else text(value).replace("\0", "\u2400")
 
 
-def _replacement(value: Any) -> Any:
-    """One level of what orjson does not know."""
-    for method in ("model_dump", "tolist", "_asdict"):  # pydantic, numpy and torch, namedtuple
-        if callable(convert := getattr(value, method, None)):
-            return convert()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, bytes | bytearray):
-        return f"<{len(value)} bytes>"
+class _TooLargeError(Exception):
+    """A value whose JSON would be larger than what is kept."""
+
+
+class _Conversion:
+    """Counts what one call of orjson is given to write, and gives up before that is too much. orjson itself writes what
+    is shared as often as it is met: forty lists that hold the next one twice would fill the memory.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """Raises _TooLargeError where the value itself is too large."""
+        self._written = self._converted = 0
+        self._count(value)
+
+    def replacement(self, value: Any) -> Any:
+        """One level of what orjson does not know."""
+        self._converted += 1
+        replacement = _replacement(value)
+        self._count(replacement)
+        return replacement
+
+    def _count(self, value: Any) -> None:
+        self._written += _size(value, {})
+        if self._written > _WRITTEN or self._converted > _OPENED:
+            raise _TooLargeError
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """How many values orjson would write for it. Each container is counted once; `known` has their sizes by id."""
+    if not isinstance(value, _CONTAINERS):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _WRITTEN  # met again before it is counted, it holds itself
+        inside = dict.values(value) if isinstance(value, dict) else value
+        known[id(value)] = 1 + len(value) + sum(_size(v, known) for v in inside if isinstance(v, _CONTAINERS))
+    return known[id(value)]
+
+
+class _Copy:
+    """One careful copy of a value."""
+
+    def __init__(self) -> None:
+        self._opened = 0
+        self._path: set[int] = set()  # ids of the values that are open
+
+    def of(self, value: Any) -> Any:
+        """As `plain` says. Raises nothing."""
+        self._opened += 1
+        try:
+            if value is None or isinstance(value, bool | int | float | str):
+                return _scalar(value)
+            if id(value) in self._path:
+                return "<cycle>"
+            if len(self._path) >= _DEPTH or self._opened > _OPENED:
+                return _name(value)
+            return self._inside(value)
+        except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
+            return _name(value)
+
+    def _inside(self, value: Any) -> Any:
+        self._path.add(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return {text(str(k)): self.of(v) for k, v in list(value.items())}
+            if isinstance(value, list) or type(value) is tuple:
+                return [self.of(v) for v in list(value)]
+            return self.of(_replacement(value))
+        finally:
+            self._path.remove(id(value))
+
+
+def _scalar(value: Any) -> Any:
+    """Of the exact type: orjson knows no subclass of float, and a range asks each of its numbers about one of int."""
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, str):
         return text(value)
-    return text(repr(value))[:_REPR_LENGTH]
+    if isinstance(value, float):
+        return float(value)
+    return int(value) if int(value) in _INT64 else str(int(value))
+
+
+def _replacement(value: Any) -> Any:
+    """One level of what orjson does not know.
+
+    Raises:
+        Exception: of any kind, out of the value's own methods.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{memoryview(value).nbytes} bytes>"
+    if not isinstance(value, type):  # whose methods are its instances'
+        for method in ("model_dump", "tolist", "_asdict"):  # pydantic, numpy and torch, namedtuple
+            if callable(convert := getattr(value, method, None)):
+                return convert()
+        if dataclasses.is_dataclass(value):
+            return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return text(repr(value)[:_REPR_LENGTH])
+
+
+def _name(value: Any) -> str:
+    """What is left to say of a value that is not opened."""
+    return text(f"<{type(value).__name__}>")

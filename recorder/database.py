@@ -1,5 +1,5 @@
 """Connections and their settings, and SQL errors said in plain words. What is asked of the database stands in
-`queries.py`, what is written in `writer.py`.
+`queries.py`, what is written in `store.py`.
 """
 
 import os
@@ -14,7 +14,7 @@ import orjson
 import platformdirs
 from sqlalchemy import Engine, create_engine, event, insert, inspect, select
 from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import QueuePool
 from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError
@@ -30,6 +30,20 @@ _WRITE_PRAGMAS = (
     "journal_size_limit=67108864",
     "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
 )
+_LOCKED = "stays locked by another process. Find who holds it (fuser), or name another with --db."
+_DISK_TROUBLE = {  # by SQLite's primary result code
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database. Name another with --db.",
+    sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a copy, or name another with --db.",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that it is a file, and that you may read and write its folder.",
+    sqlite3.SQLITE_READONLY: (
+        "is not writable: check the permissions of the file and of its folder, or name another with --db."
+    ),
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; recording goes on by itself.",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_PROTOCOL: _LOCKED,
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk answers with an error.",
+}
 
 
 def database_path(db: str | os.PathLike[str] | None = None) -> Path:
@@ -57,7 +71,7 @@ def writing_engine(path: Path) -> Engine:
     """
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True, pooled=True)
+        engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True)
         with engine.begin() as connection:
             _check_schema(path, connection)
             Table.metadata.create_all(connection)
@@ -79,7 +93,7 @@ def reading_engine(path: Path) -> Engine:
             raise DatabaseError(
                 f"There is no database at {path}. Record a training into it first, or name another with --db."
             )
-        engine = _engine(f"file:{_quoted(path)}?{_read_mode(path)}", _READ_PRAGMAS, immediate=False, pooled=True)
+        engine = _engine(f"file:{_quoted(path)}?{_read_mode(path)}", _READ_PRAGMAS, immediate=False)
         with engine.connect() as connection:
             if not _check_schema(path, connection):
                 raise DatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name another with --db.")
@@ -98,36 +112,30 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
-        raise DatabaseError(_explained(path, str(getattr(error, "orig", None) or error))) from error
+        raise DatabaseError(_explained(path, error)) from error
     except OSError as error:
         raise DatabaseError(f"{path} cannot be used: {error.strerror or error}. Name another with --db.") from error
 
 
 def is_disk_trouble(error: Exception) -> bool:
     """Whether to try again later rather than row by row: locked, full, failing or unmounted disk."""
-    if isinstance(error, OSError):
-        return True
-    words = ("locked", "full", "disk I/O", "unable to open", "readonly", "malformed", "not a database")
-    return isinstance(error, SQLAlchemyDatabaseError | sqlite3.Error) and any(word in str(error) for word in words)
+    return isinstance(error, OSError) or _result_code(error) in _DISK_TROUBLE
 
 
-def _explained(path: Path, message: str) -> str:
-    known = {
-        "file is not a database": "is not an SQLite database. Name another with --db.",
-        "malformed": "is damaged. Restore it from a copy, or name another with --db.",
-        "unable to open": "cannot be opened: check that it is a file, and that you may read and write its folder.",
-        "readonly": "is not writable: check the permissions of the file and of its folder, or name another with --db.",
-        "database or disk is full": "cannot grow: the disk is full. Free some space; recording goes on by itself.",
-        "locked": "stays locked by another process. Find who holds it (fuser), or name another with --db.",
-        "disk I/O error": "cannot be read or written: the disk answers with an error.",
-    }
-    for part, words in known.items():
-        if part in message:
-            return f"{path} {words}"
-    return f"{path} cannot be used: {message}"
+def _explained(path: Path, error: Exception) -> str:
+    code = _result_code(error)
+    if code in _DISK_TROUBLE:
+        return f"{path} {_DISK_TROUBLE[code]}"
+    return f"{path} cannot be used: {getattr(error, 'orig', error)}"
 
 
-def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool, pooled: bool) -> Engine:
+def _result_code(error: Exception) -> int:
+    """SQLite's primary result code, -1 where it gave none. Never its words: those of SQLAlchemy hold the row's text."""
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
+    return code if code < 0 else code & 0xFF
+
+
+def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool) -> Engine:
     def connect() -> sqlite3.Connection:
         full = uri + ("&" if "?" in uri else "?") + "cache=private"
         connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
@@ -138,7 +146,7 @@ def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool, pooled: bool
     engine = create_engine(
         "sqlite://",
         creator=connect,
-        poolclass=QueuePool if pooled else NullPool,
+        poolclass=QueuePool,
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
     )

@@ -124,13 +124,13 @@ def load_run(
     `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
 
     Args:
-        run: uid, a unique beginning of one, a name, or `latest`.
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
         db: where the database is; LOGS_UI_DB or this user's own by default.
         filter: only these rollouts. Their order does not follow its `sort`.
 
     Raises:
         RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read.
+        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
         FilterError: the run has no such task or eval.
     """
     import pandas as pd
@@ -160,7 +160,7 @@ def export_run(
     CSV a text that a spreadsheet would run as a formula gets a `'` before it.
 
     Args:
-        run: uid, a unique beginning of one, a name, or `latest`.
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
         format: of the file.
         output: where to write it; a file that is there is replaced.
         db: where the database is; LOGS_UI_DB or this user's own by default.
@@ -172,7 +172,7 @@ def export_run(
 
     Raises:
         RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read.
+        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
         FilterError: the run has no such task or eval.
         LogsUIError: the file cannot be written, or the format is unknown.
     """

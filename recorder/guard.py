@@ -26,6 +26,10 @@ class Guard:
         self._seen: set[tuple[str, type[Exception]]] = set()
         self._lock = threading.Lock()
 
+    def renew_lock(self) -> None:
+        """For a child: at the fork another of the parent's threads may have held it, and that thread is not here."""
+        self._lock = threading.Lock()
+
     @contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
         """`doing` says what was tried: "recording failed while {doing}"."""
@@ -56,3 +60,5 @@ class Guard:
 
 guard = Guard()
 """The process's one guard."""
+
+os.register_at_fork(after_in_child=guard.renew_lock)

@@ -101,6 +101,7 @@ class Run(Table, table=True):
     uid: str = Field(unique=True)  # what users call its id: LOGS_UI_RUN, else time and a few random letters
     name: str  # the trainer's run_name where it was set, else the uid
     parent: str | None = None  # uid of the run whose checkpoint this one resumes
+    output_dir: str | None = None  # where the trainer writes its checkpoints, absolute
     state: str = Field(default=RunState.RUNNING, sa_column_kwargs={"server_default": RunState.RUNNING})
     created: int = Field(sa_type=BigInteger)  # µs since the epoch, UTC, as every time here
     heartbeat: int = Field(sa_type=BigInteger)  # last sign of life of any of its processes
@@ -162,7 +163,7 @@ class EvaluationRow(Table, table=True):
     step: int  # the step under which TRL logs the batch
     policy_step: int  # the trainer's global_step when it was generated
     epoch: float | None = None
-    group: str  # completions of one prompt in one call, over all ranks; unique in the database
+    group: str  # completions of one prompt in one batch, over all ranks; unique in the database
     generation: int  # 0 .. num_generations - 1 within the group
     process: int  # rank
     task: str | None = None  # None until the trainer showed the dataset's columns

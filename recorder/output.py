@@ -1,9 +1,10 @@
 """What a rollout function returned: checked, and copied so that later changes of it change nothing recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from logs_ui.recorder.clean import snapshot
 from logs_ui.recorder.payload import Tokens
 
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+_NUMBER = 40  # bytes that a number in a tuple keeps alive, with the reference to it
 _TOKEN_KEYS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 
 
@@ -27,6 +31,7 @@ class Output:
         prompt_ids, completion_ids: (N) token ids of each row.
         logprobs, env_mask: (N) as returned; None where the function returned none.
         others: JSON of all other keys.
+        lists: those of them that hold a list.
         size: about how many bytes it keeps alive.
     """
 
@@ -35,25 +40,29 @@ class Output:
     logprobs: list[Any] | None
     env_mask: list[Any] | None
     others: bytes
+    lists: frozenset[str]
     size: int
 
     def tokens(self, i: int) -> Tokens:
-        """Row `i`'s arrays. A log-prob list of the wrong length, or a mask, is left out rather than cut."""
+        """Row `i`'s arrays. Log-probs or a mask that do not fit the completion, or cannot be read, are left out.
+
+        Raises:
+            TypeError, ValueError, OverflowError: the ids are not token ids.
+        """
         completion = np.asarray(self.completion_ids[i], np.int32)
-        logprobs = None if self.logprobs is None else _logprobs(self.logprobs[i])
-        mask = None if self.env_mask is None else np.asarray(self.env_mask[i], np.uint8)
         return Tokens(
             np.asarray(self.prompt_ids[i], np.int32),
             completion,
-            logprobs if logprobs is not None and len(logprobs) == len(completion) else None,
-            mask if mask is not None and len(mask) == len(completion) else None,
+            _fitting(self.logprobs, i, len(completion), _half_precision),
+            _fitting(self.env_mask, i, len(completion), _ones),
         )
 
     def extras(self, i: int) -> dict[str, Any]:
-        """Row `i`'s other fields; as TRL has it, lists are per row and anything else is every row's."""
+        """Row `i`'s other fields; as TRL hands them on, a list holds one for each row, anything else is every row's."""
         return {
-            name: value[i] if isinstance(value, list) and i < len(value) else value
+            name: value[i] if name in self.lists else value
             for name, value in self._parsed.items()
+            if name not in self.lists or i < len(value)
         }
 
     @cached_property
@@ -74,21 +83,32 @@ def checked_output(output: Any, count: int) -> Output:
     if missing:
         raise OutputError(f"rollout_func returned no {' and no '.join(map(repr, missing))}")
     for key in _TOKEN_KEYS:
-        value = output.get(key)
-        if value is None and key in _TOKEN_KEYS[2:]:
-            continue
-        if value is None or not hasattr(value, "__len__"):
-            raise OutputError(f"rollout_func returned {key!r} as a {type(value).__name__}, where a list is needed")
-        if len(value) != count:
-            raise OutputError(f"rollout_func returned {len(value)} {key!r} for {count} prompts")
-    empty = [i for i, ids in enumerate(output["completion_ids"]) if not len(ids)]
-    if empty:
-        raise OutputError(f"rollout_func returned an empty completion for row {empty[0]}")
+        if output.get(key) is not None or key in _TOKEN_KEYS[:2]:
+            _check_rows(key, output[key], count)
+    for key in _TOKEN_KEYS[:2]:
+        _check_ids(key, output[key])
     copies = {key: _copied(output.get(key)) for key in _TOKEN_KEYS}
-    others = snapshot({key: value for key, value in output.items() if key not in _TOKEN_KEYS})
-    size = len(others) + 8 * sum(len(row) for rows in copies.values() if rows is not None for row in rows)
+    extras = {key: value for key, value in output.items() if key not in _TOKEN_KEYS}
+    others = snapshot(extras)
+    lists = frozenset(str(key) for key, value in extras.items() if isinstance(value, list))
+    size = len(others) + _NUMBER * sum(len(row) for rows in copies.values() if rows is not None for row in rows)
     prompt_ids, completion_ids = copies["prompt_ids"] or [], copies["completion_ids"] or []
-    return Output(prompt_ids, completion_ids, copies["logprobs"], copies["env_mask"], others, size)
+    return Output(prompt_ids, completion_ids, copies["logprobs"], copies["env_mask"], others, lists, size)
+
+
+def _check_rows(key: str, rows: Any, count: int) -> None:
+    if not hasattr(rows, "__len__"):
+        raise OutputError(f"rollout_func returned {key!r} as a {type(rows).__name__}, where a list is needed")
+    if len(rows) != count:
+        raise OutputError(f"rollout_func returned {len(rows)} {key!r} for {count} prompts")
+
+
+def _check_ids(key: str, rows: Any) -> None:
+    for i, ids in enumerate(rows):
+        if not hasattr(ids, "__len__"):
+            raise OutputError(f"rollout_func returned {key!r} of row {i} as a {type(ids).__name__}, not a list")
+        if key == "completion_ids" and not len(ids):
+            raise OutputError(f"rollout_func returned an empty completion for row {i}")
 
 
 def _copied(rows: Any) -> list[Any] | None:
@@ -104,7 +124,24 @@ def _copied_row(row: Any) -> Any:
     return np.array(row) if row is not None else ()
 
 
-def _logprobs(values: Any) -> NDArray[np.float16]:
+def _fitting(
+    rows: list[Any] | None, i: int, length: int, read: Callable[[Any], NDArray[ScalarT]]
+) -> NDArray[ScalarT] | None:
+    if rows is None:
+        return None
+    with suppress(TypeError, ValueError, OverflowError):
+        values = read(rows[i])
+        return values if values.shape == (length,) else None
+    return None
+
+
+def _ones(values: Any) -> NDArray[np.uint8]:
+    """(C,) 1 where the mask is not 0."""
+    mask: NDArray[np.bool_] = np.asarray(values) != 0
+    return mask.astype(np.uint8)
+
+
+def _half_precision(values: Any) -> NDArray[np.float16]:
     """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
     flat = [value[0] if isinstance(value, list | tuple) and value else value for value in values]
     with np.errstate(over="ignore"):

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+import zstandard
 from sqlalchemy import ColumnElement, Engine, Integer, case, cast, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.errors import DatabaseError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, nearest
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -42,6 +43,8 @@ DIED_AFTER_US = 60_000_000
 """A running run without a sign of life for this long is shown as died; the writer gives one every 5 s."""
 
 
+_CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
+_AT_ONCE = 10  # packed payloads in memory
 _MOST_TASKS = 50
 _LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
 
@@ -160,23 +163,32 @@ def all_runs(engine: Engine, *, now: int | None = None) -> list[RunSummary]:
     return [_summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
 
 
+def run_uids(engine: Engine) -> set[str]:
+    """Of all runs."""
+    with Session(engine) as session:
+        return set(session.scalars(select(col(Run.uid))))
+
+
 def find_run(engine: Engine, name: str) -> Run:
-    """By uid, a unique prefix of one, a name (the newest of that name), or `latest`. In that order.
+    """By uid, `latest`, a name (the newest of that name), or a unique prefix of a uid. In that order.
 
     Raises:
         RunNotFoundError: none, or several by prefix; names the nearest.
     """
     newest = (col(Run.created).desc(), col(Run.id).desc())
+    runs = select(Run).order_by(*newest)
+    latest = [runs] if name == "latest" else []
+    exact = [runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)]
     begins = func.substr(col(Run.uid), 1, len(name)) == name
     with Session(engine) as session:
-        by_prefix = session.scalars(select(Run).where(begins).order_by(*newest)).all() if name else []
-        by_name = session.scalars(select(Run).where(col(Run.name) == name).order_by(*newest).limit(1)).all()
-        latest = session.scalars(select(Run).order_by(*newest).limit(1)).all() if name == "latest" else []
+        for query in exact:
+            found = session.scalars(query.limit(1)).first()
+            if found is not None:
+                return found
+        by_prefix = session.scalars(runs.where(begins)).all() if name else []
+        if len(by_prefix) == 1:
+            return by_prefix[0]
         known = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
-    exact = [run for run in by_prefix if run.uid == name]
-    alone = by_prefix if len(by_prefix) == 1 else []
-    for run in (*exact, *alone, *by_name, *latest):
-        return run
     raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [(uid, named) for uid, named in known]))
 
 
@@ -296,7 +308,7 @@ def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
         RolloutNotFoundError: the run has no rollout of that id.
     """
     with Session(engine) as session:
-        found = _read(session, [col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id], limit=1)
+        found = _read(session, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not found:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
     return found[0]
@@ -364,12 +376,20 @@ def scalars(engine: Engine, run_id: int) -> list[Scalar]:
 
 
 def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
-    """All of them, oldest first, in short reads of `chunk` rows: a long one would pin the write-ahead log."""
-    selected = conditions(run_id, filter, Use.ROWS)
+    """All of them, oldest first, in reads that are short, as a long one would pin the write-ahead log, and small: of
+    at most `chunk` rows, and of fewer where they are large.
+
+    Raises:
+        DatabaseError: the payload of one is damaged.
+    """
+    of_id = col(EvaluationRow.id)
+    query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).order_by(of_id).limit(chunk)
     last: int | None = 0
     while last is not None:
         with Session(engine) as session:
-            found = _read(session, [*selected, col(EvaluationRow.id) > last], limit=chunk)
+            # The ids alone first: where no index has their order, SQLite sorts what it reads.
+            ids = session.scalars(query.where(of_id > last)).all()
+            found = _read(session, of_id.in_(ids))
         last = found[-1].row.id if found else None
         if found:
             yield found
@@ -400,27 +420,47 @@ def _count(session: Session, selected: list[ColumnElement[bool]]) -> Count:
     return Count(min(found, COUNT_CAP), found <= COUNT_CAP)
 
 
-def _read(session: Session, selected: list[ColumnElement[bool]], *, limit: int) -> list[Rollout]:
+def _read(session: Session, *selected: ColumnElement[bool]) -> list[Rollout]:
+    """By id; those after the first only as far as all come to _CHUNK_BYTES."""
     query = (
         select(EvaluationRow, RolloutPayload)
         .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
         .where(*selected)
         .order_by(col(EvaluationRow.id))
-        .limit(limit)
+        .execution_options(yield_per=_AT_ONCE)
     )
-    return [_rollout(row, payload) for row, payload in session.execute(query)]
+    found: list[Rollout] = []
+    size = 0
+    for row, payload in session.execute(query):
+        found.append(_rollout(row, payload))
+        size += _unpacked_size(payload)
+        if size > _CHUNK_BYTES:
+            break
+    return found
 
 
 def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:
-    content = unpack_content(payload.content if payload else None)
-    return Rollout(
-        row=row,
-        messages=content.get("messages") or [],
-        actions=content.get("actions") or [],
-        sampling=content.get("sampling") or {},
-        metadata=content.get("metadata") or {},
-        tokens=unpack_tokens(payload.tokens if payload else None),
-    )
+    try:
+        content = unpack_content(payload.content if payload else None)
+        return Rollout(
+            row=row,
+            messages=content.get("messages") or [],
+            actions=content.get("actions") or [],
+            sampling=content.get("sampling") or {},
+            metadata=content.get("metadata") or {},
+            tokens=unpack_tokens(payload.tokens if payload else None),
+        )
+    except Exception as error:  # zstd, JSON, numpy: each has its own for bytes that are not what they were
+        raise DatabaseError(
+            f"What was recorded of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a "
+            f"copy, or do without it: delete the row_id {row.id} from the table rollout_payload."
+        ) from error
+
+
+def _unpacked_size(payload: RolloutPayload | None) -> int:
+    """Bytes of its text and token arrays. A text that repeats itself is packed into a thousandth."""
+    blobs = (payload.content, payload.tokens) if payload else ()
+    return sum(zstandard.frame_content_size(blob) for blob in blobs if blob is not None)
 
 
 def _most_frequent(counts: dict[str, int], chosen: tuple[str, ...]) -> list[tuple[str, int]]:

@@ -4,7 +4,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
@@ -15,19 +15,9 @@ from logs_ui.recorder.recording import Recording, Task
 from logs_ui.recorder.rows import RolloutCall
 from logs_ui.recorder.writer import Writer, writer_for
 
-_WRAPPED = "__logs_ui_wrapped__"
-
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-class RolloutFunc(Protocol):
-    """TRL's contract (1.16): N prompts, each already repeated `num_generations` times, give N completions.
-
-    Returns a dict of lists of N: `prompt_ids`, `completion_ids`, `logprobs` (None allowed without vLLM), optionally
-    `env_mask`; anything else goes to the reward functions.
-    """
-
-    def __call__(self, prompts: Sequence[Any], trainer: Any, /) -> dict[str, Any]: ...
+_MARK = "_logs_ui_recorded"
 
 
 @overload
@@ -79,7 +69,7 @@ def record(
         return functools.partial(record, eval_name=eval_name, task=task, db=db)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
-    rollout_func = getattr(rollout_func, _WRAPPED, rollout_func)  # recorded once, however often it is wrapped
+    rollout_func = _without_recording(rollout_func)
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
     recorder = _Recorder(rollout_func, writer_for(database_path(db)), column(name) or "", task)
 
@@ -87,8 +77,14 @@ def record(
     def recorded(prompts: Sequence[Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
         return recorder.call(prompts, trainer, *args, **kwargs)
 
-    setattr(recorded, _WRAPPED, rollout_func)
+    setattr(recorded, _MARK, (recorded, rollout_func))
     return recorded
+
+
+def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
+    """What is recorded already is recorded once. A decorator that copied the mark of what it wraps is not ours."""
+    marked, original = getattr(rollout_func, _MARK, (None, None))
+    return original if original is not None and marked is rollout_func else rollout_func
 
 
 class _Recorder:
@@ -125,6 +121,8 @@ class _Recorder:
         return output
 
     def _recording(self, trainer: Any) -> Recording:
-        if trainer not in self._recordings:
-            self._recordings[trainer] = Recording(trainer, self._writer, self._eval_name, self._task)
-        return self._recordings[trainer]
+        recording = self._recordings.get(trainer)
+        if recording is None or recording.is_over(trainer):
+            recording = Recording(trainer, self._writer, self._eval_name, self._task)
+            self._recordings[trainer] = recording
+        return recording

@@ -2,6 +2,8 @@
 
 import atexit
 import hashlib
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from logs_ui.recorder.calls import CallLog
 from logs_ui.recorder.clean import column, plain, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
 from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
 from logs_ui.recorder.rows import ColumnsJob, FailedJob, OpenedJob, ReturnedJob, RolloutCall, prompt_task
-from logs_ui.recorder.run import RunName, begin_run, git, machine, now_us, versions
+from logs_ui.recorder.run import RunName, git, machine, name_run, now_us, versions
 from logs_ui.recorder.store import Change, RunChange, ScalarsChange, TokenizerChange
 from logs_ui.recorder.writer import Writer
 
@@ -26,6 +29,7 @@ Task = str | Callable[[dict[str, Any]], object]
 """A dataset column, or a function of the dataset row."""
 
 _TASK_COLUMNS = ("task", "task_id")
+_TASK_LENGTH = 120
 _PATIENCE = 10.0  # seconds that the end of a training waits for its last rows
 
 
@@ -41,18 +45,18 @@ class ChangesJob:
 
 
 class Recording:
-    """Rows of one trainer's rollout calls, and what the trainer says of them afterwards."""
+    """Rows of one trainer's rollout calls during one training, and what the trainer says of them afterwards."""
 
     def __init__(self, trainer: Any, writer: Writer, eval_name: str, task: Task | None) -> None:
         self._writer = writer
         self._eval_name = eval_name
         self._task = task
-        self._calls: Counter[str] = Counter()
+        self._last_call: RolloutCall | None = None
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
         self._training = self._ended = False
         # First of all, and on every rank: a rank that failed before it would leave the others waiting.
-        self._run: RunName = trl.shared_from_first(trainer, self._begin(trainer))
+        self._run: RunName = trl.shared_from_first(trainer, name_run(writer.path))
         self._model: str | None = None
         self._tokenizer: Tokenizer | None = None
         with guard("describing the run"):
@@ -66,20 +70,25 @@ class Recording:
         """The run's uid."""
         return self._run.uid
 
+    def is_over(self, trainer: Any) -> bool:
+        """Whether the trainer trains anew after this training ended: that is another run. An evaluation is not."""
+        return self._ended and trl.position(trainer, 0).mode == Mode.TRAIN
+
     def open(self, prompts: Sequence[Any], trainer: Any) -> RolloutCall:
         """Rows for the prompts that a rollout function is called with."""
         where = trl.position(trainer, len(prompts))
-        rows = trl.dataset_rows(trainer, len(prompts))
-        number = self._calls[where.mode]
-        self._calls[where.mode] += 1
+        batch = trl.current_batch(trainer, len(prompts))
+        number, attempt = self._number(batch)
         call = RolloutCall(
             run=self.run,
+            launch=self._run.launch,
             eval_name=self._eval_name,
             mode=where.mode,
             step=where.step,
             policy_step=where.policy_step,
             epoch=where.epoch,
-            call=number,
+            batch=number,
+            attempt=attempt,
             process=where.process,
             first=where.first,
             generations=where.generations,
@@ -88,14 +97,13 @@ class Recording:
             tasks=[None] * len(prompts),
             columns=None,
             tokenizer=self._tokenizer,
+            calls=CallLog(model=trainer.model),
         )
-        if rows is not None:
-            with guard("naming the tasks"):
-                call.tasks = [self._task_of(row, prompt) for row, prompt in zip(rows, call.prompts, strict=True)]
-            call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in rows]
-        self._awaiting = self._running = call
-        if where.mode == Mode.TRAIN:
-            self._training_goes_on()
+        if batch is not None:
+            call.tasks = self._tasks(batch.rows, call)
+            call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
+        self._last_call = self._awaiting = self._running = call
+        self._training = self._training or where.mode == Mode.TRAIN
         self._writer.put(OpenedJob(call))
         return call
 
@@ -113,8 +121,6 @@ class Recording:
         """The rollout function raised: the training ends unless somebody catches it, so nothing is left in memory."""
         call.calls.close()
         self._settle(call, FailedJob.of(call, error))
-        self._training = False
-        self._end(RunState.FAILED)
         self._writer.flush(_PATIENCE)
 
     def rewards(self, values: NDArray[np.float64], names: list[str], weights: list[float], inputs: list[Any]) -> None:
@@ -124,16 +130,13 @@ class Recording:
             return
         # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
         totals = np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values * weights, axis=1))
-        named_weights = dict(zip(names, weights, strict=True))
+        names = _distinct(names)
         scored = now_us()
-        tasks = call.tasks
-        if None in tasks:
-            with guard("naming the tasks"):
-                tasks = [self._task_of(row, prompt) for row, prompt in zip(inputs, call.prompts, strict=True)]
+        tasks = call.tasks if None not in call.tasks else self._tasks(inputs, call)
         columns = [
             {
                 "rewards": {name: _number(value) for name, value in zip(names, row, strict=True)},
-                "reward_weights": named_weights,
+                "reward_weights": dict(zip(names, weights, strict=True)),
                 "reward": _number(total),
                 "task": task,
                 "scored": scored,
@@ -159,53 +162,63 @@ class Recording:
 
     def train_ended(self) -> None:
         """See `trl.Listener`."""
-        self._training = False
         self._end(RunState.FINISHED)
+        self._writer.flush(_PATIENCE)
+
+    def train_raised(self) -> None:
+        """See `trl.Listener`."""
+        self._end(RunState.FAILED)
         self._writer.flush(_PATIENCE)
 
     def process_ends(self) -> None:
         """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
         if self._running is not None:
             self._running.calls.close()
-            self._settle(
-                self._running,
-                FailedJob(
-                    self._running, "The process ended in the middle of the rollout", None, Status.ABORTED, now_us()
-                ),
-            )
-        if self._training or not self._ended:
+            error = "The process ended in the middle of the rollout"
+            self._settle(self._running, FailedJob(self._running, error, None, Status.ABORTED, now_us()))
+        if not self._ended:
             self._end(RunState.FAILED if self._training else RunState.FINISHED)
 
-    def _begin(self, trainer: Any) -> RunName | None:
-        with guard("naming the run"):
-            if trainer.accelerator.process_index != 0:
-                return None
-            resumed = trainer.args.output_dir if trainer.state.global_step > 0 else None
-            return begin_run(self._writer.engine, resumed_output=resumed)
-        return RunName("unnamed")
-
     def _describe(self, trainer: Any) -> None:
-        """The run's row, once; what takes time is found out in the writer's thread."""
+        """The run's row, once, by the first process."""
         columns = {**trl.run_columns(trainer), **machine(), "versions": versions()}
-        config = plain(trainer.args.to_dict())
-        folder = Path.cwd()
         self._model = columns["model"]
         source = trl.tokenizer_json(trainer)
-        digest = None
         if source is not None:
-            digest = hashlib.sha256(source.encode()).hexdigest()
+            columns["tokenizer"] = hashlib.sha256(source.encode()).hexdigest()
             self._tokenizer = Tokenizer.from_str(source)
+        if trainer.accelerator.process_index != 0:
+            return
+        now = now_us()
+        columns |= {"config": plain(trainer.args.to_dict()), "created": now, "heartbeat": now}
+        columns["name"] = column(str(columns.get("name", self.run)))
+        resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
+        self._put(RunChange(self.run, columns, resumes=resumes))
+        if source is not None:
+            self._put(TokenizerChange(columns["tokenizer"], source), len(source))
+        # git may take seconds on a large tree: neither the training nor the rows wait for it.
+        threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
 
-        def changes() -> Iterable[Change]:
-            now = now_us()
-            if source is not None and digest is not None:
-                yield TokenizerChange(digest, source)
-            known = {**columns, **git(folder), "tokenizer": digest, "config": config, "parent": self._run.parent}
-            name = column(str(columns.get("name") or self.run))
-            yield RunChange(self.run, {"name": name, "created": now, "heartbeat": now} | known | {"name": name})
+    def _describe_code(self, folder: Path) -> None:
+        with guard("asking git for the commit"):
+            self._put(RunChange(self.run, git(folder)))
 
-        if trainer.accelerator.process_index == 0:
-            self._writer.put(ChangesJob(changes, len(source or "")))
+    def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
+        """The batch's number and the attempt at it; our own count where the trainer shows no batches."""
+        last = self._last_call
+        if last is None:
+            return (batch.number if batch else 0), 0
+        if batch is None:
+            return last.batch + 1, 0
+        return batch.number, last.attempt + 1 if batch.number == last.batch else 0
+
+    def _tasks(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[str | None]:
+        return [self._task_or_prompt(row, prompt) for row, prompt in zip(rows, call.prompts, strict=True)]
+
+    def _task_or_prompt(self, row: dict[str, Any], prompt: bytes) -> str:
+        with guard("naming a task"):
+            return _shortened(self._task_of(row, prompt))
+        return prompt_task(prompt)
 
     def _task_of(self, row: dict[str, Any], prompt: bytes) -> str:
         """Of one dataset row.
@@ -214,11 +227,11 @@ class Recording:
             KeyError: the column that the user named is not there.
         """
         if callable(self._task):
-            return column(str(self._task(row))) or ""
+            return str(self._task(row))
         names = _TASK_COLUMNS if self._task is None else (self._task,)
         for name in names:
             if row.get(name) is not None:
-                return column(str(row[name])) or ""
+                return str(row[name])
         if self._task is not None and self._task not in row:
             raise KeyError(f"record(task={self._task!r}) names no column of the dataset; it has {sorted(row)}")
         return prompt_task(prompt)
@@ -228,20 +241,30 @@ class Recording:
         self._running = None
         self._writer.put(job)
 
-    def _training_goes_on(self) -> None:
-        """Also after it ended: `train()` may be called again, or an exception caught."""
-        self._training = True
-        if self._ended:
-            self._ended = False
-            self._put(RunChange(self.run, {"state": RunState.RUNNING, "finished": None}))
-
     def _end(self, state: RunState) -> None:
         self._ended = True
         now = now_us()
         self._put(RunChange(self.run, {"state": state, "finished": now, "heartbeat": now}))
 
-    def _put(self, change: Change) -> None:
-        self._writer.put(ChangesJob(lambda: [change]))
+    def _put(self, change: Change, size: int = 1_000) -> None:
+        self._writer.put(ChangesJob(lambda: [change], size))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Functions of one name are numbered from the second on."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return distinct
+
+
+def _shortened(task: str) -> str:
+    """A task's name is in every row and two indexes: one that is a whole problem keeps its beginning and a hash."""
+    if len(task) > _TASK_LENGTH:
+        task = f"{task[:_TASK_LENGTH]}... {hashlib.sha256(task.encode(errors='replace')).hexdigest()[:8]}"
+    return column(task) or ""
 
 
 def _number(value: float) -> float | None:
@@ -259,4 +282,5 @@ def _process_ends() -> None:
             recording.process_ends()
 
 
+os.register_at_fork(after_in_child=_recordings.clear)  # they are the parent's
 atexit.register(_process_ends)  # runs before the writer's own, which was registered earlier

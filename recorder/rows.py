@@ -3,14 +3,15 @@ writer's thread encodes it.
 """
 
 import hashlib
-import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from logs_ui.recorder import chat
@@ -24,6 +25,7 @@ from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
 from logs_ui.recorder.run import now_us
 from logs_ui.recorder.store import Change, RowChange, RunChange
 
+_NO_IDS: Ids = np.empty(0, np.int32)
 _PREVIEW = 120
 _ERROR = 300
 
@@ -34,7 +36,9 @@ class RolloutCall:
 
     Attributes:
         run: uid.
-        step, policy_step, call: see `EvaluationRow`; `call` counts the calls of this mode.
+        launch: see `RunName`.
+        batch: counts the trainer's batches, alike on all ranks.
+        attempt: counts the calls for this batch: more than one where a function that raised is called again.
         first: global index of this process's first row.
         prompts: (N) JSON of each prompt.
         tasks: (N) None where they are not known yet.
@@ -43,12 +47,14 @@ class RolloutCall:
     """
 
     run: str
+    launch: str
     eval_name: str
     mode: str
     step: int
     policy_step: int
     epoch: float | None
-    call: int
+    batch: int
+    attempt: int
     process: int
     first: int
     generations: int
@@ -59,7 +65,6 @@ class RolloutCall:
     tokenizer: Tokenizer | None
     calls: CallLog = field(default_factory=CallLog)
     created: int = field(default_factory=now_us)
-    began: float = field(default_factory=time.perf_counter)
     settled: bool = False
 
     def change(
@@ -73,13 +78,24 @@ class RolloutCall:
             "step": self.step,
             "policy_step": self.policy_step,
             "epoch": self.epoch,
-            "group": f"{self.run}/{self.mode}/{self.call}/{index // self.generations}",
+            "group": f"{self.run}/{self.mode}/{self.batch}/{index // self.generations}",
             "generation": index % self.generations,
             "process": self.process,
             "model": self.model,
             "created": self.created,
         }
-        return RowChange(self.run, f"{self.mode}/{self.call}/{index}", identity, columns, content, tokens)
+        uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
+        return RowChange(self.run, uid, identity, columns, content, tokens)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it keeps alive."""
+        return sum(map(len, self.prompts)) + sum(map(len, self.columns or ())) + self.calls.size
+
+    def release(self) -> None:
+        """Lets go of what no later job needs, once the rows' ends are encoded."""
+        self.calls.release()
+        self.columns = None
 
     def prompt(self, i: int) -> list[dict[str, Any]]:
         return chat.prompt_messages(orjson.loads(self.prompts[i]))
@@ -98,7 +114,7 @@ class OpenedJob:
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.call.prompts))
+        return self.call.size
 
     def changes(self) -> Iterable[Change]:
         if self.call.settled:
@@ -120,20 +136,28 @@ class ReturnedJob:
 
     @property
     def size(self) -> int:
-        return self.output.size
+        return self.output.size + self.call.size
 
     def changes(self) -> Iterable[Change]:
         calls = self.call.calls
-        prompts = [np.asarray(ids, np.int32) for ids in self.output.prompt_ids]
-        completions = [np.asarray(ids, np.int32) for ids in self.output.completion_ids]
-        found = Attribution([RowCalls() for _ in prompts], 0)
+        tokens = [self._tokens(i) for i in range(len(self.call.prompts))]
+        found = Attribution([RowCalls() for _ in tokens], 0)
         with guard("giving calls to rows"):
+            prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
+            completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
             found = attribute(prompts, completions, calls.generations, calls.environment_calls)
         yield from _lost_calls(self.call, found)
         for i, row in enumerate(found.rows):
-            tokens = self.output.tokens(i)
-            extras = self.output.extras(i)
-            yield _ended_whatever_it_holds(self.call, i, row, tokens, extras, {"returned": self.returned})
+            yield _ended_whatever_it_holds(
+                self.call, i, row, tokens[i], self.output.extras, {"returned": self.returned}
+            )
+        self.call.release()
+
+    def _tokens(self, i: int) -> Tokens | None:
+        """None for a row whose ids are none: TRL will raise."""
+        with suppress(TypeError, ValueError, OverflowError):
+            return self.output.tokens(i)
+        return None
 
 
 @dataclass(frozen=True)
@@ -148,7 +172,7 @@ class FailedJob:
 
     @property
     def size(self) -> int:
-        return len(self.trace or "")
+        return len(self.trace or "") + self.call.size
 
     @classmethod
     def of(cls, call: RolloutCall, error: BaseException) -> "FailedJob":
@@ -167,8 +191,11 @@ class FailedJob:
             if any(call.error for call in row.environment_calls):
                 ended["stop_reason"] = StopReason.ENVIRONMENT_ERROR
             ended["task"] = self.call.tasks[i] or prompt_task(self.call.prompts[i])
-            metadata = {"traceback": self.trace} if self.trace else {}
-            yield _ended_whatever_it_holds(self.call, i, row, _unfinished_tokens(row), metadata, ended)
+            yield _ended_whatever_it_holds(self.call, i, row, _unfinished_tokens(row), self._metadata, ended)
+        self.call.release()
+
+    def _metadata(self, _: int) -> dict[str, Any]:
+        return {"traceback": self.trace} if self.trace else {}
 
 
 @dataclass(frozen=True)
@@ -193,45 +220,53 @@ def _lost_calls(call: RolloutCall, found: Attribution) -> Iterable[Change]:
 
 
 def _ended_whatever_it_holds(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], ended: dict[str, Any]
+    call: RolloutCall,
+    i: int,
+    row: RowCalls,
+    tokens: Tokens | None,
+    metadata_of: Callable[[int], dict[str, Any]],
+    ended: dict[str, Any],
 ) -> RowChange:
     """As `_ended`; a row that cannot be encoded costs its text, and no other row."""
     with guard("encoding a rollout"):
-        return _ended(call, i, row, tokens, metadata, ended)
-    bare = {"status": Status.OK, "error": "logs-ui could not encode what this rollout held"}
-    return call.change(i, {"task": call.tasks[i], **bare, **ended})
+        return _ended(call, i, row, tokens, metadata_of(i), ended)
+    bare = {
+        "status": Status.OK,
+        "stop_reason": StopReason.NOT_RECORDED,
+        "error": "logs-ui could not encode this rollout",
+    }
+    return call.change(i, bare | ended)
 
 
 def _ended(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], ended: dict[str, Any]
 ) -> RowChange:
     """The change that a row's end is, from its calls and tokens; what `ended` names stands above what they show."""
-    messages = call.prompt(i) + _messages(call, row, tokens)
-    actions = _actions(call, row)
-    broken = next((call.error for call in reversed(row.environment_calls[-1:]) if call.error), None)
+    prompt, answers = call.prompt(i), _messages(call, row, tokens)
+    last_call = row.environment_calls[-1] if row.environment_calls else None
+    broken = last_call.error if last_call else None
     columns: dict[str, Any] = {
         "status": Status.ERROR if broken else Status.OK,
         "stop_reason": _stop_reason(row),
         "error": broken,
-        "task": call.tasks[i],
-        "message_count": len(messages),
+        "message_count": len(prompt) + len(answers),
         "turns": len(row.turns) or None,
-        "preview": _preview(messages),
+        "preview": _preview(answers),
         **_counts(tokens),
         **_environment_rewards(row),
         "rollout_reward": _rollout_reward(metadata),
         "seconds": _seconds(row),
+        **({"task": call.tasks[i]} if call.tasks[i] else {}),
         **ended,
     }
-    columns["error"] = None if columns["error"] is None else (column(columns["error"].strip()) or "")[:_ERROR]
-    columns = {name: value for name, value in columns.items() if not (name == "task" and value is None)}
+    columns["error"] = columns["error"] and (column(columns["error"].strip()) or "")[:_ERROR]
     if call.columns is not None:
         metadata = {**metadata, "dataset": orjson.loads(call.columns[i])}
     if row.evidence is not None:
         metadata = {**metadata, "attribution": row.evidence}
     content = {
-        "messages": messages,
-        "actions": actions,
+        "messages": prompt + answers,
+        "actions": _actions(call, row),
         "sampling": row.turns[-1].generation.sampling if row.turns else {},
         "metadata": metadata,
     }
@@ -245,10 +280,7 @@ def _messages(call: RolloutCall, row: RowCalls, tokens: Tokens | None) -> list[d
         return []
     mask = tokens.mask
     if mask is None and row.turns and all(turn.start is not None for turn in row.turns):
-        mask = np.zeros(len(tokens.completion_ids), np.uint8)
-        for turn in row.turns:
-            start = turn.start or 0
-            mask[start : start + len(turn.sequence.sampled)] = 1
+        mask = _mask(row, len(tokens.completion_ids))
     return chat.completion_messages(call.tokenizer, tokens.completion_ids, mask)
 
 
@@ -353,14 +385,13 @@ def _seconds(row: RowCalls) -> float | None:
     return max(began + seconds for began, seconds in spans) - min(began for began, _ in spans)
 
 
-def _preview(messages: list[dict[str, Any]]) -> str | None:
-    """The model's last words; its tool call where it said nothing else."""
-    for message in reversed(messages):
-        if message.get("role") == "assistant":
-            words = message.get("content") or " ".join(
-                f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())
-            )
-            words = words or message.get("reasoning_content") or ""
+def _preview(answers: list[dict[str, Any]]) -> str | None:
+    """The model's last words; its tool calls where it said nothing else."""
+    for message in reversed(answers):
+        if message["role"] == "assistant":
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            called = " ".join(f"{function['name']}({function['arguments']})" for function in calls)
+            words = message["content"] or called or message.get("reasoning_content", "")
             return column(" ".join(words.split())[:_PREVIEW])
     return None
 
@@ -371,8 +402,13 @@ def _unfinished_tokens(row: RowCalls) -> Tokens | None:
         return None
     first, last = row.turns[0].sequence, row.turns[-1].sequence
     completion: Ids = np.concatenate([last.context[len(first.context) :], last.sampled])
-    mask = np.zeros(len(completion), np.uint8)
+    return Tokens(first.context, completion, None, _mask(row, len(completion)))
+
+
+def _mask(row: RowCalls, length: int) -> NDArray[np.uint8]:
+    """(C,) 1 where a turn of the row stands in its completion."""
+    mask = np.zeros(length, np.uint8)
     for turn in row.turns:
         start = turn.start or 0
         mask[start : start + len(turn.sequence.sampled)] = 1
-    return Tokens(first.context, completion, None, mask)
+    return mask

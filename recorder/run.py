@@ -1,23 +1,20 @@
 """A run: its name, and what is kept of the trainer, the machine and the code."""
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, select
-from sqlalchemy.dialects.sqlite import insert
-from sqlmodel import col
-
+from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.models import Run
+from logs_ui.recorder.queries import run_uids
 
 RUN_VARIABLE = "LOGS_UI_RUN"
 """Names the run; a name that is taken gets a number."""
@@ -44,42 +41,53 @@ def now_us() -> int:
 
 def new_uid() -> str:
     """Sorts by time, and does not meet another: `20261120-234059-k3f9`."""
-    letters = "abcdefghijkmnpqrstuvwxyz23456789"
-    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + "".join(secrets.choice(letters) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters()
+
+
+def _letters() -> str:
+    return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(4))
 
 
 @dataclass(frozen=True)
 class RunName:
-    """What a run is called, and the uid of the run that it resumes (None where it resumes none)."""
+    """What a run is called.
+
+    Attributes:
+        uid: what users call its id.
+        launch: a few random letters, so that rows of two launches never meet, even under one uid.
+    """
 
     uid: str
-    parent: str | None = None
+    launch: str
 
 
-def begin_run(open_engine: Callable[[], Engine], *, resumed_output: str | None) -> RunName:
-    """Makes the run's row, under LOGS_UI_RUN (with a number where it is taken) or a new uid. Where the database cannot
-    be written now, only the name; the writer makes the row when it can.
+def name_run(path: Path) -> RunName:
+    """LOGS_UI_RUN, with a number where the database has a run of that name; else a new uid. Writes nothing and waits
+    for no lock: the writer makes the run's row.
 
     Args:
-        open_engine: opens the database for writing.
-        resumed_output: the trainer's output folder where training goes on from a checkpoint; the newest run that
-            wrote there is the parent. None where it begins anew.
+        path: of the database, which need not exist.
     """
+    launch = _letters()
     wanted = os.environ.get(RUN_VARIABLE) or None
-    with guard("beginning the run"), open_engine().begin() as connection:
-        uid = wanted or new_uid()
-        number = 1
-        while connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None:
-            number += 1
-            uid = f"{wanted}.{number}" if wanted else new_uid()
-        parent = None
-        if resumed_output is not None:
-            earlier = select(col(Run.uid)).where(col(Run.config)["output_dir"].as_string() == resumed_output)
-            parent = connection.scalar(earlier.order_by(col(Run.id).desc()).limit(1))
-        now = now_us()
-        connection.execute(insert(Run).values(uid=uid, name=uid, parent=parent, created=now, heartbeat=now))
-        return RunName(uid, parent)
-    return RunName(wanted or new_uid())
+    if wanted is None:
+        return RunName(new_uid(), launch)
+    with guard("naming the run"):
+        taken = _taken(path)
+        names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
+        return RunName(next(name for name in names if name not in taken), launch)
+    return RunName(f"{wanted}.{launch}", launch)  # whether it is free is not known
+
+
+def _taken(path: Path) -> set[str]:
+    """Uids of the runs that are there. Reading waits for no writer."""
+    if not path.exists():
+        return set()
+    engine = reading_engine(path)
+    try:
+        return run_uids(engine)
+    finally:
+        engine.dispose()
 
 
 def machine() -> dict[str, Any]:

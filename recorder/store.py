@@ -5,10 +5,10 @@ transaction.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, Engine, bindparam, case, func, select, tuple_, update
+from sqlalchemy import Connection, Engine, case, func, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import SQLModel, col
 
@@ -33,11 +33,13 @@ class RunChange:
 
     Attributes:
         unattributed_calls: added to those that the run has.
+        resumes: output folder of a training that goes on; the newest other run that wrote there becomes the parent.
     """
 
     uid: str
     columns: Mapping[str, Any]
     unattributed_calls: int = 0
+    resumes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,6 @@ class TokenizerChange:
 
 
 Change = RunChange | RowChange | ScalarsChange | TokenizerChange
-
-
-class Step(NamedTuple):
-    """A row of StepStatistics."""
-
-    run_id: int
-    mode: str
-    eval_name: str
-    step: int
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,8 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     """A change that names `created` describes the run, the others change what is there."""
     for change in changes:
         if "created" in change.columns:
-            _upsert(connection, Run, [{"uid": change.uid, **change.columns}], ["uid"])
+            parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
+            _upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ["uid"])
         else:
             lost = col(Run.unattributed_calls) + change.unattributed_calls
             connection.execute(
@@ -168,12 +162,11 @@ def run_ids(connection: Connection, uids: Iterable[str], now: int) -> dict[str, 
     return ids
 
 
-def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> set[Step]:
-    """Upserts rows and payloads; returns the steps whose statistics changed."""
+def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> None:
+    """Upserts rows and payloads, and the statistics of their steps, so that none is ever seen without the other."""
     by_run: dict[str, list[RowChange]] = defaultdict(list)
     for change in changes:
         by_run[change.run].append(change)
-    dirty = set()
     for uid, rows in by_run.items():
         run_id = runs[uid]
         changed = connection.scalar(
@@ -184,8 +177,7 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
         )
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
-        dirty |= {Step(run_id, row.identity["mode"], row.identity["eval_name"], row.identity["step"]) for row in rows}
-    return dirty
+        _upsert_statistics(connection, rows, run_id)
 
 
 def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange]) -> None:
@@ -203,41 +195,10 @@ def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs
     _upsert(connection, Scalar, rows, ["run_id", "step", "name"])
 
 
-def write_statistics(connection: Connection, steps: Iterable[Step]) -> None:
-    """Recomputed from the rows, so that they are exact whatever came in which order."""
-    row = EvaluationRow
-    by_series: dict[tuple[int, str, str], list[int]] = defaultdict(list)
-    for step in steps:
-        by_series[step[:3]].append(step.step)
-    for (run_id, mode, eval_name), numbers in by_series.items():
-        counted = (
-            select(
-                func.count().label("rollouts"),
-                func.count(col(row.reward)).label("scored"),
-                func.coalesce(func.sum(col(row.reward)), 0.0).label("reward_sum"),
-                func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
-                func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
-            )
-            .where(
-                col(row.run_id) == run_id,
-                col(row.mode) == mode,
-                col(row.eval_name) == eval_name,
-                col(row.step) == bindparam("number"),
-            )
-            .having(func.count() > 0)
-        )
-        for number in numbers:
-            sums = connection.execute(counted, {"number": number}).mappings().one_or_none()
-            if sums is not None:
-                key = {"run_id": run_id, "mode": mode, "eval_name": eval_name, "step": number}
-                _upsert(connection, StepStatistics, [{**key, **sums}], list(key))
-
-
-def write_heartbeat(connection: Connection, run_ids: Iterable[int], now: int) -> None:
-    """Says that this process is alive, for the runs that have not ended."""
-    connection.execute(
-        update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING).values(heartbeat=now)
-    )
+def write_heartbeat(connection: Connection, run_ids: Iterable[int], now: int) -> bool:
+    """Says that this process is alive, for the runs that have not ended; returns whether there is one."""
+    running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
+    return connection.execute(running.values(heartbeat=now)).rowcount > 0
 
 
 def count_failures(connection: Connection, run_id: int, *, errors: int, dropped: int, last: str | None) -> None:
@@ -259,6 +220,11 @@ def checkpoint(engine: Engine) -> None:
         connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
     finally:
         connection.close()
+
+
+def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | None:
+    others = select(col(Run.uid)).where(col(Run.output_dir) == output_dir, col(Run.uid) != but)
+    return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int | None) -> None:
@@ -287,6 +253,29 @@ def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: i
             if getattr(change, blob) is not None
         ]
         _upsert(connection, RolloutPayload, rows, ["row_id"])
+
+
+def _upsert_statistics(connection: Connection, changes: list[RowChange], run_id: int) -> None:
+    """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
+    row = EvaluationRow
+    by_series: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for change in changes:
+        by_series[change.identity["mode"], change.identity["eval_name"]].add(change.identity["step"])
+    key = ("run_id", "mode", "eval_name", "step")
+    columns = [getattr(row, name) for name in key]
+    sums = {
+        "rollouts": func.count(),
+        "scored": func.count(col(row.reward)),
+        "reward_sum": func.coalesce(func.sum(col(row.reward)), 0.0),
+        "errors": func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)),
+        "truncated": func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)),
+    }
+    for (mode, eval_name), steps in by_series.items():
+        of_series = (col(row.run_id) == run_id, col(row.mode) == mode, col(row.eval_name) == eval_name)
+        counted = select(*columns, *sums.values()).where(*of_series, col(row.step).in_(steps)).group_by(*columns)
+        statement = insert(StepStatistics).from_select([*key, *sums], counted)
+        replaced = {name: statement.excluded[name] for name in sums}
+        connection.execute(statement.on_conflict_do_update(index_elements=key, set_=replaced))
 
 
 def _upsert(connection: Connection, table: type[SQLModel], rows: list[dict[str, Any]], key: list[str]) -> None:

@@ -2,19 +2,19 @@
 
 import atexit
 import fcntl
-import functools
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder import store
 from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble, writing_engine
@@ -25,10 +25,9 @@ from logs_ui.recorder.store import Batch, Change
 logger = logging.getLogger("logs_ui")
 
 _INTERVAL = 0.2  # seconds between two transactions
-_BATCH = 256  # rows in one transaction
+_BATCH = 256  # changes in one transaction; more where a single job has more
 _QUEUE_BYTES = 256 << 20  # beyond it new jobs are dropped, and counted
 _HEARTBEAT = 5.0  # seconds
-_STATISTICS = 1.0  # seconds between two recomputations of the steps that changed
 _CHECKPOINT_BYTES = 4 << 20
 _EXIT_DEADLINE = 10.0  # seconds that the process waits for the last rows
 _PATIENCE = 5.0  # longest pause, in seconds, between two tries at a locked or full disk
@@ -66,15 +65,14 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._engine: Engine | None = None
-        self._opening = threading.Lock()
-        self._runs: dict[str, int] = {}  # uid → id of the runs that this process keeps alive
-        self._reported = self._telling = _Failures()
+        self._told = _Failures()  # to the run
         self._dropped = 0
         self._reset()
 
     def _reset(self) -> None:
         """A state without thread: at the start, and in a child after a fork."""
-        self._jobs: deque[Job] = deque()
+        self._opening = threading.Lock()
+        self._jobs: deque[tuple[Job, int]] = deque()  # each with the bytes that it was counted with
         self._bytes = 0
         self._accepted = 0
         self._committed = 0
@@ -82,24 +80,26 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._hurry = False
         self._trouble: str | None = None
-        self._dirty: set[store.Step] = set()
-        self._last_heartbeat = self._last_statistics = time.monotonic()
+        self._runs: dict[str, int] = {}  # uid → id of the runs that this process keeps alive, as committed
+        self._running = False  # whether one of them may be
+        self._last_heartbeat = time.monotonic()
 
     def put(self, job: Job) -> None:
         """Hands a job over. Never blocks; never raises."""
+        size = job.size
         with self._condition:
-            if self._bytes + job.size > _QUEUE_BYTES:
+            if self._bytes + size > _QUEUE_BYTES:
                 self._dropped += 1
                 return
-            self._jobs.append(job)
-            self._bytes += job.size
+            self._jobs.append((job, size))
+            self._bytes += size
             self._accepted += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
                 self._thread.start()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until all that was handed over is committed, and the steps' statistics with it.
+        """Waits until all that was handed over is committed.
 
         Args:
             timeout: seconds; None waits for as long as it takes.
@@ -111,7 +111,7 @@ class Writer:
             wanted = self._accepted
             self._hurry = True
             self._condition.notify_all()
-            return self._condition.wait_for(lambda: self._committed >= wanted and not self._dirty, timeout)
+            return self._condition.wait_for(lambda: self._committed >= wanted, timeout)
 
     def engine(self) -> Engine:
         """Opens the database, and makes it where it is missing.
@@ -128,103 +128,126 @@ class Writer:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._hurry, _INTERVAL)
-                jobs = [self._jobs.popleft() for _ in range(min(_BATCH, len(self._jobs)))]
-                hurry, self._hurry = self._hurry, self._hurry and bool(self._jobs)
-            now = time.monotonic()
-            statistics = hurry or now - self._last_statistics > _STATISTICS
-            if jobs or (self._dirty and statistics) or now - self._last_heartbeat > _HEARTBEAT:
-                self._write_until_done(Batch.merged(_encoded(jobs)), statistics=statistics)
-            with self._condition:
-                self._bytes -= sum(job.size for job in jobs)
-                self._committed += len(jobs)
-                self._condition.notify_all()
+                self._hurry = False
+                waiting = len(self._jobs)
+            while waiting > 0:
+                waiting -= self._write_some()
+            if self._is_heartbeat_due():
+                self._write_all(Batch())
 
-    def _write_until_done(self, batch: Batch, *, statistics: bool) -> None:
-        """Tries for as long as the trouble is the disk's; a row that the database refuses is tried without its text."""
+    def _write_some(self) -> int:
+        """As many of the oldest jobs as one transaction takes, encoded one by one; returns how many they were."""
+        changes: list[Change] = []
+        jobs = size = 0
+        while self._jobs and len(changes) < _BATCH:
+            job, job_size = self._jobs.popleft()
+            jobs += 1
+            size += job_size
+            with guard("encoding what was recorded"):
+                changes += list(job.changes())  # all of them or none
+        self._write_all(Batch.merged(changes))
+        self._checkpoint()
+        with self._condition:
+            self._bytes -= size
+            self._committed += jobs
+            self._condition.notify_all()
+        return jobs
+
+    def _write_all(self, batch: Batch) -> None:
+        """Together; where the database refuses that, one by one, and what it refuses then without its text."""
+        try:
+            self._write_when_possible(batch)
+        except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
+            guard.caught("writing a batch", error)
+            for single in batch.split():
+                self._write_single(single)
+
+    def _write_single(self, single: Batch) -> None:
+        for attempt in (single, single.without_payload()):
+            try:
+                self._write_when_possible(attempt)
+            except Exception as error:  # noqa: BLE001
+                guard.caught("writing one row", error)
+            else:
+                return
+        self._dropped += 1
+
+    def _write_when_possible(self, batch: Batch) -> None:
+        """Tries for as long as the trouble is the disk's; any other is raised."""
         pause = _INTERVAL
         while True:
             try:
-                self._transact(lambda connection: self._write(connection, batch, statistics=statistics))
+                self._transact(batch)
             except DatabaseError as error:
                 self._say_once(error)
                 time.sleep(pause)
                 pause = min(pause * 2, _PATIENCE)
-            except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
-                guard.caught("writing a batch", error)
-                self._write_one_by_one(batch)
-                return
             else:
                 self._say_all_is_well()
                 return
 
-    def _write_one_by_one(self, batch: Batch) -> None:
-        for single in batch.split():
-            for attempt in (single, single.without_payload()):
-                try:
-                    self._transact(functools.partial(self._write, batch=attempt, statistics=False))
-                    break
-                except Exception as error:  # noqa: BLE001
-                    guard.caught("writing one row", error)
-            else:
-                self._dropped += 1
-
-    def _transact(self, work: Callable[[Connection], None]) -> None:
-        """One transaction.
+    def _transact(self, batch: Batch) -> None:
+        """One transaction. What it found out is kept only once it is committed.
 
         Raises:
             DatabaseError: the disk's trouble: try again.
         """
         try:
             with self.engine().begin() as connection:
-                work(connection)
+                runs = self._write(connection, batch)
+                told = self._tell_failures(connection, runs)
         except Exception as error:
-            self._runs.clear()  # ids from a transaction that was rolled back mean nothing
             if is_disk_trouble(error):
                 with errors_in_plain_words(self.path):
                     raise
             raise
-        self._reported = self._telling
-        self._checkpoint()
+        self._runs, self._told = runs, told
 
-    def _write(self, connection: Connection, batch: Batch, *, statistics: bool) -> None:
+    def _write(self, connection: Connection, batch: Batch) -> dict[str, int]:
+        """Returns the ids of all runs that are known by now."""
         now = time.time_ns() // 1000
-        self._runs.update(store.run_ids(connection, batch.uids - self._runs.keys(), now))
+        runs = self._runs | store.run_ids(connection, batch.uids - self._runs.keys(), now)
         store.write_runs(connection, batch.runs)
-        self._dirty |= store.write_rows(connection, batch.rows, self._runs, now)
+        store.write_rows(connection, batch.rows, runs, now)
         store.write_tokenizers(connection, batch.tokenizers)
-        store.write_scalars(connection, batch.scalars, self._runs)
-        if statistics:
-            store.write_statistics(connection, self._dirty)
-            self._dirty.clear()
-            self._last_statistics = time.monotonic()
-        self._tell_failures(connection)
-        if time.monotonic() - self._last_heartbeat > _HEARTBEAT:
-            store.write_heartbeat(connection, self._runs.values(), now)
+        store.write_scalars(connection, batch.scalars, runs)
+        self._running = self._running or bool(batch.uids)
+        if self._is_heartbeat_due():
+            self._running = store.write_heartbeat(connection, runs.values(), now)
             self._last_heartbeat = time.monotonic()
+        return runs
 
-    def _tell_failures(self, connection: Connection) -> None:
+    def _is_heartbeat_due(self) -> bool:
+        return self._running and time.monotonic() - self._last_heartbeat > _HEARTBEAT
+
+    def _tell_failures(self, connection: Connection, runs: dict[str, int]) -> _Failures:
+        """Adds to the newest run what it has not been told; returns what it has been told then."""
         now = _Failures(guard.errors, self._dropped)
-        if now != self._reported and self._runs:
-            store.count_failures(
-                connection,
-                max(self._runs.values()),
-                errors=now.errors - self._reported.errors,
-                dropped=now.dropped - self._reported.dropped,
-                last=guard.last,
-            )
-            self._telling = now
+        if now == self._told or not runs:
+            return self._told
+        store.count_failures(
+            connection,
+            max(runs.values()),
+            errors=now.errors - self._told.errors,
+            dropped=now.dropped - self._told.dropped,
+            last=guard.last,
+        )
+        return now
 
     def _checkpoint(self) -> None:
         """Moves the write-ahead log into the database when it has grown. SQLite before 3.51.3 can corrupt a database
-        when two processes do so at once, so all that write do it under one lock, and nobody waits for it.
+        when two processes do so at once, so all that write do it under one lock, and nobody waits for it. Where it
+        fails, as on a full disk, nothing is lost: the log grows until a later one works.
         """
         wal = self.path.with_name(self.path.name + "-wal")
-        with suppress(OSError):
+        try:
             if wal.stat().st_size < _CHECKPOINT_BYTES:
                 return
             with self.path.with_name(self.path.name + "-lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 store.checkpoint(self.engine())
+        except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+            logger.debug("logs-ui: no checkpoint of %s: %s", self.path, error)
 
     def _say_once(self, error: DatabaseError) -> None:
         if self._trouble != str(error):
@@ -237,13 +260,8 @@ class Writer:
             logger.warning("logs-ui: %s can be written again.", self.path)
 
 
-def _encoded(jobs: Iterable[Job]) -> Iterable[Change]:
-    for job in jobs:
-        with guard("encoding what was recorded"):
-            yield from list(job.changes())
-
-
 _by_path: dict[Path, Writer] = {}
+_abandoned: list[Engine | None] = []  # by a child, of its parent: kept, as what nobody refers to is closed
 
 
 def writer_for(path: Path) -> Writer:
@@ -273,11 +291,9 @@ def flush(timeout: float | None = 30.0) -> bool:
 def _after_fork_in_child() -> None:
     """Threads do not survive a fork, and the connection is still the parent's: let go of both, closing neither."""
     for writer in list(_by_path.values()):
-        engine, writer._engine = writer._engine, None  # noqa: SLF001
-        writer._runs = {}  # noqa: SLF001
+        _abandoned.append(writer._engine)  # noqa: SLF001
+        writer._engine = None  # noqa: SLF001
         writer._reset()  # noqa: SLF001
-        if engine is not None:
-            engine.dispose(close=False)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

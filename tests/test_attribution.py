@@ -183,3 +183,106 @@ def test_rows_of_a_function_that_raised_are_told_apart_by_what_their_contexts_go
 def test_an_environment_that_died_at_once_is_the_first_rows() -> None:
     found = attribute_unfinished(3, [], [env(0, "reset", error="ConnectionError: refused")])
     assert orders(found) == [([], [0]), ([], []), ([], [])]
+
+
+def test_answers_that_stand_in_no_row_are_nobodys_even_if_there_are_as_many_as_rows() -> None:
+    prompt = [1, 2]
+    found = attribute(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END]), (prompt, [4, END])), generation(1, ([70], [80, 81]), ([71], [80, 82]))],
+        [],
+    )
+    assert orders(found) == [([0], []), ([0], [])]
+    assert found.unattributed == 2
+
+
+def test_two_steps_of_one_row_are_not_one_for_each() -> None:
+    prompt = [1, 2]
+    found = attribute(
+        [ids(*prompt)] * 2,
+        [ids(3, END, 7, 4, END), ids(5, END)],
+        [
+            generation(1, (prompt, [3, END])),
+            generation(3, ([1, 2, 3, END, 7], [4, END])),
+            generation(5, (prompt, [5, END])),
+        ],
+        [env(0, "reset"), env(2, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([5], [])]
+
+
+def test_a_step_for_each_row_after_a_generation_for_each() -> None:
+    prompt = [1, 2]
+    found = attribute(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END])), generation(1, (prompt, [4, END]))],
+        [env(2, "reset"), env(3, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([0], [2, 3]), ([1], [2, 4])]
+
+
+def test_a_step_for_each_row_where_no_generation_was_seen() -> None:
+    steps = [env(0, "reset"), env(1, "step"), env(2, "step")]
+    found = attribute([ids(1, 2)] * 2, [ids(3, END)] * 2, [], steps)
+    assert orders(found) == [([], [0, 1]), ([], [0, 2])]
+    found = attribute([ids(1, 2)] * 2, [ids(3, END)] * 2, [generation(0, ([8], [6]))], steps)
+    assert found.unattributed == 4
+
+
+def test_two_steps_before_a_function_raised_are_not_one_for_each() -> None:
+    found = attribute_unfinished(
+        2,
+        [generation(1, ([1, 2], [3, END])), generation(3, ([1, 2, 3, END, 7], [4, END]))],
+        [env(0, "reset"), env(2, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([], [])]
+
+
+RETOKENISED = [
+    generation(1, ([1, 2], [3, END])),
+    generation(3, ([1, 2, 30, END, 7], [4, END])),
+    generation(5, ([2, 40, END, 7], [5, END])),  # no longer begins with the prompt
+]
+
+
+def test_turns_tokenised_anew_stay_with_the_row_whose_episode_goes_on() -> None:
+    found = attribute_unfinished(
+        3,
+        [*RETOKENISED, generation(8, ([1, 2], [3, END])), generation(10, ([1, 2, 30, END, 7], [6, END]))],
+        [env(0, "reset"), env(2, "step"), env(4, "step"), env(6, "step"), env(7, "reset"), env(9, "step")],
+    )
+    assert orders(found) == [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])]
+    assert found.unattributed == 0
+
+
+def test_turns_tokenised_anew_are_nobodys_where_no_episode_tells_whose() -> None:
+    found = attribute_unfinished(3, RETOKENISED[:2], [])
+    assert orders(found) == [([1], []), ([], []), ([], [])]
+    assert found.unattributed == 1
+    together = [
+        generation(1, ([1, 2], [3, END]), ([1, 2], [4, END])),
+        generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END])),
+    ]
+    found = attribute_unfinished(3, together, [env(0, "reset"), env(2, "step")])
+    assert [generations for generations, _ in orders(found)] == [[1], [1], []]
+
+
+def test_a_step_of_another_client_begins_no_later_turn() -> None:
+    prompts = [[1, 2], [3, 4], [5, 6]]
+    found = attribute_unfinished(
+        3,
+        [generation(2 * i + 3, (prompt, [7, END])) for i, prompt in enumerate(prompts)],
+        [env(i, "reset", i) for i in range(3)] + [env(2 * i + 4, "step", i) for i in range(3)],
+    )
+    assert orders(found) == [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])]
+
+
+def test_another_prompt_after_a_reset_begins_the_next_row() -> None:
+    found = attribute_unfinished(
+        2,
+        [generation(1, ([1, 2], [3, END])), generation(4, ([5, 6], [3, END]))],
+        [env(0, "reset"), env(2, "step"), env(3, "reset"), env(5, "step")],
+    )
+    assert orders(found) == [([1], [0, 2]), ([4], [3, 5])]

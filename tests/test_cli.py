@@ -20,10 +20,10 @@ def logs_ui(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([LOGS_UI, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
-def refused(*arguments: str | Path) -> str:
-    """What the command says when it exits with 1: one line."""
+def refused(*arguments: str | Path, code: int = 1) -> str:
+    """What the command says when it cannot do it: one line."""
     done = logs_ui(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == code
     assert done.stdout == ""
     (line,) = done.stderr.strip().splitlines()
     return line
@@ -54,6 +54,31 @@ def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: 
     assert set(frame.run) == {"first"}
     messages = frame.messages[0]
     assert (messages if isinstance(messages, list) else json.loads(messages))[0]["role"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["export", "x", "-o", "a", "--format", "xml"], "'parquet', 'csv', 'jsonl'. Try: logs-ui export --help"),
+        (["export", "x", "-o"], "requires an argument. Try: logs-ui --help"),
+        (["export", "x"], "Missing option '--output' / '-o'. Try: logs-ui export --help"),
+        (["export"], "Missing argument 'run'. Try: logs-ui export --help"),
+        (["serve", "--port", "99999"], "65535. Try: logs-ui serve --help"),
+        (["serve", "--prot", "1"], "--prot"),
+        (["servee"], "Did you mean 'serve'? Try: logs-ui --help"),
+    ],
+)
+def test_a_misspelt_command_line_is_answered_in_one_line(arguments: list[str], what: str) -> None:
+    line = refused(*arguments, code=2)
+    assert line.startswith("logs-ui: ")
+    assert what in line
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["export", "--help"], ["--version"]])
+def test_help_and_version_are_no_errors(arguments: list[str]) -> None:
+    done = logs_ui(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("logs-ui 0" if "--version" in arguments else "Usage: logs-ui") in done.stdout
 
 
 def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:

@@ -7,10 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
+from sqlalchemy.exc import SQLAlchemyError
 
-from logs_ui.recorder.database import database_path, reading_engine, writing_engine
+from logs_ui.recorder.database import (
+    database_path,
+    errors_in_plain_words,
+    is_disk_trouble,
+    reading_engine,
+    writing_engine,
+)
 from logs_ui.recorder.errors import DatabaseError
-from logs_ui.recorder.models import SCHEMA_VERSION
+from logs_ui.recorder.models import SCHEMA_VERSION, Run
 
 
 def message(path: Path, *, write: bool) -> str:
@@ -77,6 +85,40 @@ def test_a_missing_database_is_not_made_by_reading(tmp_path: Path) -> None:
 def test_a_path_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "--db" in message(tmp_path / "file" / "a.db", write=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "locked by another process"),
+        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, "locked by another process"),
+        (sqlite3.SQLITE_FULL, "the disk is full"),
+        (sqlite3.SQLITE_IOERR_WRITE, "the disk answers with an error"),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, "cannot be opened"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "is not writable"),
+        (sqlite3.SQLITE_CORRUPT_INDEX, "is damaged"),
+        (sqlite3.SQLITE_NOTADB, "is not an SQLite database"),
+    ],
+)
+def test_trouble_with_the_disk_is_known_by_its_code_and_explained(tmp_path: Path, code: int, words: str) -> None:
+    error = sqlite3.OperationalError("in a language of its own")
+    error.sqlite_errorcode = code
+    assert is_disk_trouble(error)
+    with pytest.raises(DatabaseError, match=words), errors_in_plain_words(tmp_path / "a.db"):
+        raise error
+
+
+def test_a_row_that_speaks_of_trouble_is_none(tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "a.db")
+    text = "database or disk is full, locked, readonly, malformed, not a database, disk I/O error, unable to open"
+    with pytest.raises(SQLAlchemyError) as caught, engine.begin() as connection:
+        connection.execute(insert(Run).values(uid=text, name=None, created=1, heartbeat=1))
+    engine.dispose()
+    assert text in str(caught.value)
+    assert not is_disk_trouble(caught.value)
+    said = r"a\.db cannot be used: NOT NULL constraint failed: run\.name$"
+    with pytest.raises(DatabaseError, match=said), errors_in_plain_words(tmp_path / "a.db"):
+        raise caught.value
 
 
 READ_ONLY = """

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import insert
+import zstandard
+from sqlalchemy import insert, update
+from sqlmodel import col
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
@@ -132,6 +134,22 @@ def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
         load_run("latest", tmp_path / "nowhere.db")
     with pytest.raises(FilterError, match="this run has no task 'x'"):
         load_run("under-way", db, filter=RolloutFilter(tasks=("x",)))
+
+
+@pytest.mark.parametrize("blob", ["content", "tokens"])
+@pytest.mark.parametrize("damage", [b"", b"no zstd", pack_content({})[:-1], zstandard.compress(b"[1]")])
+def test_a_damaged_rollout_is_named_in_one_line(tmp_path: Path, blob: str, damage: bytes) -> None:
+    path = tmp_path / "a.db"
+    engine = writing_engine(path)
+    factory.make_run(engine, steps=1)
+    with engine.begin() as connection:
+        connection.execute(update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values({blob: damage}))
+    engine.dispose()
+    for ask in (lambda: load_run(db=path), lambda: export_run("latest", "csv", tmp_path / "a.csv", path)):
+        with pytest.raises(LogsUIError, match=r"rollout 7 is damaged") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "a.csv").exists()
 
 
 def read(path: Path, format: str) -> list[dict[str, Any]]:  # noqa: A002

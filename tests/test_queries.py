@@ -15,7 +15,17 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Sort
-from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState, Status, StepStatistics, StopReason
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Mode,
+    RolloutPayload,
+    Run,
+    RunState,
+    Status,
+    StepStatistics,
+    StopReason,
+)
+from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Count, Cursor
 from tests import factory
 
@@ -339,6 +349,39 @@ def test_a_long_reward_curve_is_thinned_but_keeps_its_ends(database: Engine) -> 
 )
 def test_a_run_is_found_by(database: Engine, asked: str, uid: str) -> None:
     assert queries.find_run(database, asked).uid == uid
+
+
+@pytest.mark.parametrize(
+    ("asked", "uid"),
+    [
+        ("a-1", "a-1"),  # a uid stands above the name of a newer run
+        ("latest", "d-latest"),  # the newest stands above a run of that name, and one whose uid begins so
+        ("a", "b-1"),  # a name stands above the beginning of a uid
+        ("b", "b-1"),
+    ],
+)
+def test_what_could_mean_several_runs_means(tmp_path: Path, asked: str, uid: str) -> None:
+    engine = writing_engine(tmp_path / "runs.db")
+    names = {"a-1": "x", "b-1": "a", "c-1": "a-1", "latest-1": "latest", "d-latest": "y"}
+    with engine.begin() as connection:
+        for created, (run, name) in enumerate(names.items()):
+            factory.insert_run(connection, {"uid": run, "name": name, "created": created, "heartbeat": 0})
+    assert queries.find_run(engine, asked).uid == uid
+    engine.dispose()
+
+
+def test_large_rollouts_are_read_a_few_at_a_time(database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {"mode": "train", "eval_name": "one", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
+    run_id = add_run(database, [plain | {"step": 1, "reward": float(i)} for i in range(12)])
+    rows = everything_of(database, run_id)
+    large = pack_content({"messages": [{"role": "user", "content": "again " * 10_000}]})
+    assert len(large) < 1_000, "60 kB that are packed into next to nothing"
+    with database.begin() as connection:
+        connection.execute(insert(RolloutPayload), [{"row_id": row.id, "content": large} for row in rows[:9]])
+    monkeypatch.setattr(queries, "_CHUNK_BYTES", 100_000)
+    chunks = list(queries.rollouts(database, run_id, RolloutFilter(step_min=1, step_max=2)))
+    assert [len(chunk) for chunk in chunks] == [2, 2, 2, 2, 4]
+    assert [rollout.row.id for chunk in chunks for rollout in chunk] == [row.id for row in rows]
 
 
 @pytest.mark.parametrize(

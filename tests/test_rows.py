@@ -45,12 +45,14 @@ def recorded(
     """The row that one call with one prompt becomes."""
     call = RolloutCall(
         run="r",
+        launch="l",
         eval_name="e",
         mode=Mode.TRAIN,
         step=1,
         policy_step=0,
         epoch=None,
-        call=0,
+        batch=0,
+        attempt=0,
         process=0,
         first=0,
         generations=1,

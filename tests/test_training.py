@@ -1,7 +1,9 @@
 """record() round a real training: real GRPOTrainer, real OpenEnv server over its WebSocket."""
 
+import functools
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,13 +15,15 @@ import numpy as np
 import pytest
 import torch
 from sqlmodel import Session, col, select
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 from logs_ui.recorder import flush, load_run, record
-from logs_ui.recorder.database import reading_engine
-from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run, Scalar
 from logs_ui.rollout.guess_env import GuessEnv
-from logs_ui.rollout.guess_rollout import make_rollout_func
+from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS, make_rollout_func
 from tests.training import GROUP, ROWS, guess_server, logged_by_trl, make_trainer, sequential, solved
 
 
@@ -341,6 +345,287 @@ def test_the_user_names_the_task(server: str, tmp_path: Path, task: Any, expecte
         record(sequential(server), db=db, task=task), tmp_path / "out", max_steps=1, shuffle_dataset=False
     ).train()
     assert expected in set(load_run(db=db).task)
+
+
+def test_a_row_keeps_the_facts_of_its_rollout(server: str, tmp_path: Path) -> None:
+    db, out = tmp_path / "a.db", tmp_path / "out"
+    make_trainer(record(sequential(server), db=db), out, eval_strategy="steps", eval_steps=2, warm=80).train()
+    rows = load_run(db=db)
+    assert set(rows.model) == {"guess-qwen3-80k"}
+    assert rows.epoch.notna().all()
+    assert (rows.seconds > 0).all()
+    for row in rows.to_dict("records"):
+        sampled = [action for action in row["actions"] if action["text"] is not None]
+        steps = [action for action in row["actions"] if action["action"] is not None]
+        assert row["turns"] == len(sampled) > 0
+        assert row["prompt_tokens"] == len(row["prompt_ids"])
+        assert row["env_tokens"] == (np.array(row["mask"]) == 0).sum()
+        assert row["sampling"]["max_new_tokens"] == MAX_NEW_TOKENS
+        assert row["metadata"]["dataset"]["task"] == row["task"]
+        assert all(action["seconds"] > 0 for action in steps)
+        if steps:
+            assert row["env_reward_last"] == steps[-1]["reward"]
+    evaluated = rows[rows["mode"] == "eval"]
+    spread = evaluated.groupby("group").reward.transform("std")
+    centred = evaluated.reward - evaluated.groupby("group").reward.transform("mean")
+    np.testing.assert_allclose(evaluated.advantage, centred / (spread + 1e-4), atol=1e-5)
+
+
+def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(server: str, tmp_path: Path) -> None:
+    class Sevens(GRPOTrainer):  # type: ignore[misc]  # trl is not there for the type checker
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            scored = super()._generate_and_score_completions(inputs)
+            scored["advantages"] = torch.full_like(scored["advantages"], 7.0)
+            return scored
+
+        def _calculate_rewards(self, *args: Any) -> Any:
+            return super()._calculate_rewards(*args) + 1
+
+    db = tmp_path / "a.db"
+    make_trainer(record(sequential(server), db=db), tmp_path / "out", kind=Sevens).train()
+    rows = load_run(db=db)
+    assert set(rows.advantage) == {7.0}, "the first batch included"
+    assert (rows.reward == rows.rollout_reward.astype("float32") + 1).all()
+
+
+def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1)
+    trainer.train()
+    first = only_run(db).uid
+    trainer.evaluate()
+    assert flush()
+    assert only_run(db).uid == first
+    assert only_run(db).state == "finished"
+    trainer.train()
+    second = only_run(db).uid
+    assert second != first
+    assert load_run(first, db).groupby("mode").size().to_dict() == {"eval": 2 * ROWS, "train": ROWS}
+    assert load_run(second, db).groupby("mode").size().to_dict() == {"train": ROWS}
+    with Session(reading_engine(db)) as session:
+        assert len(session.exec(select(Scalar).where(Scalar.name == "loss")).all()) == 2
+
+
+def test_a_name_that_is_taken_takes_nothing_away(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_RUN", "mine")
+    db = tmp_path / "a.db"
+    for _ in range(2):
+        make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1).train()
+    assert only_run(db).uid == "mine.2"
+    assert len(load_run("mine", db)) == len(load_run("mine.2", db)) == ROWS
+
+
+def test_the_parent_is_of_the_same_folder_not_of_the_same_words(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "a.db"
+
+    def train(project: str, steps: int, **options: Any) -> Run:
+        (tmp_path / project).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / project)
+        trainer = make_trainer(
+            record(sequential(server), db=db), Path("out"), save_strategy="steps", save_steps=1, max_steps=steps
+        )
+        trainer.train(**options)
+        return only_run(db)
+
+    of_b = train("b", 1)
+    train("a", 1)
+    assert train("b", 2, resume_from_checkpoint=True).parent == of_b.uid
+
+
+def test_a_training_that_anything_else_ends_has_failed(server: str, tmp_path: Path) -> None:
+    def broken(env_reward: list[float], **_: Any) -> list[float]:
+        raise ValueError(f"no reward for {len(env_reward)}")
+
+    db = tmp_path / "a.db"
+    with pytest.raises(ValueError, match="no reward"):
+        make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=[broken]).train()
+    assert only_run(db).state == "failed"
+    rows = load_run(db=db)
+    assert set(rows.status) == {"ok"}
+    assert rows.scored.isna().all(), "awaited, not unscored"
+
+
+def test_an_interrupt_aborts_the_rows_that_it_stops(server: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+
+    @record(db=db)
+    def interrupted(prompts: Any, trainer: Any) -> Any:
+        inner(prompts[:1], trainer)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(interrupted, tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert set(rows.status) == set(rows.stop_reason) == {"aborted"}
+    assert only_run(db).state == "failed"
+
+
+def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(server: str, tmp_path: Path) -> None:
+    db, inner, calls = tmp_path / "a.db", sequential(server), []
+
+    @record(db=db)
+    def flaky(prompts: Any, trainer: Any) -> Any:
+        calls.append(len(prompts))
+        if len(calls) == 1:
+            raise TimeoutError("once")
+        return inner(prompts, trainer)
+
+    def retried(prompts: Any, trainer: Any) -> Any:
+        try:
+            return flaky(prompts, trainer)
+        except TimeoutError:
+            return flaky(prompts, trainer)
+
+    make_trainer(retried, tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert rows.groupby("status").size().to_dict() == {"error": ROWS, "ok": 2 * ROWS}
+    good = rows[rows.status == "ok"]
+    assert (good.groupby("group").size() == GROUP).all()
+    assert (good.groupby("group").step.nunique() == 1).all()
+    assert good.reward.notna().all()
+    assert only_run(db).state == "finished"
+
+
+def test_two_reward_functions_of_one_name_both_count(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    twins = [lambda env_reward, **_: env_reward, lambda env_reward, **_: [2.0 for _ in env_reward]]
+    make_trainer(
+        record(sequential(server), db=db), tmp_path / "out", reward_funcs=twins, reward_weights=[1.0, 0.5], max_steps=1
+    ).train()
+    rows = load_run(db=db)
+    assert [values["<lambda>_2"] for values in rows.rewards] == [2.0] * ROWS
+    assert rows.reward_weights[0] == {"<lambda>": 1.0, "<lambda>_2": 0.5}
+
+
+def test_a_mask_of_any_nonzero_value_is_the_models(server: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+
+    @record(db=db)
+    def odd(prompts: Any, trainer: Any) -> Any:
+        output = inner(prompts, trainer)
+        return output | {"env_mask": [[-value for value in mask] for mask in output["env_mask"]]}
+
+    make_trainer(odd, tmp_path / "out", max_steps=1).train()
+    rows = load_run(db=db)
+    assert set(rows.status) == {"ok"}
+    assert all(set(mask) <= {0, 1} for mask in rows["mask"])
+    assert rows.reward.notna().all()
+
+
+def test_ids_that_are_none_cost_the_rows_text_and_no_row(server: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(server)
+
+    @record(db=db)
+    def holed(prompts: Any, trainer: Any) -> Any:
+        output = inner(prompts, trainer)
+        output["completion_ids"][3][0] = None
+        return output
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - TRL's own
+        make_trainer(holed, tmp_path / "out").train()
+    rows = load_run(db=db)
+    assert len(rows) == ROWS
+    assert rows.completion_tokens.notna().sum() == ROWS - 1
+
+
+def test_a_task_as_long_as_a_problem_is_shortened(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    long = "Prove that " + "very " * 100_000
+    recorded = record(sequential(server), db=db, task=lambda row: long + row["task"])
+    make_trainer(recorded, tmp_path / "out", max_steps=1, shuffle_dataset=False).train()
+    tasks = set(load_run(db=db).task)
+    assert len(tasks) == 2, "still told apart"
+    assert all(task.startswith("Prove that very") and len(task) < 200 for task in tasks)
+
+
+def test_a_task_that_cannot_be_named_is_its_prompts(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    db = tmp_path / "a.db"
+    make_trainer(record(sequential(server), db=db, task="no such column"), tmp_path / "out", max_steps=1).train()
+    assert load_run(db=db).task.str.startswith("prompt-").all()
+    assert "no such column" in (only_run(db).last_recorder_error or "")
+
+
+def test_a_decorator_on_a_recorded_function_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(prompts: Any, trainer: Any) -> str:
+        return "bare"
+
+    recorded = record(function, db=tmp_path / "a.db")
+
+    @functools.wraps(recorded)
+    def decorated(prompts: Any, trainer: Any) -> str:
+        return f"decorated {recorded(prompts, trainer)}"
+
+    stranger: Any = object()  # no trainer: nothing is recorded, and everything works
+    monkeypatch.delenv(RAISE_VARIABLE)
+    assert record(decorated, db=tmp_path / "a.db")([], stranger) == "decorated bare"
+    assert record(recorded, db=tmp_path / "a.db")([], stranger) == "bare"
+
+
+def test_a_locked_database_does_not_hold_up_the_training(server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    writing_engine(db).dispose()
+    holder = sqlite3.connect(db, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out")
+    held: list[bool] = []
+
+    class Release(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 2:
+                held.append(holder.in_transaction)
+                holder.execute("COMMIT")
+
+    trainer.add_callback(Release())
+    began = time.monotonic()
+    trainer.train()
+    assert held == [True]
+    assert time.monotonic() - began < 20, "SQLite's own patience is 30 s"
+    assert len(load_run(db=db)) == 2 * ROWS
+
+
+def test_a_forked_child_says_nothing_of_its_parents_run(server: str, tmp_path: Path) -> None:
+    from logs_ui.recorder import recording
+
+    db, inner = tmp_path / "a.db", sequential(server)
+    left: list[int] = []
+
+    @record(db=db)
+    def forking(prompts: Any, trainer: Any) -> Any:
+        child = os.fork()
+        if child == 0:
+            os._exit(len(recording._recordings))
+        left.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return inner(prompts, trainer)
+
+    make_trainer(forking, tmp_path / "out").train()
+    assert left == [0, 0]
+    assert only_run(db).state == "finished"
+
+
+@pytest.mark.parametrize("seam", ["open", "returned", "rewards", "advantages", "logged", "train_ended", "_describe"])
+def test_a_fault_at_any_seam_changes_nothing_in_the_training(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str
+) -> None:
+    def trained(wrap: Any, folder: str) -> list[torch.Tensor]:
+        trainer = make_trainer(wrap(sequential(server)), tmp_path / folder)
+        trainer.train()
+        return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise OSError("injected")
+
+    plain = trained(lambda function: function, "plain")
+    monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setattr(f"logs_ui.recorder.recording.Recording.{seam}", fault)
+    before = guard.errors
+    recorded = trained(record(db=tmp_path / "a.db"), "recorded")
+    assert guard.errors > before
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
 
 KILLED = """

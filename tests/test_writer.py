@@ -2,7 +2,10 @@
 
 import logging
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -10,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from logs_ui.recorder import guard as guards
+from logs_ui.recorder import store
 from logs_ui.recorder import writer as writers
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.payload import pack_content
@@ -27,11 +32,11 @@ def db(tmp_path: Path) -> Path:
     return tmp_path / "a.db"
 
 
-def row(uid: str, columns: dict[str, Any], content: bytes | None = None) -> RowChange:
+def row(uid: str, columns: dict[str, Any], content: bytes | None = None, *, step: int = 1) -> RowChange:
     identity = {
         "eval_name": "e",
         "mode": "train",
-        "step": 1,
+        "step": step,
         "policy_step": 0,
         "group": "r/train/0/0",
         "generation": 0,
@@ -43,6 +48,13 @@ def row(uid: str, columns: dict[str, Any], content: bytes | None = None) -> RowC
 
 def job(*changes: Change, size: int = 1_000) -> ChangesJob:
     return ChangesJob(lambda: changes, size)
+
+
+def only_pages(writer: Writer, most: int) -> None:
+    """A disk that has room for so many pages of the database and no more."""
+    raw = writer.engine().raw_connection()
+    raw.cursor().execute(f"PRAGMA max_page_count={most}")
+    raw.close()
 
 
 def stored(db: Path, query: str) -> list[tuple[Any, ...]]:
@@ -124,20 +136,135 @@ def test_a_full_disk_is_waited_for(db: Path, caplog: pytest.LogCaptureFixture) -
     writer = Writer(db)
     writer.put(job(BEGUN))
     assert writer.flush(30)
-    with writer.engine().connect() as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count=60")
+    only_pages(writer, 60)
     with caplog.at_level(logging.WARNING):
         writer.put(job(row("a", {}, os.urandom(1_000_000))))
         assert not writer.flush(1)
         assert "the disk is full" in caplog.text
         with sqlite3.connect(db) as other:
             assert other.execute("select count(*) from evaluation_row").fetchone() == (0,)
-        raw = writer.engine().raw_connection()
-        raw.cursor().execute("PRAGMA max_page_count=1000000")
-        raw.close()
+        only_pages(writer, 1_000_000)
         assert writer.flush(30)
     assert "can be written again" in caplog.text
     assert stored(db, "select uid from evaluation_row") == [("a",)]
+
+
+def test_a_disk_that_is_full_while_rows_are_written_one_by_one_is_waited_for(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    writer = Writer(db)
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    only_pages(writer, 60)
+    writer.put(job(row("a", {}), row("poison", {"task": object()}), row("c", {}, os.urandom(1_000_000))))
+    assert not writer.flush(1)
+    only_pages(writer, 1_000_000)
+    assert writer.flush(30)
+    assert stored(
+        db, "select uid, (select length(content) from rollout_payload where row_id = id) from evaluation_row"
+    ) == [
+        ("a", None),
+        ("c", 1_000_000),
+    ]
+    assert writer._dropped == 1
+
+
+def test_a_refused_row_that_speaks_of_a_full_disk_is_not_tried_for_ever(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {}), row("b", {"task": object(), "preview": "database or disk is full, locked"})))
+    assert writer.flush(10)
+    assert stored(db, "select uid from evaluation_row") == [("a",)]
+
+
+def test_a_checkpoint_that_fails_repeats_nothing(
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = []
+
+    def fails(_: Any) -> None:
+        tried.append(1)
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(writers, "_CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr(store, "checkpoint", fails)
+    writer = Writer(db)
+    with caplog.at_level(logging.WARNING):
+        writer.put(job(BEGUN, row("a", {}), RunChange("r", {}, unattributed_calls=3)))
+        assert writer.flush(10)
+    assert tried
+    assert caplog.text == ""
+    assert stored(db, "select unattributed_calls, dropped, changed from run") == [(3, 0, 1)]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from logs_ui.recorder.writer import Writer
+from tests.test_writer import BEGUN, job, row
+writer = Writer(Path(sys.argv[1]))
+writer.put(job(BEGUN))
+for i in range(100_000):
+    writer.put(job(row(str(i), {"reward": 1.0})))
+print("all", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_statistics_of_a_process_that_was_killed_agree_with_its_rows(db: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(db)]
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while stored(db, "select count(*) from evaluation_row") == [(0,)]:
+            time.sleep(0.01)
+        process.kill()
+    ((rows,),) = stored(db, "select count(*) from evaluation_row")
+    assert rows > 0
+    assert stored(db, "select rollouts, scored, reward_sum from step_statistics") == [(rows, rows, float(rows))]
+
+
+def test_statistics_count_each_steps_rows_as_they_are_now(db: Path) -> None:
+    writer = Writer(db)
+    ended = {"status": "error", "stop_reason": "length"}
+    writer.put(job(BEGUN, *(row(str(i), {"reward": 1.0}, step=i % 3) for i in range(6)), row("e", ended, step=7)))
+    assert writer.flush(30)
+    writer.put(job(row("0", {"reward": 0.25}, step=0), row("e", {"status": "ok"}, step=7)))
+    assert writer.flush(30)
+    sums = "select step, rollouts, scored, reward_sum, errors, truncated from step_statistics order by step"
+    assert stored(db, sums) == [(0, 2, 2, 1.25, 0, 0), (1, 2, 2, 2.0, 0, 0), (2, 2, 2, 2.0, 0, 0), (7, 1, 0, 0.0, 0, 1)]
+
+
+def test_a_transaction_has_a_bound_in_rows_however_many_a_job_has(db: Path) -> None:
+    writer = Writer(db)
+    writer.put(job(BEGUN))
+    for i in range(30):
+        writer.put(job(*(row(f"{i}/{n}", {}) for n in range(100))))
+    assert writer.flush(30)
+    in_one = [count for (count,) in stored(db, "select count(*) from evaluation_row group by changed")]
+    assert sum(in_one) == 3_000
+    assert max(in_one) < 256 + 100
+
+
+def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db: Path) -> None:
+    class Shrinking:
+        size = 1_000
+
+        def changes(self) -> Iterable[Change]:
+            self.size = 10
+            return [BEGUN]
+
+    writer = Writer(db)
+    writer.put(Shrinking())
+    assert writer._bytes == 1_000
+    assert writer.flush(30)
+    assert writer._bytes == 0
 
 
 def test_a_locked_database_is_waited_for_and_the_caller_is_not(db: Path) -> None:
@@ -194,6 +321,76 @@ def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> No
     assert writer.flush(30)
     del writers._by_path[db]
     assert {uid for (uid,) in stored(db, "select uid from evaluation_row")} == {"parent", "child", "parent again"}
+
+
+def test_a_child_forked_while_another_thread_held_the_locks_writes_all_the_same(db: Path) -> None:
+    writer = Writer(db)
+    writers._by_path[db] = writer
+    with writer._opening, guards.guard._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            guards.guard.caught("testing", ValueError("counted in the child alone"))
+            writer.put(job(BEGUN, row("child", {})))
+            os._exit(0 if writer.flush(20) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del writers._by_path[db]
+    assert stored(db, "select uid from evaluation_row") == [("child",)]
+
+
+def test_a_forked_child_leaves_the_parents_connection_open(db: Path) -> None:
+    """SQLite must not be called with it there, not even to close it."""
+    writer = Writer(db)
+    writers._by_path[db] = writer
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+
+    def files() -> set[Path]:
+        return {link for link in Path("/proc/self/fd").iterdir() if link.exists() and link.samefile(db)}
+
+    before = files()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if before and files() == before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del writers._by_path[db]
+
+
+@pytest.mark.parametrize(("state", "goes_on"), [("running", True), ("finished", False)])
+def test_a_heartbeat_goes_on_until_the_run_has_ended(
+    db: Path, monkeypatch: pytest.MonkeyPatch, *, state: str, goes_on: bool
+) -> None:
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {}), RunChange("r", {"state": state})))
+    assert writer.flush(30)
+    time.sleep(0.6)  # one transaction finds out
+    begun: list[Any] = []
+    event.listen(writer.engine(), "begin", begun.append)
+    before = stored(db, "select heartbeat from run")
+    time.sleep(0.6)
+    assert bool(begun) == goes_on
+    assert (stored(db, "select heartbeat from run") > before) == goes_on
+
+
+def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    writer = Writer(db)
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    other = sqlite3.connect(db, isolation_level=None)
+    raw = writer.engine().raw_connection()
+    raw.cursor().execute("PRAGMA busy_timeout=0")
+    raw.close()
+    other.execute("BEGIN IMMEDIATE")
+    time.sleep(0.6)
+    assert writer._trouble is not None
+    other.execute("ROLLBACK")
+    (before,) = stored(db, "select heartbeat from run")
+    deadline = time.monotonic() + 10
+    while stored(db, "select heartbeat from run") == [before]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_scalars_keep_their_last_value_and_nan_is_null(db: Path) -> None:

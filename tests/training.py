@@ -41,7 +41,7 @@ def make_trainer(
     *,
     reward_funcs: Sequence[Callable[..., Any]] = (solved,),
     warm: int = 40,
-    train_dataset: Dataset | None = None,
+    kind: type[GRPOTrainer] = GRPOTrainer,
     **config: Any,
 ) -> GRPOTrainer:
     """A trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
@@ -69,13 +69,13 @@ def make_trainer(
         "gradient_checkpointing": False,
         **config,
     }
-    return GRPOTrainer(
+    return kind(
         model=model,
         processing_class=tokenizer,
         reward_funcs=list(reward_funcs),
         rollout_func=rollout_func,
         args=GRPOConfig(**settings),
-        train_dataset=train_dataset or dataset(),
+        train_dataset=dataset(),
         eval_dataset=dataset(1),
     )
 

@@ -35,9 +35,9 @@ def _recorded(kind: str, original: Coroutine) -> Coroutine:
             sent = snapshot(args[0] if kind == "step" and args else kwargs.get("action", kwargs))
         try:
             result = await original(self, *args, **kwargs)
-        except Exception as error:
+        except BaseException as error:  # also where a timeout cancels it
             with guard("recording an environment's error"):
-                _add(log, order, began, self, kind, sent, None, f"{type(error).__name__}: {error}")
+                _add(log, order, began, self, kind, sent, None, f"{type(error).__name__}: {error}".removesuffix(": "))
             raise
         with guard("recording an environment's answer"):
             _add(log, order, began, self, kind, sent, result, None)
@@ -51,7 +51,7 @@ def _add(
 ) -> None:
     reward = getattr(result, "reward", None)
     metadata = getattr(result, "metadata", None)
-    log.environment_calls.append(
+    log.add(
         EnvironmentCall(
             order=order,
             began=began,

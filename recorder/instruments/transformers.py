@@ -35,7 +35,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         log = active_calls()
-        if log is None:
+        if log is None or not _is_policy(log, self):
             return original(self, *args, **kwargs)
         order, began = log.begin()
         with log.outermost_generation() as outermost:
@@ -46,6 +46,20 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         return output
 
     return generate
+
+
+def _is_policy(log: CallLog, model: Any) -> bool:
+    """Whether it is the trainer's model, wrapped or unwrapped, which then share parameters; not a judge."""
+    with guard("telling the trainer's model from others"):
+        trained = log.model
+        return trained is None or model is trained or _first_parameter(model) is _first_parameter(trained)
+    return True
+
+
+def _first_parameter(model: Any) -> Any:
+    """Something that only this model has, where it has no parameters."""
+    parameters = getattr(model, "parameters", None)
+    return next(iter(parameters()), model) if callable(parameters) else model
 
 
 def _add(
@@ -65,10 +79,11 @@ def _add(
     sequences = []
     for i, answer in enumerate(produced):
         sampled, ended = _until_end(answer, _ids(settings["eos_token_id"]), settings["pad_token_id"])
+        sampled = sampled.copy()  # not a view, which would keep the whole batch alive
         finish = "length" if not ended and len(sampled) >= limit > 0 else "stop"
         sequences.append(Sequence(given[i // copies][kept[i // copies]], sampled, finish))
     sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
-    log.generations.append(Generation(order, began, seconds, sequences, sampling))
+    log.add(Generation(order, began, seconds, sequences, sampling))
 
 
 def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,17 @@ What is relied on (trl 1.16), and what is lost without it:
     trainer._calculate_rewards(inputs, prompts, completions, ids) -> (rows of all ranks, functions)   rewards
     trainer.reward_func_names, .reward_weights                                names and weights of those
     trainer.state, .model.training, .accelerator, .num_generations(_eval)     step, mode, rank, group size
+    trainer.train()                                                           that training ended with an exception
+
+A subclass may override these and call what it overrides: each class is patched, and the outermost call is listened to,
+since its result is what the trainer goes on with.
 """
 
 import functools
+import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +49,9 @@ class Listener(Protocol):
     def train_ended(self) -> None:
         """The trainer says so."""
 
+    def train_raised(self) -> None:
+        """`train()` was left by an exception."""
+
 
 @dataclass(frozen=True)
 class Position:
@@ -63,27 +72,47 @@ class Position:
     generations: int
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a trainer is about to have rolled out.
+
+    Attributes:
+        number: counts the trainer's batches; all ranks count alike, whatever a rollout function does on one of them.
+        rows: (N) this process's dataset rows.
+    """
+
+    number: int
+    rows: list[dict[str, Any]]
+
+
 _listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()
-_inputs: "weakref.WeakKeyDictionary[Any, list[Any]]" = weakref.WeakKeyDictionary()
+_callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+_batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
+_counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+_generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def install() -> None:
-    """Patches `GRPOTrainer`, now or when it is imported."""
-    patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch(module.GRPOTrainer))
+    """Patches the trainers, now or when they are imported."""
+    patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch_grpo(module.GRPOTrainer))
+    patches.when_imported("transformers.trainer", lambda module: patches.method(module.Trainer, "train", _with_end))
 
 
 def attach(trainer: Any, listener: Listener) -> None:
-    """From now on the listener hears of this trainer. A subclass that overrides a patched method is patched too."""
+    """From now on this listener hears of the trainer, in place of any before it."""
     _listeners[trainer] = listener
-    for owner in type(trainer).__mro__:
-        _patch(owner)
-    trainer.add_callback(_callback(listener))
+    _patch_classes(trainer)
+    if trainer in _callbacks:
+        trainer.remove_callback(_callbacks[trainer])
+    _callbacks[trainer] = _callback(listener)
+    trainer.add_callback(_callbacks[trainer])
 
 
-def dataset_rows(trainer: Any, count: int) -> list[dict[str, Any]] | None:
-    """The rows that the prompts of the current call come from; None where the trainer did not show them."""
-    rows = _inputs.get(trainer)
-    return rows if rows is not None and len(rows) == count else None
+def current_batch(trainer: Any, count: int) -> Batch | None:
+    """The batch that the prompts of the current call come from; None where the trainer did not show it."""
+    batch = _batches.get(trainer)
+    return batch if batch is not None and len(batch.rows) == count else None
 
 
 def position(trainer: Any, count: int) -> Position:
@@ -111,9 +140,15 @@ def run_columns(trainer: Any) -> dict[str, Any]:
         "model": getattr(config, "_name_or_path", None) or type(trainer.model).__name__,
         "max_steps": int(trainer.state.max_steps) if trainer.state.max_steps > 0 else None,
         "num_generations": int(trainer.num_generations),
+        "output_dir": output_folder(trainer),
     }
     # transformers fills run_name with the output folder where the user gave none.
     return columns | ({"name": run_name} if run_name and run_name != trainer.args.output_dir else {})
+
+
+def output_folder(trainer: Any) -> str:
+    """Where it writes its checkpoints, absolute."""
+    return os.path.abspath(str(trainer.args.output_dir))  # noqa: PTH100 - no link is followed: it is a name
 
 
 def tokenizer_json(trainer: Any) -> str | None:
@@ -132,17 +167,52 @@ def shared_from_first(trainer: Any, value: Any) -> Any:
     return broadcast_object_list([value])[0]
 
 
+def _patch_grpo(owner: type) -> None:
+    patches.method(owner, "__init__", _with_its_classes)
+    _patch(owner)
+
+
+def _patch_classes(trainer: Any) -> None:
+    for owner in type(trainer).__mro__:
+        _patch(owner)
+
+
 def _patch(owner: type) -> None:
     patches.method(owner, "_calculate_rewards", _with_rewards)
     patches.method(owner, "_generate_and_score_completions", _with_advantages)
 
 
+@contextmanager
+def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
+    """Whether this call is not one that an override made of what it overrides."""
+    outermost = trainer not in trainers
+    trainers.add(trainer)
+    try:
+        yield outermost
+    finally:
+        if outermost:
+            trainers.discard(trainer)
+
+
+def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass is patched when its first trainer is made: before its first batch."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with guard("preparing a trainer"):
+            _patch_classes(self)
+
+    return init
+
+
 def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def calculate(self: Any, inputs: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        gathered = original(self, inputs, prompts, *args, **kwargs)
+        with _outermost(_scoring, self) as outermost:
+            gathered = original(self, inputs, prompts, *args, **kwargs)
         listener = _listeners.get(self)
-        if listener is not None:
+        if outermost and listener is not None:
             with guard("recording rewards"):
                 first = self.accelerator.process_index * len(prompts)
                 own = gathered[first : first + len(prompts)].detach().cpu().numpy().astype(np.float64)
@@ -156,18 +226,33 @@ def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
 def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate_and_score(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        _inputs[self] = inputs
-        try:
+        with _outermost(_generating, self) as outermost:
+            if outermost:
+                _batches[self] = Batch(_counts.setdefault(self, 0), inputs)
+                _counts[self] += 1
             scored = original(self, inputs, *args, **kwargs)
-        finally:
-            _inputs.pop(self, None)
         listener = _listeners.get(self)
-        if listener is not None:
+        if outermost and listener is not None:
             with guard("recording advantages"):
                 listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
         return scored
 
     return generate_and_score
+
+
+def _with_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException:
+            listener = _listeners.get(self)
+            if listener is not None:
+                with guard("recording that training was left by an exception"):
+                    listener.train_raised()
+            raise
+
+    return train
 
 
 def _callback(listener: Listener) -> Any:
