@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, collecting
+from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, active_calls, collecting
 from logs_ui.recorder.instruments import openenv, transformers
 from logs_ui.recorder.instruments.patch import Patches, patches
 from logs_ui.rollout.guess_model import make_model, make_tokenizer
@@ -52,11 +52,13 @@ def test_what_is_counted_is_what_is_kept_alive() -> None:
     assert log.size == sum(array.nbytes for array in arrays)
 
 
-def test_logs_that_hold_the_same_are_not_the_same() -> None:
-    first, second = CallLog(), CallLog()
-    with collecting(first), collecting(second):
-        pass
-    assert first != second
+def test_a_log_that_ends_within_another_leaves_the_other_in_place() -> None:
+    outer, inner = CallLog([generation(10, 5)]), CallLog([generation(10, 5)])
+    with collecting(outer):
+        with collecting(inner):
+            assert active_calls() is inner
+        assert active_calls() is outer
+    assert active_calls() is None
 
 
 def test_generations_that_run_at_once_are_all_recorded() -> None:
@@ -98,7 +100,16 @@ def test_a_generation_within_another_is_recorded_once() -> None:
     assert len(log.generations) == 2
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, torch.nn.DataParallel])
+class Prompted(torch.nn.Module):
+    """A model with a parameter of the wrapper's before its own."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.prompt = torch.nn.Parameter(torch.zeros(1))
+        self.model = model
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, torch.nn.DataParallel, Prompted])
 def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callable[[Any], Any]) -> None:
     transformers.install()
     policy, judge = make_model(TOKENIZER, 0), make_model(TOKENIZER, 0)

@@ -49,17 +49,15 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_policy(log: CallLog, model: Any) -> bool:
-    """Whether it is the trainer's model, wrapped or unwrapped, which then share parameters; not a judge."""
+    """Whether it is the trainer's model, and no judge. Wrapped or unwrapped, that is the one with the same parameters;
+    a wrapper may add some of its own.
+    """
     with guard("telling the trainer's model from others"):
-        trained = log.model
-        return trained is None or model is trained or _first_parameter(model) is _first_parameter(trained)
+        if log.model is None or model is log.model:
+            return True
+        first = next(iter(getattr(model, "parameters", tuple)()), None)
+        return any(parameter is first for parameter in log.model.parameters())
     return True
-
-
-def _first_parameter(model: Any) -> Any:
-    """Something that only this model has, where it has no parameters."""
-    parameters = getattr(model, "parameters", None)
-    return next(iter(parameters()), model) if callable(parameters) else model
 
 
 def _add(
