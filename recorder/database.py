@@ -71,7 +71,6 @@ def writing_engine(path: Path) -> Engine:
     """
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_others(path)
         engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True)
         with engine.begin() as connection:
             _check_schema(path, connection)
@@ -192,16 +191,3 @@ def _quoted(path: Path) -> str:
     from urllib.parse import quote
 
     return quote(str(path.absolute()))
-
-
-def _refuse_others(path: Path) -> None:
-    """Before the journal mode is set, which would write to a database that is not ours.
-
-    Raises:
-        DatabaseError: its tables are somebody else's, or newer than this program.
-    """
-    if path.exists():
-        looking = _engine(f"file:{_quoted(path)}?mode=ro", _READ_PRAGMAS, immediate=False)
-        with looking.connect() as connection:
-            _check_schema(path, connection)
-        looking.dispose()
