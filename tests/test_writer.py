@@ -217,13 +217,21 @@ sys.stdin.read()
 """
 
 
+def begun(db: Path) -> bool:
+    """Whether the writer's thread has come as far as a row: its file and its tables are made there, not by put()."""
+    try:
+        return stored(db, "select count(*) from evaluation_row") != [(0,)]
+    except sqlite3.OperationalError:
+        return False
+
+
 def test_the_statistics_of_a_process_that_was_killed_agree_with_its_rows(db: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(db)]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        while stored(db, "select count(*) from evaluation_row") == [(0,)]:
+        while not begun(db):
             time.sleep(0.01)
         process.kill()
     ((rows,),) = stored(db, "select count(*) from evaluation_row")
