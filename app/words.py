@@ -59,6 +59,7 @@ RUN_STATES = {
     RunState.FAILED: Word(
         "failed", "circle-x", "bad", "The process ended before training did, or the rollout function raised."
     ),
+    RunState.INTERRUPTED: Word("interrupted", "power-off", "quiet", "Somebody stopped it before its end."),
     "died": Word(
         "died", "power-off", "bad", "It never said that it ended, and was not heard of for more than a minute."
     ),

@@ -7,6 +7,7 @@ each other, by the limits below.
 
 import dataclasses
 import re
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import orjson
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _REPR_LENGTH = 1_000
+_LINE = 300
 _DEPTH = 40
 _OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
@@ -48,6 +50,24 @@ def text(value: str) -> str:
 def column(value: str | None) -> str | None:
     """For a text column: also without NUL, at which databases stop reading or refuse."""
     return None if value is None else text(value).replace("\0", "\u2400")
+
+
+def error_line(error: BaseException) -> str:
+    """An exception as one line, "Type: message", of at most 300 characters; "Type" where it says nothing. Also of one
+    whose `__str__` fails.
+    """
+    message = str(traceback.TracebackException(type(error), error, None))
+    return one_line(f"{type(error).__name__}: {message}".removesuffix(": "))
+
+
+def trace(error: BaseException) -> str:
+    """Its traceback, as Python prints it."""
+    return column("".join(traceback.format_exception(error))) or ""
+
+
+def one_line(message: str) -> str:
+    """For a table: white space is one blank, and at most 300 characters are kept."""
+    return (column(" ".join(message.split())) or "")[:_LINE]
 
 
 class _TooLargeError(Exception):

@@ -91,7 +91,9 @@ class RunState(StrEnum):
     FINISHED = "finished"
     """The trainer said that training ended."""
     FAILED = "failed"
-    """The process ended before the trainer said so, or the rollout function raised."""
+    """An exception ended it, or the process ended before the trainer said so."""
+    INTERRUPTED = "interrupted"
+    """Somebody stopped it: Ctrl-C, or an exit in the middle."""
 
 
 class Run(Table, table=True):
@@ -106,6 +108,8 @@ class Run(Table, table=True):
     created: int = Field(sa_type=BigInteger)  # µs since the epoch, UTC, as every time here
     heartbeat: int = Field(sa_type=BigInteger)  # last sign of life of any of its processes
     finished: int | None = Field(default=None, sa_type=BigInteger)
+    error: str | None = None  # what ended it, in one line; None where nothing did, or nobody knows
+    traceback: str | None = None  # of that
     model: str | None = None  # name or path of the model that is trained
     max_steps: int | None = None  # optimizer steps planned; None where the trainer did not say
     num_generations: int | None = None  # completions in a group while training
@@ -178,7 +182,12 @@ class EvaluationRow(Table, table=True):
     rollout_reward: float | None = None  # the reward that the rollout function returned
     env_reward_sum: float | None = None  # over the environment's steps
     env_reward_last: float | None = None  # of its last step that had one
-    rewards: dict[str, float | None] | None = Field(default=None, sa_type=JSON)  # each reward function's own value
+    rewards: dict[str, float | None] | None = Field(
+        default=None, sa_type=JSON
+    )  # each reward function's own value; None where it gave none, or none that is finite
+    odd_rewards: dict[str, str] | None = Field(
+        default=None, sa_type=JSON
+    )  # by reward function: "nan", "inf" or "-inf" where it returned that, which breaks a training; None without any
     reward_weights: dict[str, float] | None = Field(default=None, sa_type=JSON)
 
     message_count: int = Field(default=0, sa_column_kwargs=_COUNTER)

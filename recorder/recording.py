@@ -3,6 +3,8 @@
 import atexit
 import hashlib
 import os
+import shlex
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +17,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.calls import CallLog
-from logs_ui.recorder.clean import column, plain, snapshot
+from logs_ui.recorder.clean import column, error_line, plain, snapshot, trace
+from logs_ui.recorder.database import database_path
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
 from logs_ui.recorder.models import Mode, RunState, Status
@@ -123,7 +127,14 @@ class Recording:
         self._settle(call, FailedJob.of(call, error))
         self._writer.flush(_PATIENCE)
 
-    def rewards(self, values: NDArray[np.float64], names: list[str], weights: list[float], inputs: list[Any]) -> None:
+    def rewards(
+        self,
+        values: NDArray[np.float64],
+        declined: NDArray[np.bool_],
+        names: list[str],
+        weights: list[float],
+        inputs: list[Any],
+    ) -> None:
         """See `trl.Listener`."""
         call = self._awaiting
         if call is None or len(values) != len(call.prompts):
@@ -136,12 +147,13 @@ class Recording:
         columns = [
             {
                 "rewards": {name: _number(value) for name, value in zip(names, row, strict=True)},
+                "odd_rewards": _odd(names, row, none) or None,
                 "reward_weights": dict(zip(names, weights, strict=True)),
                 "reward": _number(total),
                 "task": task,
                 "scored": scored,
             }
-            for row, total, task in zip(values, totals, tasks, strict=True)
+            for row, none, total, task in zip(values, declined, totals, tasks, strict=True)
         ]
         self._writer.put(ColumnsJob(call, columns))
 
@@ -165,9 +177,10 @@ class Recording:
         self._end(RunState.FINISHED)
         self._writer.flush(_PATIENCE)
 
-    def train_raised(self) -> None:
+    def train_raised(self, error: BaseException) -> None:
         """See `trl.Listener`."""
-        self._end(RunState.FAILED)
+        state = RunState.FAILED if isinstance(error, Exception) else RunState.INTERRUPTED
+        self._end(state, error=error_line(error), traceback=trace(error))
         self._writer.flush(_PATIENCE)
 
     def process_ends(self) -> None:
@@ -176,8 +189,12 @@ class Recording:
             self._running.calls.close()
             error = "The process ended in the middle of the rollout"
             self._settle(self._running, FailedJob(self._running, error, None, Status.ABORTED, now_us()))
-        if not self._ended:
-            self._end(RunState.FAILED if self._training else RunState.FINISHED)
+        if self._ended:
+            return
+        if self._training:
+            self._end(RunState.FAILED, error="The process ended in the middle of the training")
+        else:
+            self._end(RunState.FINISHED)
 
     def _describe(self, trainer: Any) -> None:
         """The run's row, once, by the first process."""
@@ -194,10 +211,15 @@ class Recording:
         columns["name"] = column(str(columns.get("name", self.run)))
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
         self._put(RunChange(self.run, columns, resumes=resumes))
+        sys.stderr.write(f"logs-ui: recording run {self.run}; browse it with: {self._serve_command()}\n")
         if source is not None:
             self._put(TokenizerChange(columns["tokenizer"], source), len(source))
         # git may take seconds on a large tree: neither the training nor the rows wait for it.
         threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
+
+    def _serve_command(self) -> str:
+        path = self._writer.path
+        return "logs-ui serve" + ("" if path == database_path().absolute() else f" --db {shlex.quote(str(path))}")
 
     def _describe_code(self, folder: Path) -> None:
         with guard("asking git for the commit"):
@@ -224,7 +246,7 @@ class Recording:
         """Of one dataset row.
 
         Raises:
-            KeyError: the column that the user named is not there.
+            LogsUIError: the column that the user named is not there.
         """
         if callable(self._task):
             return str(self._task(row))
@@ -233,7 +255,10 @@ class Recording:
             if row.get(name) is not None:
                 return str(row[name])
         if self._task is not None and self._task not in row:
-            raise KeyError(f"record(task={self._task!r}) names no column of the dataset; it has {sorted(row)}")
+            raise LogsUIError(
+                f"record(task={self._task!r}) names no column of the dataset, which has {', '.join(sorted(row))}. "
+                "Name one of them, or give a function of the dataset row; until then tasks are told apart by prompt."
+            )
         return prompt_task(prompt)
 
     def _settle(self, call: RolloutCall, job: ReturnedJob | FailedJob) -> None:
@@ -241,10 +266,10 @@ class Recording:
         self._running = None
         self._writer.put(job)
 
-    def _end(self, state: RunState) -> None:
+    def _end(self, state: RunState, **why: str | None) -> None:
         self._ended = True
         now = now_us()
-        self._put(RunChange(self.run, {"state": state, "finished": now, "heartbeat": now}))
+        self._put(RunChange(self.run, {"state": state, "finished": now, "heartbeat": now, **why}))
 
     def _put(self, change: Change, size: int = 1_000) -> None:
         self._writer.put(ChangesJob(lambda: [change], size))
@@ -258,6 +283,12 @@ def _distinct(names: list[str]) -> list[str]:
         seen[name] += 1
         distinct.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
     return distinct
+
+
+def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.bool_]) -> dict[str, str]:
+    """What reward functions gave one row that is no number to learn from; None is a function's right."""
+    odd = ~np.isfinite(values) & ~declined
+    return {name: str(value) for name, value, is_odd in zip(names, values, odd, strict=True) if is_odd}
 
 
 def _shortened(task: str) -> str:

@@ -3,7 +3,6 @@ writer's thread encodes it.
 """
 
 import hashlib
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 from logs_ui.recorder import chat
 from logs_ui.recorder.attribution import Attribution, RowCalls, attribute, attribute_unfinished
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Ids
-from logs_ui.recorder.clean import column
+from logs_ui.recorder.clean import column, error_line, one_line, trace
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.output import Output
@@ -27,7 +26,6 @@ from logs_ui.recorder.store import Change, RowChange, RunChange
 
 _NO_IDS: Ids = np.empty(0, np.int32)
 _PREVIEW = 120
-_ERROR = 300
 
 
 @dataclass
@@ -178,8 +176,7 @@ class FailedJob:
     def of(cls, call: RolloutCall, error: BaseException) -> "FailedJob":
         """An interrupt aborts the rows; any other exception is their error."""
         status = Status.ERROR if isinstance(error, Exception) else Status.ABORTED
-        trace = "".join(traceback.format_exception(error))
-        return cls(call, f"{type(error).__name__}: {error}", trace, status, now_us())
+        return cls(call, error_line(error), trace(error), status, now_us())
 
     def changes(self) -> Iterable[Change]:
         calls = self.call.calls
@@ -259,7 +256,7 @@ def _ended(
         **({"task": call.tasks[i]} if call.tasks[i] else {}),
         **ended,
     }
-    columns["error"] = columns["error"] and (column(columns["error"].strip()) or "")[:_ERROR]
+    columns["error"] = columns["error"] and one_line(columns["error"])
     if call.columns is not None:
         metadata = {**metadata, "dataset": orjson.loads(call.columns[i])}
     if row.evidence is not None:

@@ -1,5 +1,6 @@
 """The first thing that a user sees: the demo's real training, live in a real browser."""
 
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,12 @@ LOGS_UI = Path(sys.executable).with_name("logs-ui")
 def demo(tmp_path: Path) -> Iterator[str]:
     """The address that `logs-ui demo` prints, while it trains."""
     command = [str(LOGS_UI), "demo", "--steps", "400", "--db", str(tmp_path / "a.db")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    talk = tmp_path / "stderr"
+    traced = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+    with (
+        talk.open("w") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced) as process,
+    ):
         assert process.stdout is not None
         try:
             found = re.search(r"http://\S+", process.stdout.readline())
@@ -25,7 +31,12 @@ def demo(tmp_path: Path) -> Iterator[str]:
             yield found[0]
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # prints where each of its threads stands
+                process.wait(30)
+                pytest.fail(f"Ctrl-C did not end the demo:\n{talk.read_text()[-8_000:]}")
 
 
 @pytest.mark.timeout(240)

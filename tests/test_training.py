@@ -122,6 +122,26 @@ def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_
     assert rows.reward_weights[0] == {"solved": 1.0, "picky": pytest.approx(0.3)}
 
 
+def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(server: str, tmp_path: Path) -> None:
+    def declines(env_reward: list[float], **_: Any) -> list[float | None]:
+        return [None, *env_reward[1:]]
+
+    def odd(env_reward: list[float], **_: Any) -> Any:
+        return torch.tensor([float("nan"), float("inf"), *env_reward[2:]])
+
+    async def odd_and_async(env_reward: list[float], **_: Any) -> list[float | None]:
+        return [None, float("nan"), *env_reward[2:]]
+
+    db = tmp_path / "a.db"
+    functions = [declines, odd, odd_and_async]
+    make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=functions, max_steps=1).train()
+    rows = load_run(db=db)
+    assert rows.rewards[0] == {"declines": None, "odd": None, "odd_and_async": None}
+    assert rows.odd_rewards[0] == {"odd": "nan"}
+    assert rows.odd_rewards[1] == {"odd": "inf", "odd_and_async": "nan"}
+    assert rows.odd_rewards[2:].isna().all()
+
+
 def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     make_trainer(
@@ -441,7 +461,9 @@ def test_a_training_that_anything_else_ends_has_failed(server: str, tmp_path: Pa
     db = tmp_path / "a.db"
     with pytest.raises(ValueError, match="no reward"):
         make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=[broken]).train()
-    assert only_run(db).state == "failed"
+    run = only_run(db)
+    assert (run.state, run.error) == ("failed", f"ValueError: no reward for {ROWS}")
+    assert "in broken" in (run.traceback or "")
     rows = load_run(db=db)
     assert set(rows.status) == {"ok"}
     assert rows.scored.isna().all(), "awaited, not unscored"
@@ -459,7 +481,8 @@ def test_an_interrupt_aborts_the_rows_that_it_stops(server: str, tmp_path: Path)
         make_trainer(interrupted, tmp_path / "out").train()
     rows = load_run(db=db)
     assert set(rows.status) == set(rows.stop_reason) == {"aborted"}
-    assert only_run(db).state == "failed"
+    assert set(rows.error) == {"KeyboardInterrupt"}
+    assert (only_run(db).state, only_run(db).error) == ("interrupted", "KeyboardInterrupt")
 
 
 def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(server: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ since its result is what the trainer goes on with.
 """
 
 import functools
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,11 +31,19 @@ from logs_ui.recorder.models import Mode
 class Listener(Protocol):
     """Told of what a trainer computes after a rollout function returned."""
 
-    def rewards(self, values: NDArray[np.float64], names: list[str], weights: list[float], inputs: list[Any]) -> None:
+    def rewards(
+        self,
+        values: NDArray[np.float64],
+        declined: NDArray[np.bool_],
+        names: list[str],
+        weights: list[float],
+        inputs: list[Any],
+    ) -> None:
         """Of this process's N rows.
 
         Args:
             values: (N, F) by row and reward function, NaN where a function returned None.
+            declined: (N, F) where it returned None, as far as that was seen.
             names: (F).
             weights: (F).
             inputs: (N) dataset rows.
@@ -49,7 +58,7 @@ class Listener(Protocol):
     def train_ended(self) -> None:
         """The trainer says so."""
 
-    def train_raised(self) -> None:
+    def train_raised(self, error: BaseException) -> None:
         """`train()` was left by an exception."""
 
 
@@ -95,8 +104,8 @@ _scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 def install() -> None:
     """Patches the trainers, now or when they are imported."""
-    patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch_grpo(module.GRPOTrainer))
-    patches.when_imported("transformers.trainer", lambda module: patches.method(module.Trainer, "train", _with_end))
+    patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch(module.GRPOTrainer))
+    patches.when_imported("transformers.trainer", lambda module: _patch_loops(module.Trainer))
 
 
 def attach(trainer: Any, listener: Listener) -> None:
@@ -167,9 +176,9 @@ def shared_from_first(trainer: Any, value: Any) -> Any:
     return broadcast_object_list([value])[0]
 
 
-def _patch_grpo(owner: type) -> None:
-    patches.method(owner, "__init__", _with_its_classes)
-    _patch(owner)
+def _patch_loops(owner: type) -> None:
+    patches.method(owner, "train", _with_end)
+    patches.method(owner, "evaluate", _with_its_classes)
 
 
 def _patch_classes(trainer: Any) -> None:
@@ -195,21 +204,22 @@ def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]
 
 
 def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A subclass is patched when its first trainer is made: before its first batch."""
+    """A subclass is patched before its first batch. Not by its `__init__`, whose warnings would name this file."""
 
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+    def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
         with guard("preparing a trainer"):
             _patch_classes(self)
+        return original(self, *args, **kwargs)
 
-    return init
+    return loop
 
 
 def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def calculate(self: Any, inputs: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        with _outermost(_scoring, self) as outermost:
+        returned: dict[int, Any] = {}
+        with _outermost(_scoring, self) as outermost, _watched(self, returned):
             gathered = original(self, inputs, prompts, *args, **kwargs)
         listener = _listeners.get(self)
         if outermost and listener is not None:
@@ -217,10 +227,57 @@ def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
                 first = self.accelerator.process_index * len(prompts)
                 own = gathered[first : first + len(prompts)].detach().cpu().numpy().astype(np.float64)
                 weights = [float(weight) for weight in self.reward_weights.tolist()]
-                listener.rewards(own, list(self.reward_func_names), weights, inputs)
+                declined = _declined(own.shape, returned)
+                listener.rewards(own, declined, list(self.reward_func_names), weights, inputs)
         return gathered
 
     return calculate
+
+
+@contextmanager
+def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
+    """Keeps what each reward function returns, by its index: TRL turns None into NaN, and then they look alike."""
+    functions = trainer.reward_funcs
+    with guard("preparing to see what reward functions return"):
+        trainer.reward_funcs = [_watching(function, i, returned) for i, function in enumerate(functions)]
+    try:
+        yield
+    finally:
+        trainer.reward_funcs = functions
+
+
+def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
+    """A reward model, which never declines, stays what it is."""
+    if hasattr(function, "forward"):
+        returned[index] = ()
+        return function
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
+
+        @functools.wraps(function)
+        async def watched_async(*args: Any, **kwargs: Any) -> Any:
+            returned[index] = await function(*args, **kwargs)
+            return returned[index]
+
+        return watched_async
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        returned[index] = function(*args, **kwargs)
+        return returned[index]
+
+    return watched
+
+
+def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
+    """(N, F) where a function returned None. One whose values cannot be read twice declines as a whole."""
+    declined = np.zeros(shape, bool)
+    for index in range(shape[1]):
+        values = returned.get(index)
+        if values is not None and hasattr(values, "__getitem__"):
+            declined[: len(values), index] = [value is None for value in values]
+        else:
+            declined[:, index] = True
+    return declined
 
 
 def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,15 +298,17 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    original = _with_its_classes(original)
+
     @functools.wraps(original)
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             listener = _listeners.get(self)
             if listener is not None:
                 with guard("recording that training was left by an exception"):
-                    listener.train_raised()
+                    listener.train_raised(error)
             raise
 
     return train
