@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -14,12 +15,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from logs_ui.recorder.database import database_path, reading_engine, writing_engine
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.errors import LogsUIError, NoDatabaseError
 
 app = typer.Typer(
     help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its boxes call a flag a <bool>
 )
 _UsageError: Any = typer.BadParameter.__base__  # typer has no name for it, and brings a click of its own or imports it
 _out = Console(highlight=False)
@@ -29,7 +31,7 @@ Database = Annotated[
     str | None,
     typer.Option("--db", metavar="PATH", help="The database. Default: LOGS_UI_DB, else the one that record() writes."),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free one.")]
 
 
 class Format(StrEnum):
@@ -80,22 +82,24 @@ def _options(
 @app.command()
 def serve(
     db: Database = None,
-    host: Annotated[str, typer.Option(help="Beyond this machine a token is asked for.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="HOST", help="Beyond this machine a token is asked for.")] = "127.0.0.1",
     port: Port = 7070,
 ) -> None:
     """Browse what was recorded, live while a training writes it."""
     from logs_ui.app.serve import serve as serve_dashboard
 
     path = database_path(db)
-    if path.exists():  # else the dashboard waits for it
+    with suppress(NoDatabaseError):  # the dashboard waits for it
         reading_engine(path).dispose()
     serve_dashboard(path, host=host, port=port)
 
 
-@app.command()
+@app.command(short_help="Train a tiny model for real, and watch its rollouts arrive.")
 def demo(
     db: Database = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the default takes about a minute.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Optimizer steps; the default takes a minute or two.")
+    ] = None,
     port: Port = 0,
     serve: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--serve/--no-serve", help="Serve the dashboard meanwhile, and stay up at the end.")
@@ -120,15 +124,21 @@ def demo(
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(help="An id, the beginning of one, a name, or latest.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    format: Annotated[Format | None, typer.Option("--format", "-f", help="Default: by the file's ending.")] = None,  # noqa: A002
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")],
+    format: Annotated[  # noqa: A002
+        Format | None,
+        typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: by the file's ending."),
+    ] = None,
     db: Database = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Write a run's rollouts to a file, one row each."""
     from logs_ui.recorder.frames import export_run
 
     kind = format or _format_of(output)
+    if output.exists() and not force:
+        raise LogsUIError(f"{output} is there already. Name another file, or replace it with --force.")
     with _progress() as progress:
         bar = progress.add_task("rollouts", total=None, visible=False)
 
@@ -201,6 +211,7 @@ def _progress(*extra: TextColumn) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=_err,
+        disable=not _err.is_terminal,  # else it would leave an empty line in a log
     )
 
 

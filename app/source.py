@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Engine
 
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.errors import NoDatabaseError
 
 
 class Source:
@@ -31,7 +32,16 @@ class Source:
             return self._engine
 
     def exists(self) -> bool:
-        return self._file_identity() is not None
+        """Whether there is anything to read yet.
+
+        Raises:
+            DatabaseError: there is, but not one of ours.
+        """
+        try:
+            self.engine()
+        except NoDatabaseError:
+            return False
+        return True
 
     def close(self) -> None:
         """Lets go of the file; the next `engine()` opens it again."""

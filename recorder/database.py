@@ -4,9 +4,10 @@
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
 from sqlalchemy.pool import QueuePool
 from sqlmodel import col
 
-from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
 
 _BUSY_TIMEOUT_MS = 30_000
@@ -30,13 +31,14 @@ _WRITE_PRAGMAS = (
     "journal_size_limit=67108864",
     "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
 )
-_LOCKED = "stays locked by another process. Find who holds it (fuser), or name another with --db."
+_ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
+_LOCKED = f"stays locked by another process. Find who holds it (fuser), or name {_ANOTHER}."
 _DISK_TROUBLE = {  # by SQLite's primary result code
-    sqlite3.SQLITE_NOTADB: "is not an SQLite database. Name another with --db.",
-    sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a copy, or name another with --db.",
+    sqlite3.SQLITE_NOTADB: f"is not an SQLite database. Name {_ANOTHER}.",
+    sqlite3.SQLITE_CORRUPT: f"is damaged. Restore it from a copy, or name {_ANOTHER}.",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that it is a file, and that you may read and write its folder.",
     sqlite3.SQLITE_READONLY: (
-        "is not writable: check the permissions of the file and of its folder, or name another with --db."
+        f"is not writable: check the permissions of the file and of its folder, or name {_ANOTHER}."
     ),
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; recording goes on by itself.",
     sqlite3.SQLITE_BUSY: _LOCKED,
@@ -63,12 +65,30 @@ def database_path(db: str | os.PathLike[str] | None = None) -> Path:
     return Path(given).expanduser()
 
 
+def refuse_hopeless(path: Path) -> None:
+    """Looks at once, waiting for no lock, whether the path can ever be recorded into. Nothing is made or changed there.
+
+    Raises:
+        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or cannot be
+            told now, passes.
+    """
+    try:
+        _look(path, busy_timeout_ms=0)
+    except RefusedDatabaseError:
+        raise
+    except DatabaseError:
+        return
+
+
 def writing_engine(path: Path) -> Engine:
     """An engine for the writer's thread; makes the file, its folder and its tables where they are missing.
 
     Raises:
-        DatabaseError: not a database of ours, of a newer schema, or not writable.
+        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
+        DatabaseError: not writable now.
     """
+    with suppress(NoDatabaseError):
+        _look(path)  # before the journal mode is set, which writes to the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True)
@@ -83,21 +103,16 @@ def writing_engine(path: Path) -> Engine:
 
 
 def reading_engine(path: Path) -> Engine:
-    """An engine that cannot write. The file must exist; a WAL database in a read-only folder can be read too.
+    """An engine that cannot write. A WAL database in a read-only folder can be read too.
 
     Raises:
-        DatabaseError: missing, not a database of ours, or of a newer schema.
+        NoDatabaseError: no file, or an empty one.
+        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
+        DatabaseError: not readable now.
     """
+    _look(path)
     with errors_in_plain_words(path):
-        if not path.exists():
-            raise DatabaseError(
-                f"There is no database at {path}. Record a training into it first, or name another with --db."
-            )
-        engine = _engine(f"file:{_quoted(path)}?{_read_mode(path)}", _READ_PRAGMAS, immediate=False)
-        with engine.connect() as connection:
-            if not _check_schema(path, connection):
-                raise DatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name another with --db.")
-    return engine
+        return _engine(f"file:{_quoted(path)}?{_read_mode(path)}", _READ_PRAGMAS, immediate=False)
 
 
 @contextmanager
@@ -105,16 +120,16 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
     """Turns the database's and the system's errors into one line that a user can act on.
 
     Raises:
-        DatabaseError: instead of them.
+        DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
     """
-    if path.is_dir():
-        raise DatabaseError(f"{path} is a folder. Name a file in it with --db.")
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
-        raise DatabaseError(_explained(path, error)) from error
+        kind = RefusedDatabaseError if _result_code(error) == sqlite3.SQLITE_NOTADB else DatabaseError
+        raise kind(_explained(path, error)) from error
     except OSError as error:
-        raise DatabaseError(f"{path} cannot be used: {error.strerror or error}. Name another with --db.") from error
+        kind = RefusedDatabaseError if isinstance(error, NotADirectoryError) else DatabaseError
+        raise kind(f"{path} cannot be used: {error.strerror or error}. Name {_ANOTHER}.") from error
 
 
 def is_disk_trouble(error: Exception) -> bool:
@@ -167,20 +182,51 @@ def _read_mode(path: Path) -> str:
     return "mode=ro"
 
 
+def _look(path: Path, *, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
+    """Whether the file holds tables of ours, of a schema that is known. Somebody else's stays as it was, to the byte,
+    and nothing is left beside it, not even the -shm file that a reading connection makes: where there is no -wal,
+    nobody writes to a WAL database, and `immutable` reads it, as any other, without locks and files of its own.
+
+    Raises:
+        NoDatabaseError: no file, or no tables in it.
+        RefusedDatabaseError: no database, somebody else's, or newer than this program.
+        DatabaseError: it cannot be told now.
+    """
+    with errors_in_plain_words(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise NoDatabaseError(
+                f"There is no database at {path}. Record a training into it first, or name {_ANOTHER}."
+            ) from None
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+            raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
+        how = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+        engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
+        try:
+            with engine.connect() as connection:
+                has_tables = _check_schema(path, connection)
+        finally:
+            engine.dispose()
+        if not has_tables:
+            raise NoDatabaseError(f"{path} is empty. Record a training into it first, or name {_ANOTHER}.")
+
+
 def _check_schema(path: Path, connection: Any) -> bool:
     """Whether the tables are there already.
 
     Raises:
-        DatabaseError: they are somebody else's, or newer than this program.
+        RefusedDatabaseError: they are somebody else's, or newer than this program.
     """
     tables = set(inspect(connection).get_table_names())
     if not tables:
         return False
     if SchemaVersion.__tablename__ not in tables:
-        raise DatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name another with --db.")
+        raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
     version = connection.scalar(select(col(SchemaVersion.version)))
     if version is not None and version > SCHEMA_VERSION:
-        raise DatabaseError(
+        raise RefusedDatabaseError(
             f"{path} was written by a newer logs-ui (schema {version}, this one knows {SCHEMA_VERSION}). "
             "Upgrade with: pip install -U logs-ui"
         )

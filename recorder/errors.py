@@ -1,10 +1,12 @@
 """Everything that logs-ui raises at its users.
 
 LogsUIError
-├── DatabaseError        the database cannot be used: not one of ours, newer, not writable, disk full, ...
-├── RunNotFoundError     no run has that id, prefix or name, or several have
-├── RolloutNotFoundError no rollout has that id
-└── FilterError          a filter that is misspelt or out of range
+├── DatabaseError            the database cannot be used: not writable, locked, damaged, disk full, ...
+│   ├── NoDatabaseError      there is none yet, or it is empty
+│   └── RefusedDatabaseError it never can be: not one of ours, newer, a folder, ...
+├── RunNotFoundError         no run has that id, prefix or name, or several have
+├── RolloutNotFoundError     no rollout has that id
+└── FilterError              a filter that is misspelt or out of range
 
 Each message is one line: what, why, and what to do.
 """
@@ -16,6 +18,14 @@ class LogsUIError(Exception):
 
 class DatabaseError(LogsUIError):
     """The database cannot be used."""
+
+
+class NoDatabaseError(DatabaseError):
+    """There is nothing to read: no file, or one without tables. Recording makes it."""
+
+
+class RefusedDatabaseError(DatabaseError):
+    """The path can never be used as it is, however often it is tried: not a database, somebody else's, or newer."""
 
 
 class RunNotFoundError(LogsUIError):
@@ -31,8 +41,12 @@ class FilterError(LogsUIError):
 
     Attributes:
         field: the URL parameter at fault.
+        written, meant: what is misspelt, a parameter's name or its value, and the known word nearest to it, which the
+            message ends with; None where none is near.
     """
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, message: str, *, written: str | None = None, meant: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+        self.written = written
+        self.meant = meant

@@ -1,4 +1,4 @@
-"""Rollouts for the analyst: a pandas DataFrame, or a Parquet, CSV or JSONL file.
+"""Rollouts, runs and scalars for the analyst: pandas DataFrames, and rollouts as a Parquet, CSV or JSONL file.
 
 pandas and pyarrow are imported where they are used: recording, inside the training process, does without.
 """
@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,10 +21,10 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import database_path, errors_in_plain_words, reading_engine
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, check_known, nearest
 from logs_ui.recorder.models import Run
-from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.queries import Rollout, RunSummary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,7 @@ class Kind(StrEnum):
     WHOLE = "whole number"
     MAYBE_WHOLE = "whole number or absent"
     NUMBER = "number"
+    MAYBE_TRUE = "true, false or absent"
     TIME = "time, UTC"
     NESTED = "dicts and lists"
     IDS = "array of int32"
@@ -46,7 +47,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the frame and of the files, and what it means."""
+    """A column of a frame, or of a file, and what it means."""
 
     name: str
     kind: Kind
@@ -75,6 +76,7 @@ COLUMNS = (
     Column("env_reward_sum", Kind.NUMBER, "over the environment's steps"),
     Column("env_reward_last", Kind.NUMBER, "of the environment's last step that had one"),
     Column("rewards", Kind.NESTED, "each reward function's own value, by name"),
+    Column("odd_rewards", Kind.NESTED, "`nan`, `inf` or `-inf` by reward function, where one returned that; else None"),
     Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
     Column("message_count", Kind.WHOLE, "how many `messages` there are"),
     Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
@@ -100,6 +102,33 @@ COLUMNS = (
     Column("mask", Kind.MASK, "1 where the model sampled the token; absent where all are the model's"),
 )
 
+RUN_COLUMNS = (
+    Column("run", Kind.TEXT, "the run's id"),
+    Column("name", Kind.TEXT, "the trainer's `run_name`, else the id"),
+    Column("state", Kind.TEXT, "`running`, `finished`, `failed`, `interrupted`, or `died` where it went silent"),
+    Column("error", Kind.TEXT, "what ended it, in one line"),
+    Column("created", Kind.TIME, "its first sign of life"),
+    Column("heartbeat", Kind.TIME, "its last one"),
+    Column("finished", Kind.TIME, "it ended, however"),
+    Column("rollouts", Kind.WHOLE, "how many it has"),
+    Column("steps", Kind.WHOLE, "the highest step that a rollout has"),
+    Column("reward", Kind.NUMBER, "mean over the last 10 training steps that have one"),
+    Column("model", Kind.TEXT, "name or path of the model that is trained"),
+    Column("max_steps", Kind.MAYBE_WHOLE, "optimizer steps planned"),
+    Column("num_generations", Kind.MAYBE_WHOLE, "completions in a group while training"),
+    Column("parent", Kind.TEXT, "id of the run whose checkpoint it goes on from"),
+    Column("output_dir", Kind.TEXT, "where the trainer writes its checkpoints"),
+    Column("host", Kind.TEXT, "of its first process"),
+    Column("pid", Kind.MAYBE_WHOLE, "of its first process"),
+    Column("git_commit", Kind.TEXT, "of the working directory; absent outside a repository"),
+    Column("git_dirty", Kind.MAYBE_TRUE, "whether tracked files differed from that commit"),
+    Column("config", Kind.NESTED, "the trainer's arguments, by name"),
+    Column("versions", Kind.NESTED, "of Python, TRL, torch, ..., by package"),
+    Column("unattributed_calls", Kind.WHOLE, "generations and environment calls that no rollout was found for"),
+    Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
+    Column("dropped", Kind.WHOLE, "changes that a full queue or a broken disk cost"),
+)
+
 FORMATS = ("parquet", "csv", "jsonl")
 
 _ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
@@ -120,8 +149,8 @@ def load_run(
 
     The columns, all there even where the run is empty, are in `COLUMNS` and explained in `docs/pandas.md`. Texts are
     pandas' `string`, counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN where
-    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards` and `reward_weights` are lists and dicts.
-    `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
+    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards` and `reward_weights` are lists and
+    dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
 
     Args:
         run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
@@ -133,15 +162,45 @@ def load_run(
         DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
         FilterError: the run has no such task or eval.
     """
+    with _opened(run, db, filter) as (engine, found):
+        return _frame(COLUMNS, (row for chunk in _chunks(engine, found, filter) for row in chunk))
+
+
+def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+    """All runs, one a row, newest first. The columns are in `RUN_COLUMNS`, of the same types as those of `load_run`;
+    `git_dirty` is `boolean`, `config` and `versions` are dicts.
+
+    Args:
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Raises:
+        DatabaseError: the database is missing, or cannot be read.
+    """
+    with _database(db) as engine:
+        return _frame(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
+
+
+def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+    """What a run's trainer logged: one row a step that has any, in order, with the index `step`; one `float64` column
+    a name, in alphabetical order, NaN where the trainer logged none, or NaN.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read.
+    """
     import pandas as pd
 
-    values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
-    with _opened(run, db, filter) as (engine, found):
-        for chunk in _chunks(engine, found, filter):
-            for row in chunk:
-                for name, value in row.items():
-                    values[name].append(value)
-    return pd.DataFrame({column.name: _series(values.pop(column.name), column.kind) for column in COLUMNS})
+    with _opened(run, db, None) as (engine, found):
+        logged = queries.scalars(engine, found.id or 0)
+    by_name: dict[str, dict[int, float | None]] = {}
+    for scalar in logged:
+        by_name.setdefault(scalar.name, {})[scalar.step] = scalar.value
+    steps = pd.Index(sorted({scalar.step for scalar in logged}), dtype="int64", name="step")
+    return pd.DataFrame({name: pd.Series(values, steps, "float64") for name, values in by_name.items()}, steps)
 
 
 def export_run(
@@ -198,14 +257,22 @@ def _opened(
     filter: RolloutFilter | None,  # noqa: A002
 ) -> Iterator[tuple[Engine, Run]]:
     """The database and the run that is meant."""
+    if not isinstance(run, str) or not run:  # as from a variable that was never set
+        raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
+    with _database(db) as engine:
+        found = queries.find_run(engine, run)
+        if filter is not None and (filter.tasks or filter.evals):
+            check_known(filter, queries.known_values(engine, found.id or 0))
+        yield engine, found
+
+
+@contextmanager
+def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
     path = database_path(db)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
         try:
-            found = queries.find_run(engine, run)
-            if filter is not None and (filter.tasks or filter.evals):
-                check_known(filter, queries.known_values(engine, found.id or 0))
-            yield engine, found
+            yield engine
         finally:
             engine.dispose()
 
@@ -237,12 +304,34 @@ def _values(run: str, rollout: Rollout) -> dict[str, Any]:
     return values
 
 
+def _run_values(summary: RunSummary) -> dict[str, Any]:
+    counted = {name: getattr(summary, name) for name in ("state", "rollouts", "steps", "reward")}
+    known = {column.name: getattr(summary.run, column.name, None) for column in RUN_COLUMNS}
+    return known | counted | {"run": summary.run.uid}
+
+
+def _frame(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    values: dict[str, list[Any]] = {column.name: [] for column in columns}
+    for row in rows:
+        for name, value in row.items():
+            values[name].append(value)
+    return pd.DataFrame({column.name: _series(values.pop(column.name), column.kind) for column in columns})
+
+
 def _series(values: list[Any], kind: Kind) -> "pd.Series[Any]":
     import pandas as pd
 
     if kind == Kind.TIME:
         return pd.Series(np.array(values, "datetime64[us]")).dt.tz_localize("UTC")
-    dtypes = {Kind.TEXT: "string", Kind.WHOLE: "int64", Kind.MAYBE_WHOLE: "Int64", Kind.NUMBER: "float64"}
+    dtypes = {
+        Kind.TEXT: "string",
+        Kind.WHOLE: "int64",
+        Kind.MAYBE_WHOLE: "Int64",
+        Kind.NUMBER: "float64",
+        Kind.MAYBE_TRUE: "boolean",
+    }
     return pd.Series(values, dtype=dtypes.get(kind, "object"))
 
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from logs_ui.recorder.errors import LogsUIError
+
 logger = logging.getLogger("logs_ui")
 
 RAISE_VARIABLE = "LOGS_UI_RAISE"
@@ -41,8 +43,10 @@ class Guard:
                 raise
 
     def caught(self, doing: str, error: Exception) -> None:
-        """Counts and logs a failure that was caught elsewhere."""
-        line = f"{type(error).__name__} while {doing}: {error}".splitlines()[0]
+        """Counts and logs a failure that was caught elsewhere; the user's own mistake without its traceback."""
+        is_users = isinstance(error, LogsUIError)
+        said = str(error) if is_users else f"{type(error).__name__} while {doing}: {error}"
+        line = next(iter(said.splitlines()), "")
         with self._lock:
             self.errors += 1
             self.last = line
@@ -53,8 +57,8 @@ class Guard:
             logger.error(
                 "logs-ui: recording failed (%s). Your training goes on, with less recorded; "
                 "the same failure is not logged again, but counted on the run.",
-                line,
-                exc_info=error,
+                line.removesuffix("."),
+                exc_info=None if is_users else error,
             )
 
 

@@ -62,7 +62,8 @@ def record(
         A function to give to the trainer.
 
     Raises:
-        DatabaseError: `db` is a URL of a database that is not supported.
+        DatabaseError: what `db` or LOGS_UI_DB names can never be recorded into: not a database of logs-ui, or of a
+            newer one, or a URL of a database that is not supported. What may heal, as a full disk, is not raised.
         TypeError: `rollout_func` cannot be called.
     """
     if rollout_func is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.database import reading_engine
+from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.queries import run_uids
 
@@ -81,9 +82,10 @@ def name_run(path: Path) -> RunName:
 
 def _taken(path: Path) -> set[str]:
     """Uids of the runs that are there. Reading waits for no writer."""
-    if not path.exists():
+    try:
+        engine = reading_engine(path)
+    except NoDatabaseError:
         return set()
-    engine = reading_engine(path)
     try:
         return run_uids(engine)
     finally:

@@ -17,15 +17,15 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder import store
-from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble, writing_engine
-from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble, refuse_hopeless, writing_engine
+from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.store import Batch, Change
 
 logger = logging.getLogger("logs_ui")
 
 _INTERVAL = 0.2  # seconds between two transactions
-_BATCH = 256  # changes in one transaction; more where a single job has more
+_BATCH = 512  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
 _QUEUE_BYTES = 256 << 20  # beyond it new jobs are dropped, and counted
 _HEARTBEAT = 5.0  # seconds
 _CHECKPOINT_BYTES = 4 << 20
@@ -59,7 +59,10 @@ class Writer:
 
     A job that was handed over is committed within a fraction of a second; `flush` waits for it. A locked, full or
     missing disk is tried again for as long as the process lives, while the queue is bounded in bytes: what does not fit
-    is dropped, and counted on the run.
+    is dropped, and counted on the run. A path that can never be a database of ours is given up: all is dropped.
+
+    Attributes:
+        given_up: whether it is, in this process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,6 +83,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._hurry = False
         self._trouble: str | None = None
+        self.given_up = False
         self._runs: dict[str, int] = {}  # uid → id of the runs that this process keeps alive, as committed
         self._running = False  # whether one of them may be
         self._last_heartbeat = time.monotonic()
@@ -88,7 +92,7 @@ class Writer:
         """Hands a job over. Never blocks; never raises."""
         size = job.size
         with self._condition:
-            if self._bytes + size > _QUEUE_BYTES:
+            if self.given_up or self._bytes + size > _QUEUE_BYTES:
                 self._dropped += 1
                 return
             self._jobs.append((job, size))
@@ -105,13 +109,14 @@ class Writer:
             timeout: seconds; None waits for as long as it takes.
 
         Returns:
-            Whether it is. False after the timeout: the database cannot be written now.
+            Whether it is. False after the timeout: the database cannot be written now; at once where it never can.
         """
         with self._condition:
             wanted = self._accepted
             self._hurry = True
             self._condition.notify_all()
-            return self._condition.wait_for(lambda: self._committed >= wanted, timeout)
+            self._condition.wait_for(lambda: self.given_up or self._committed >= wanted, timeout)
+            return not self.given_up and self._committed >= wanted
 
     def engine(self) -> Engine:
         """Opens the database, and makes it where it is missing.
@@ -124,7 +129,20 @@ class Writer:
                 self._engine = writing_engine(self.path)
             return self._engine
 
+    def say_what_is_lost(self) -> None:
+        """For the end of the process: how much of what was handed over is not in the database, and why."""
+        unwritten = self._accepted - self._committed
+        if unwritten or self.given_up:
+            why = self._trouble or "the process ended first."
+            logger.error("logs-ui: %d recorded changes were never written: %s", self._dropped + unwritten, why)
+
     def _work(self) -> None:
+        try:
+            self._write_as_it_comes()
+        except RefusedDatabaseError as error:
+            self._give_up(error)
+
+    def _write_as_it_comes(self) -> None:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._hurry, _INTERVAL)
@@ -157,6 +175,8 @@ class Writer:
         """Together; where the database refuses that, one by one, and what it refuses then without its text."""
         try:
             self._write_when_possible(batch)
+        except RefusedDatabaseError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
             guard.caught("writing a batch", error)
             for single in batch.split():
@@ -166,6 +186,8 @@ class Writer:
         for attempt in (single, single.without_payload()):
             try:
                 self._write_when_possible(attempt)
+            except RefusedDatabaseError:
+                raise
             except Exception as error:  # noqa: BLE001
                 guard.caught("writing one row", error)
             else:
@@ -173,11 +195,13 @@ class Writer:
         self._dropped += 1
 
     def _write_when_possible(self, batch: Batch) -> None:
-        """Tries for as long as the trouble is the disk's; any other is raised."""
+        """Tries for as long as the trouble is the disk's; any other, and one that does not pass, is raised."""
         pause = _INTERVAL
         while True:
             try:
                 self._transact(batch)
+            except RefusedDatabaseError:
+                raise
             except DatabaseError as error:
                 self._say_once(error)
                 time.sleep(pause)
@@ -249,6 +273,14 @@ class Writer:
         except (OSError, sqlite3.Error, SQLAlchemyError) as error:
             logger.debug("logs-ui: no checkpoint of %s: %s", self.path, error)
 
+    def _give_up(self, error: RefusedDatabaseError) -> None:
+        logger.error("logs-ui: %s Your training goes on; recording has stopped.", error)
+        with self._condition:
+            self.given_up = True
+            self._trouble = str(error)
+            self._jobs.clear()
+            self._condition.notify_all()
+
     def _say_once(self, error: DatabaseError) -> None:
         if self._trouble != str(error):
             self._trouble = str(error)
@@ -265,9 +297,14 @@ _abandoned: list[Engine | None] = []  # by a child, of its parent: kept, as what
 
 
 def writer_for(path: Path) -> Writer:
-    """This process's one writer to that database."""
+    """This process's one writer to that database.
+
+    Raises:
+        RefusedDatabaseError: it can never be one.
+    """
     path = path.absolute()
-    if path not in _by_path:
+    refuse_hopeless(path)
+    if path not in _by_path or _by_path[path].given_up:
         _by_path[path] = Writer(path)
     return _by_path[path]
 
@@ -279,13 +316,19 @@ def flush(timeout: float | None = 30.0) -> bool:
         timeout: seconds; None waits for as long as it takes.
 
     Returns:
-        Whether it is. False: the database cannot be written now; the log says why.
+        Whether it is. False: the database cannot be written; the log says why.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     return all(
         writer.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
         for writer in list(_by_path.values())
     )
+
+
+def _at_exit() -> None:
+    flush(_EXIT_DEADLINE)
+    for writer in _by_path.values():
+        writer.say_what_is_lost()
 
 
 def _after_fork_in_child() -> None:
@@ -297,4 +340,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(flush, _EXIT_DEADLINE)
+atexit.register(_at_exit)

@@ -1,9 +1,12 @@
 """The command as a user types it: what it prints, and with what it exits."""
 
 import json
+import re
 import socket
+import sqlite3
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def refused(*arguments: str | Path, code: int = 1) -> str:
     done = logs_ui(*arguments)
     assert done.returncode == code
     assert done.stdout == ""
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = done.stderr.splitlines()
     return line
 
 
@@ -62,7 +65,7 @@ def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: 
         (["export", "x", "-o", "a", "--format", "xml"], "'parquet', 'csv', 'jsonl'. Try: logs-ui export --help"),
         (["export", "x", "-o"], "requires an argument. Try: logs-ui --help"),
         (["export", "x"], "Missing option '--output' / '-o'. Try: logs-ui export --help"),
-        (["export"], "Missing argument 'run'. Try: logs-ui export --help"),
+        (["export"], "Missing argument 'RUN'. Try: logs-ui export --help"),
         (["serve", "--port", "99999"], "65535. Try: logs-ui serve --help"),
         (["serve", "--prot", "1"], "--prot"),
         (["servee"], "Did you mean 'serve'? Try: logs-ui --help"),
@@ -79,6 +82,22 @@ def test_help_and_version_are_no_errors(arguments: list[str]) -> None:
     done = logs_ui(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("logs-ui 0" if "--version" in arguments else "Usage: logs-ui") in done.stdout
+
+
+def test_export_replaces_a_file_only_when_told_to(db: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.csv"
+    output.write_text("mine")
+    assert "is there already" in refused("export", "first", "-o", output, "--db", db)
+    assert output.read_text() == "mine"
+    assert logs_ui("export", "first", "-o", output, "--db", db, "--force").returncode == 0
+    assert output.read_text().startswith("run,")
+
+
+def test_help_names_what_an_option_takes() -> None:
+    said = " ".join(logs_ui(command, "--help").stdout for command in ("serve", "demo", "export"))
+    for option in ("--port PORT", "--host HOST", "--db PATH", "--output FILE", "--format parquet|csv|jsonl"):
+        assert option in said
+    assert not [kind for kind in ("<bool>", "<int", "<path>") if kind in said]
 
 
 def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:
@@ -103,6 +122,50 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     notes.write_text("mine" * 1000)
     assert "is not an SQLite database" in refused(command, "--db", notes)
     assert notes.read_text() == "mine" * 1000
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path, mode: str, command: str) -> None:
+    theirs = tmp_path / "theirs.db"
+    connection = sqlite3.connect(theirs)
+    connection.execute(f"pragma journal_mode={mode}")
+    connection.execute("create table theirs (x)")
+    connection.close()
+    before = theirs.read_bytes()
+    assert "not one of logs-ui" in refused(command, "--db", theirs)
+    assert theirs.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [theirs]
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_serve_waits_for_a_database_that_is_not_there_or_empty(tmp_path: Path, *, empty: bool) -> None:
+    db = tmp_path / "a.db"
+    if empty:
+        db.touch()
+    command = [str(LOGS_UI), "serve", "--port", "0", "--db", str(db)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            said = ""
+            while (address := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+                line = server.stdout.readline()
+                assert line, said
+                said += line
+            page = urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
+            assert "No recording yet" in page
+            engine = writing_engine(db)
+            make_run(engine, uid="late", name="late", steps=1)
+            engine.dispose()
+            assert "late" in urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
+        finally:
+            server.terminate()
+
+
+def test_export_of_an_empty_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    line = refused("export", "latest", "-o", tmp_path / "a.csv", "--db", tmp_path / "a.db")
+    assert "a.db is empty. Record a training into it first, or name another database (--db," in line
 
 
 def test_a_port_in_use_is_named_with_the_way_out(db: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,27 @@ from logs_ui.recorder.database import (
     errors_in_plain_words,
     is_disk_trouble,
     reading_engine,
+    refuse_hopeless,
     writing_engine,
 )
-from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.models import SCHEMA_VERSION, Run
 
 
 def message(path: Path, *, write: bool) -> str:
-    with pytest.raises(DatabaseError) as caught:
+    """Of the error, which `record()` gives as well before it begins."""
+    with pytest.raises(RefusedDatabaseError) as caught:
         (writing_engine if write else reading_engine)(path)
     text = str(caught.value)
     assert "\n" not in text
+    with pytest.raises(RefusedDatabaseError) as before:
+        refuse_hopeless(path)
+    assert str(before.value) == text
     return text
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_record_and_serve_meet_in_the_same_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,21 +55,88 @@ def test_a_url_of_another_database_is_refused() -> None:
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_file_that_is_no_database(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("text", [b"xy", b"SQLite format 3\0", b"not a database at all" * 100])
+def test_a_file_that_is_no_database(tmp_path: Path, text: bytes, write: bool) -> None:  # noqa: FBT001
     path = tmp_path / "a.db"
-    path.write_bytes(b"not a database at all" * 100)
+    path.write_bytes(text)
     assert "is not an SQLite database" in message(path, write=write)
-    assert path.read_bytes() == b"not a database at all" * 100
+    assert contents(tmp_path) == {"a.db": text}
+
+
+THEIRS = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(f"pragma journal_mode={sys.argv[2]}")
+connection.execute("create table theirs (x)")
+if sys.argv[3] == "killed":
+    os._exit(0)
+connection.close()
+"""
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_somebody_elses_database(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_somebody_elses_database_stays_as_it_was(tmp_path: Path, mode: str, end: str, write: bool) -> None:  # noqa: FBT001
     path = tmp_path / "a.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("create table theirs (x)")
+    subprocess.run([sys.executable, "-c", THEIRS, path, mode, end], check=True)
+    before = contents(tmp_path)
+    assert ("a.db-wal" in before) == (mode == "wal" and end == "killed")
+    said = message(path, write=write)
+    assert "not one of logs-ui" in said
+    assert "(--db, db= or LOGS_UI_DB)" in said
+    after = contents(tmp_path)
+    assert after.keys() == before.keys()
+    for name in before.keys() - {"a.db-shm"}:  # an index of the -wal, which each that opens it may bring up to date
+        assert after[name] == before[name], name
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_somebody_elses_database_is_refused_while_it_is_locked(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
+    path = tmp_path / "a.db"
+    theirs = sqlite3.connect(path, isolation_level=None)
+    theirs.execute("create table theirs (x)")
+    theirs.execute("BEGIN EXCLUSIVE")
     assert "not one of logs-ui" in message(path, write=write)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("select name from sqlite_master").fetchall() == [("theirs",)]
+    theirs.execute("insert into theirs values (1)")
+    theirs.execute("COMMIT")
+    theirs.close()
+
+
+@pytest.mark.parametrize("tables", ["no file", "0 bytes", "none"])
+def test_an_empty_database_is_as_none_to_readers_and_filled_by_the_writer(tmp_path: Path, tables: str) -> None:
+    path = tmp_path / "a.db"
+    if tables == "0 bytes":
+        path.touch()
+    if tables == "none":
+        with sqlite3.connect(path) as connection:
+            connection.execute("create table gone (x)")
+            connection.execute("drop table gone")
+    with pytest.raises(NoDatabaseError, match=r"Record a training into it first, or name another database"):
+        reading_engine(path)
+    refuse_hopeless(path)
+    assert path.exists() == (tables != "no file")
+    writing_engine(path).dispose()
+    reading_engine(path).dispose()
+
+
+def test_what_may_heal_or_cannot_be_told_is_not_hopeless(tmp_path: Path) -> None:
+    refuse_hopeless(tmp_path / "not mounted yet" / "a.db")
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "a.db"
+    engine = writing_engine(path)
+    holder = engine.raw_connection()
+    holder.cursor().execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
+    refuse_hopeless(path)
+    assert time.monotonic() - began < 1
+    holder.close()
+    engine.dispose()
+    pages = path.read_bytes()
+    path.write_bytes(pages[:100] + b"\xff" * (len(pages) - 100))
+    refuse_hopeless(path)
+    with pytest.raises(DatabaseError, match="is damaged"):
+        writing_engine(path)
 
 
 @pytest.mark.parametrize("write", [True, False])
@@ -73,18 +150,12 @@ def test_a_newer_schema(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_folder(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
+def test_what_is_no_file(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
     assert "is a folder" in message(tmp_path, write=write)
-
-
-def test_a_missing_database_is_not_made_by_reading(tmp_path: Path) -> None:
-    assert "There is no database at" in message(tmp_path / "a.db", write=False)
-    assert not (tmp_path / "a.db").exists()
-
-
-def test_a_path_below_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no regular file" in message(tmp_path / "pipe", write=write)
     (tmp_path / "file").touch()
-    assert "--db" in message(tmp_path / "file" / "a.db", write=True)
+    assert "Not a directory. Name another database" in message(tmp_path / "file" / "a.db", write=write)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 import csv
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +19,18 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RunNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, Sort
-from logs_ui.recorder.frames import COLUMNS, FORMATS, Kind, export_run, load_run
-from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.frames import (
+    COLUMNS,
+    FORMATS,
+    RUN_COLUMNS,
+    Kind,
+    export_run,
+    load_run,
+    load_runs,
+    load_scalars,
+)
+from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, Run, Status, StopReason
 from logs_ui.recorder.payload import pack_content
 from tests import factory
 
@@ -66,7 +77,9 @@ DTYPES = {
     Kind.MAYBE_WHOLE: "Int64",
     Kind.NUMBER: "float64",
     Kind.TIME: "datetime64[us, UTC]",
+    Kind.MAYBE_TRUE: "boolean",
 }
+PAGE = (Path(__file__).parent.parent / "docs" / "pandas.md").read_text("utf-8")
 
 
 def test_a_frame_has_what_the_database_has(frame: pd.DataFrame, rollouts: list[queries.Rollout]) -> None:
@@ -130,10 +143,46 @@ def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFr
 def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="did you mean 'empty'"):
         load_run("emtpy", db)
+    for run in (None, 0, ""):
+        said = rf"^{run!r} names no run\. Give a run's id, the beginning of one, a name, or 'latest'\.$"
+        with pytest.raises(RunNotFoundError, match=said):
+            load_run(run, db)  # type: ignore[arg-type]
     with pytest.raises(DatabaseError, match="There is no database at"):
         load_run("latest", tmp_path / "nowhere.db")
     with pytest.raises(FilterError, match="this run has no task 'x'"):
         load_run("under-way", db, filter=RolloutFilter(tasks=("x",)))
+
+
+def test_runs_are_a_frame_of_all_that_is_known_of_them(db: Path) -> None:
+    runs = load_runs(db)
+    assert list(runs.columns) == [column.name for column in RUN_COLUMNS]
+    for column in RUN_COLUMNS:
+        assert str(runs.dtypes[column.name]) == DTYPES.get(column.kind, "object"), column.name
+    assert list(runs["run"]) == ["under-way", "hard", "empty"]
+    run = runs.iloc[0]
+    assert (run["rollouts"], run["steps"], run["host"], bool(run["git_dirty"])) == (140, 11, "trainer-0", True)
+    assert (run["config"]["seed"], run["versions"]["trl"]) == (3, "1.16.0")
+    assert run["created"] == pd.Timestamp("2026-01-01 10:00:00.000002", tz="UTC")
+    empty = runs.iloc[2]
+    assert empty["rollouts"] == 0
+    assert all(pd.isna(empty[name]) for name in ("reward", "model", "max_steps", "git_dirty", "finished", "error"))
+
+
+def test_scalars_are_a_frame_by_step_and_name(db: Path) -> None:
+    scalars = load_scalars("under-way", db)
+    engine = reading_engine(db)
+    logged = queries.scalars(engine, queries.find_run(engine, "under-way").id or 0)
+    engine.dispose()
+    assert scalars.index.name == "step"
+    assert list(scalars.index) == sorted({scalar.step for scalar in logged})
+    assert list(scalars.columns) == sorted({scalar.name for scalar in logged})
+    assert set(scalars.dtypes.astype(str)) == {"float64"}
+    for scalar in logged:
+        value = scalars[scalar.name][scalar.step]
+        assert value == scalar.value or (scalar.value is None and np.isnan(value))
+    assert scalars["kl"].isna().any()
+    empty = load_scalars("empty", db)
+    assert (empty.shape, empty.index.name) == ((0, 0), "step")
 
 
 @pytest.mark.parametrize("blob", ["content", "tokens"])
@@ -312,6 +361,24 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_each_column_is_explained_in_the_docs() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "pandas.md").read_text("utf-8")
-    for column in COLUMNS:
-        assert f"| `{column.name}` | {column.kind} | {column.meaning} |\n" in page
+    for column in (*COLUMNS, *RUN_COLUMNS):
+        assert f"| `{column.name}` | {column.kind} | {column.meaning} |\n" in PAGE
+
+
+def test_each_part_of_a_filter_and_each_of_its_words_is_in_the_docs() -> None:
+    (table,) = re.findall(r"\| given \| selects \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    words = [word.value for words in (Mode, Status, StopReason, Scored) for word in words]
+    for name in [*words, *(part.name for part in dataclasses.fields(RolloutFilter))]:
+        assert f"`{name}`" in table
+
+
+def test_the_code_in_the_docs_runs(
+    db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) >= 5
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)  # noqa: S102 - our own
+    assert "assistant" in capsys.readouterr().out

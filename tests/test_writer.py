@@ -19,9 +19,11 @@ from sqlalchemy import event
 from logs_ui.recorder import guard as guards
 from logs_ui.recorder import store
 from logs_ui.recorder import writer as writers
+from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.payload import pack_content
-from logs_ui.recorder.recording import ChangesJob
+from logs_ui.recorder.record import record
+from logs_ui.recorder.recording import ChangesJob, Recording
 from logs_ui.recorder.store import Change, RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.writer import Writer
 
@@ -258,7 +260,7 @@ def test_a_transaction_has_a_bound_in_rows_however_many_a_job_has(db: Path) -> N
     assert writer.flush(30)
     in_one = [count for (count,) in stored(db, "select count(*) from evaluation_row group by changed")]
     assert sum(in_one) == 3_000
-    assert max(in_one) < 256 + 100
+    assert max(in_one) < writers._BATCH + 100
 
 
 def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db: Path) -> None:
@@ -290,14 +292,80 @@ def test_a_locked_database_is_waited_for_and_the_caller_is_not(db: Path) -> None
     assert stored(db, "select uid from evaluation_row") == [("a",)]
 
 
-def test_a_file_that_is_no_database_is_said_once_and_left_alone(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_can_never_be_written_is_given_up_at_once_and_said_once(
+    db: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     db.write_bytes(b"my precious notes" * 100)
     writer = Writer(db)
     with caplog.at_level(logging.ERROR):
         writer.put(job(BEGUN))
-        assert not writer.flush(1)
-    assert caplog.text.count("is not an SQLite database") == 1
+        began = time.monotonic()
+        assert not writer.flush()
+        writer.put(job(row("a", {})))
+        assert not writer.flush()
+        assert time.monotonic() - began < 2
+        assert caplog.text.count("is not an SQLite database") == 1
+        assert "recording has stopped" in caplog.text
+        writer.say_what_is_lost()
+    assert "2 recorded changes were never written" in caplog.text
     assert db.read_bytes() == b"my precious notes" * 100
+    assert list(db.parent.iterdir()) == [db]
+
+
+def test_recording_into_what_can_never_be_written_is_refused_before_it_begins(db: Path) -> None:
+    db.write_bytes(b"my precious notes" * 100)
+    with pytest.raises(DatabaseError, match=r"a\.db is not an SQLite database\. Name another database \(--db, db= or"):
+        record(lambda prompts, trainer: {}, db=db)
+    assert list(db.parent.iterdir()) == [db]
+
+
+def test_a_writer_that_gave_up_is_followed_by_another_once_the_path_is_free(db: Path) -> None:
+    writer = writers.writer_for(db)
+    db.write_bytes(b"my precious notes" * 100)
+    writer.put(job(BEGUN))
+    assert not writer.flush()
+    db.unlink()
+    assert writers.writer_for(db) is not writer
+    writers.writer_for(db).put(job(BEGUN, row("a", {})))
+    assert writers.flush(30)
+    del writers._by_path[db]
+    assert stored(db, "select uid from evaluation_row") == [("a",)]
+
+
+ENDED = """
+import logging, sys
+from pathlib import Path
+from logs_ui.recorder import writer as writers
+from tests.test_writer import BEGUN, job, row
+logging.basicConfig(format="%(message)s")
+writers._EXIT_DEADLINE = 0.5
+writer = writers.writer_for(Path(sys.argv[1]))
+if sys.argv[2] == "a text":
+    writer.path.write_text("my precious notes")
+writer.put(job(BEGUN))
+assert writer.flush(30) == (sys.argv[2] == "locked")
+if sys.argv[2] == "locked":
+    import sqlite3
+    raw = writer.engine().raw_connection()
+    raw.cursor().execute("PRAGMA busy_timeout=0")
+    raw.close()
+    other = sqlite3.connect(sys.argv[1], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+for i in range(3):
+    writer.put(job(row(str(i), {})))
+"""
+
+
+@pytest.mark.parametrize(("trouble", "lost", "why"), [("locked", 3, "stays locked"), ("a text", 4, "not an SQLite")])
+def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
+    db: Path, *, trouble: str, lost: int, why: str
+) -> None:
+    command = [sys.executable, "-c", ENDED, str(db), trouble]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    last = done.stderr.splitlines()[-1]
+    assert f"{lost} recorded changes were never written: {db} " in last
+    assert why in last
 
 
 def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,6 +501,29 @@ def test_the_guard_swallows_logs_once_and_counts(
     assert (fresh.errors, fresh.last) == (3, "ValueError while testing: boom")
     assert len(caplog.records) == 1
     assert "Your training goes on" in caplog.text
+
+
+def test_a_mistake_of_the_users_is_one_line_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    fresh = guards.Guard()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            with fresh("testing"):
+                raise LogsUIError("there is no such column.")
+    assert (fresh.errors, fresh.last) == (2, "there is no such column.")
+    (logged,) = caplog.records
+    assert logged.exc_info is None
+    assert "recording failed (there is no such column). Your training goes on" in logged.getMessage()
+
+
+def test_a_task_that_is_no_column_says_which_there_are() -> None:
+    recording = Recording.__new__(Recording)
+    recording._task = "typo"
+    said = r"record\(task='typo'\) names no column of the dataset, which has answer, prompt\. Name one of them"
+    with pytest.raises(LogsUIError, match=said):
+        recording._task_of({"prompt": "p", "answer": 1}, b"p")
 
 
 def test_the_guard_hides_nothing_from_these_tests() -> None:
