@@ -1,10 +1,14 @@
 """Where the shapes of the small charts lie; `macros.html` draws them."""
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from logs_ui.recorder.queries import Histogram
+
+_DOT = 4.0
+_TALLEST = 40.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,59 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
     return Sparkline(" ".join(f"{x},{y}" for x, y in points), points[-1])
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A figure by step, in a box of 100 by 40.
+
+    Attributes:
+        lines: points of its unbroken parts: a step that has no value, or one that is not finite, breaks it.
+        zero: where 0 lies; None outside.
+        low, high: of its values; None without any, as `first` and `last`, which are those at its ends.
+        steps, values: all of them, for the pointer: separated by spaces, a value that is missing as `-`.
+    """
+
+    name: str
+    lines: list[str]
+    zero: float | None
+    low: float | None
+    high: float | None
+    first: float | None
+    last: float | None
+    from_step: int
+    to_step: int
+    steps: str
+    values: str
+
+
+def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
+    """At least one point, by step."""
+    known = [value for _, value in points if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    first, last = points[0][0], points[-1][0]
+    span, steps_span = (high - low) or 1.0, (last - first) or 1
+
+    def y(value: float) -> float:
+        return round(38 - 36 * (value - low) / span, 2) if high > low else 20
+
+    parts = [list(part) for is_known, part in groupby(points, lambda point: point[1] is not None) if is_known]
+    return Curve(
+        name=name,
+        lines=[
+            " ".join(f"{round(100 * (step - first) / steps_span, 2)},{y(value or 0.0)}" for step, value in part)
+            for part in parts
+        ],
+        zero=y(0.0) if low < 0 < high else None,
+        low=low if known else None,
+        high=high if known else None,
+        first=points[0][1],
+        last=points[-1][1],
+        from_step=first,
+        to_step=last,
+        steps=" ".join(str(step) for step, _ in points),
+        values=" ".join("-" if value is None else f"{value:.6g}" for _, value in points),
+    )
+
+
 def columns(histogram: Histogram, reward_min: float | None, reward_max: float | None) -> list[Column]:
     """A histogram's bins; a few beside very many still stand out of the ground line."""
     most = max(histogram.counts) or 1
@@ -99,17 +156,20 @@ def columns(histogram: Histogram, reward_min: float | None, reward_max: float | 
     return found
 
 
-def spread(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
-    """Dots of a strip, 100 wide and about 0 high: those that would hide each other are moved up and down in turn."""
-    taken: list[tuple[float, int]] = []
+def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
+    """Dots above a line, 100 wide: those of one bin stand on each other, so that their number is their height.
+
+    A dot is 4 wide, and so high, too, unless a stack would be more than 40 high. None for a value that is None.
+    """
+    bins = [None if value is None else round(scale.at(value) / _DOT) for value in values]
+    tallest = max(Counter(place for place in bins if place is not None).values(), default=0)
+    rise = min(_DOT, _TALLEST / tallest) if tallest else _DOT
+    standing: Counter[int] = Counter()
     found: list[tuple[float, float] | None] = []
-    for value in values:
-        if value is None:
+    for place in bins:
+        if place is None:
             found.append(None)
             continue
-        x, level = scale.at(value), 0
-        while any(lane == level and abs(x - other) < 3 for other, lane in taken) and level < 4:
-            level += 1
-        taken.append((x, level))
-        found.append((x, (-1) ** level * math.ceil(level / 2) * 3.6))
+        found.append((place * _DOT, round(-_DOT / 2 - rise * standing[place], 2)))
+        standing[place] += 1
     return found

@@ -9,11 +9,18 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from logs_ui.app import htmx
+from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
+from logs_ui.app.urls import with_query
 from logs_ui.recorder.errors import DatabaseError, FilterError, RolloutNotFoundError, RunNotFoundError
 
 _log = logging.getLogger(__name__)
-_POLLED = ("live", "runs", "rollout")  # they try again by themselves: the page says that the connection is lost
+_POLLED = (
+    "live",
+    "runs",
+    "rollout",
+    "overview",
+)  # they try again by themselves: the page says that the connection is lost
 _TITLES = {401: "Token needed", 404: "Not found", 405: "Not possible", 422: "Not understood", 500: "This page broke"}
 
 
@@ -37,7 +44,7 @@ def install(app: FastAPI) -> None:
     """Lets every error end in a page of ours."""
     app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
-    app.add_exception_handler(FilterError, lambda request, error: _answer(request, 422, str(error)))
+    app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(RequestValidationError, _not_an_address)
     app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
@@ -54,6 +61,14 @@ def token_needed(request: Request) -> Response:
 def _no_rollout(request: Request, error: Exception) -> Response:
     run = request.path_params.get("name", "")
     return _answer(request, 404, str(error), back=(f"/runs/{run}", "All rollouts of this run"))
+
+
+def _wrong_filter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FilterError)  # noqa: S101 - installed for these alone
+    meant = mended(request.query_params.multi_items(), error)
+    if meant is None:
+        return _answer(request, 422, str(error), back=(request.url.path, "Go on without a filter"))
+    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Go on with {error.meant!r}"))
 
 
 def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it

@@ -2,10 +2,14 @@
 
 import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
 
 NOTHING = "—"
 _MINUS = "\u2212"
+_LARGEST_FLOAT32 = 3e38
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
@@ -16,6 +20,13 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):
         return ("∞" if value > 0 else f"{_MINUS}∞") if math.isinf(value) else "NaN"
     return f"{value:{_form(abs(value), digits)}}".replace("-", _MINUS)
+
+
+def significant(value: float | None) -> str:
+    """A figure of unknown size, to four digits: `0.001`, `9`, `255,772`."""
+    if value is None:
+        return NOTHING
+    return f"{value:{',.0f' if 1_000 <= abs(value) < 1e9 else '.4g'}}".replace("-", _MINUS)
 
 
 def brief(value: float) -> str:
@@ -79,6 +90,33 @@ def moment(microseconds: int | None) -> str:
     if microseconds is None:
         return NOTHING
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(microseconds: int | None) -> str | None:
+    """A moment in UTC, to the microsecond, as files and programs write it."""
+    if microseconds is None:
+        return None
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def tidy(value: Any) -> Any:
+    """The same with numbers as they were meant: 0.3 that went through a float32, or a sum, is not 0.30000001192."""
+    if isinstance(value, dict):
+        return {name: tidy(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [tidy(item) for item in value]
+    return _short(value) if isinstance(value, float) else value
+
+
+def _short(value: float) -> float:
+    if not abs(value) < _LARGEST_FLOAT32:
+        return value
+    single = np.float32(value)
+    if float(single) == value:
+        return float(str(single))
+    rounded = float(f"{value:.15g}")
+    return rounded if len(repr(rounded)) < len(repr(value)) - 2 else value
 
 
 def plural(value: int, word: str) -> str:

@@ -1,22 +1,20 @@
 """The column of filters beside the table: what can be chosen, what is, and how many rows each choice would give."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from logs_ui.app import charts, words
+from logs_ui.app.source import id_of
 from logs_ui.app.urls import Pairs
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.filters import RolloutFilter, parse_filter, print_filter
-from logs_ui.recorder.models import Status
+from logs_ui.recorder.filters import RolloutFilter, Scored, parse_filter, print_filter
+from logs_ui.recorder.models import RunState, Status
 from logs_ui.recorder.queries import RunSummary
 
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields that hold what somebody wrote."""
-
-_FACET_LIMIT = 50  # tasks that `queries.facets` counts at most
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class FilterForm:
 
     Attributes:
         modes: empty where the run has one mode only.
+        statuses, scored: all of them while a run is alive, as they come and go; else those that its rows have, too.
         tasks_beyond: whether there are more tasks than are listed, so that one has to be written.
         typed: what stands in the fields to write in: as it was typed where it was wrong, else in its shortest form.
         mistake: the field at fault is marked.
@@ -54,6 +53,7 @@ class FilterForm:
     modes: list[Choice]
     statuses: list[Choice]
     stop_reasons: list[Choice]
+    scored: list[Choice]
     tasks: list[Choice]
     tasks_beyond: bool
     rewards: RewardChart | None
@@ -71,22 +71,20 @@ def make_form(
     engine: Engine, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
 ) -> FilterForm:
     """`given` is what the URL says, which is `chosen` unless there is a mistake in it."""
-    run_id = summary.run.id or 0
+    run_id = id_of(summary.run)
     facets = queries.facets(engine, run_id, chosen)
     written = dict(given if mistake else print_filter(chosen))
-    modes = _choices(facets.modes, chosen.modes)
-    evals = dict.fromkeys(summary.eval_names, 0) | dict(facets.evals)
-    statuses = {status.value: 0 for status in Status} | dict(facets.statuses)
+    over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
+    statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
+    scored = {scored.value: 0 for scored in Scored if scored not in over} | dict(facets.scored)
     return FilterForm(
-        evals=[Choice(v, n, v in chosen.evals) for v, n in evals.items()],
-        modes=modes if len(modes) > 1 or chosen.modes else [],
-        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v)) for v, n in statuses.items()],
-        stop_reasons=[
-            Choice(c.value, c.count, c.chosen, words.stop_reason(c.value))
-            for c in _choices(facets.stop_reasons, chosen.stop_reasons)
-        ],
-        tasks=_choices(facets.tasks, chosen.tasks),
-        tasks_beyond=len(facets.tasks) >= _FACET_LIMIT,
+        evals=[Choice(v, n, v in chosen.evals) for v, n in facets.evals],
+        modes=[Choice(v, n, v in chosen.modes) for v, n in facets.modes] if len(facets.modes) > 1 else [],
+        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v, summary.state)) for v, n in statuses.items()],
+        stop_reasons=[Choice(v, n, v in chosen.stop_reasons, words.stop_reason(v)) for v, n in facets.stop_reasons],
+        scored=[Choice(v, n, v in chosen.scored, words.SCORED[Scored(v)]) for v, n in scored.items()],
+        tasks=[Choice(v, n, v in chosen.tasks) for v, n in facets.tasks],
+        tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
         rewards=_reward_chart(queries.reward_histogram(engine, run_id, chosen), chosen),
         typed={name: written.get(name, "") for name in TYPED},
         group=chosen.group,
@@ -108,11 +106,16 @@ def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
             pairs, field = rest, mistake.field
 
 
-def _choices(counts: Iterable[tuple[str, int]], chosen: Sequence[str]) -> list[Choice]:
-    """Those that rows have, and those that are chosen though none has them."""
-    counted = dict(counts)
-    there = [Choice(value, count, value in chosen) for value, count in counted.items() if count or value in chosen]
-    return [*there, *(Choice(value, 0, chosen=True) for value in chosen if value not in counted)]
+def mended(given: Pairs, mistake: FilterError) -> Pairs | None:
+    """A wrong filter as it was probably meant; None where that cannot be told."""
+    if mistake.meant is None:
+        return None
+    return [
+        (mistake.meant, value)
+        if name == mistake.written
+        else (name, mistake.meant if name == mistake.field and value.strip() == mistake.written else value)
+        for name, value in given
+    ]
 
 
 def _reward_chart(histogram: queries.Histogram | None, chosen: RolloutFilter) -> RewardChart | None:

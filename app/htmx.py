@@ -30,11 +30,13 @@ def render(
     """`page`, or its fragment `_x.html` where the target is `#x` and `fragments` names it.
 
     `context` is a dataclass: its fields are the template's variables. `address` is what the browser shall show above
-    the fragment; a whole page, which Back asks for too, must not add to the history.
+    the fragment; a whole page, which Back asks for too, must not add to the history, nor must an
+    address that is there already.
     """
     wanted = target(request)
     if wanted in fragments:
-        headers = {"HX-Push-Url": address} if address else {}
+        is_there = address is not None and request.headers.get("HX-Current-URL", "").endswith(address)
+        headers = {"HX-Push-Url": address} if address and not is_there else {}
         return fragment(request, f"_{wanted}.html", context, status=status, headers=headers)
     # no-cache, and not no-store: the browser may keep the page, scrolled as it was, for its Back button.
     return _response(request, page, context, status, {"Cache-Control": "no-cache"})

@@ -14,17 +14,17 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from logs_ui.app import errors, figures, rollout, rollouts, runs, text, timeline, urls, words
+from logs_ui.app import errors, figures, overview, rollout, rollouts, runs, text, timeline, urls, words
 from logs_ui.app.security import SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
 
 _STATIC = Path(__file__).parent / "static"
 _TEMPLATES = Path(__file__).parent.parent / "templates"
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def create_app(
-    db: Path, *, hosts: Sequence[str] = _LOOPBACK, token: str | None = None, port: int | None = None
+    db: Path, *, hosts: Sequence[str] = LOOPBACK, token: str | None = None, port: int | None = None
 ) -> FastAPI:
     """The dashboard of one database, which need not exist yet.
 
@@ -46,6 +46,7 @@ def create_app(
     app.state.source = source
     app.state.templates = make_templates()
     app.include_router(runs.router)
+    app.include_router(overview.router)
     app.include_router(rollouts.router)
     app.include_router(rollout.router)
     app.get("/healthz")(healthz)
@@ -75,7 +76,18 @@ def make_templates() -> Environment:
     )
     environment.filters |= {
         name: getattr(figures, name)
-        for name in ("age", "brief", "count", "duration", "moment", "number", "percent", "signed", "tokens")
+        for name in (
+            "age",
+            "brief",
+            "count",
+            "duration",
+            "moment",
+            "number",
+            "percent",
+            "signed",
+            "significant",
+            "tokens",
+        )
     }
     environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Engine
 
-from logs_ui.app import htmx, text, timeline, urls, words
-from logs_ui.app.charts import Scale, spread
+from logs_ui.app import figures, htmx, text, timeline, urls, words
+from logs_ui.app.charts import Scale, stacked
 from logs_ui.app.security import PLAIN_TEXT_POLICY
-from logs_ui.app.source import Database
+from logs_ui.app.source import Database, id_of
 from logs_ui.app.timeline import Card, Text
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import RolloutNotFoundError
@@ -27,12 +27,13 @@ _TOKEN_LIST = 4_096
 
 @dataclass(frozen=True)
 class Part:
-    """One reward function's share of the reward: its value times its weight."""
+    """One reward function's share of the reward: its value times its weight; `odd` where it was no finite number."""
 
     name: str
     value: float | None
     weight: float
     worth: float | None
+    odd: str | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class RolloutPage:
 def rollout(request: Request, engine: Database, name: str, row_id: int) -> Response:
     """The timeline, or the record as it is stored."""
     run = queries.find_run(engine, name)
-    found = queries.rollout(engine, _id(run), _storable(row_id))
+    found = queries.rollout(engine, id_of(run), _storable(row_id))
     pairs = request.query_params.multi_items()
     own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
     view: View = "raw" if own.get("view") == "raw" else "timeline"
@@ -100,7 +101,7 @@ def rollout(request: Request, engine: Database, name: str, row_id: int) -> Respo
 def plain_text(engine: Database, name: str, row_id: int, part: str) -> Response:
     """One text of a rollout, whole and as it is."""
     run = queries.find_run(engine, name)
-    found = queries.rollout(engine, _id(run), _storable(row_id))
+    found = queries.rollout(engine, id_of(run), _storable(row_id))
     if part == "raw":
         value: str | None = text.as_json(_record(found, token_limit=None))
     else:
@@ -114,7 +115,7 @@ def plain_text(engine: Database, name: str, row_id: int, part: str) -> Response:
 
 def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view: View) -> RolloutPage:
     row = found.row
-    summary = queries.run_summary(engine, _id(run))
+    summary = queries.run_summary(engine, id_of(run))
     cards = timeline.make_timeline(found)
     parts = _parts(row)
     group = queries.group_of(engine, row)
@@ -123,7 +124,7 @@ def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view:
         summary=summary,
         row=row,
         chosen=chosen,
-        neighbours=queries.neighbours(engine, _id(run), chosen, row),
+        neighbours=queries.neighbours(engine, id_of(run), chosen, row),
         view=view,
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
@@ -132,7 +133,7 @@ def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view:
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
-        group=[Member(r, dot) for r, dot in zip(group, spread([r.reward for r in group], strip), strict=True)],
+        group=[Member(r, dot) for r, dot in zip(group, stacked([r.reward for r in group], strip), strict=True)],
         strip=strip,
         sampling=[(str(name), text.shown(value)) for name, value in found.sampling.items()],
         metadata=_metadata(found),
@@ -151,9 +152,9 @@ def _seen(row: EvaluationRow, summary: RunSummary) -> str:
 
 
 def _parts(row: EvaluationRow) -> list[Part]:
-    weights = row.reward_weights or {}
+    weights, odd = row.reward_weights or {}, row.odd_rewards or {}
     return [
-        Part(name, value, weights.get(name, 1.0), None if value is None else value * weights.get(name, 1.0))
+        Part(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
         for name, value in (row.rewards or {}).items()
     ]
 
@@ -169,33 +170,35 @@ def _metadata(found: Rollout) -> Text | None:
 
 
 def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
-    """All that is stored, in plain values. Long token arrays are given as their length where there is a limit."""
+    """All that is stored, in plain values: times in ISO 8601, numbers no longer than they are exact. Long token arrays
+    are given as their length where there is a limit.
+    """
 
     def ids(values: Any) -> Any:
         if values is None:
             return None
-        listed: list[float] = values.tolist()
+        short = values.astype(str).astype(float) if values.dtype.kind == "f" else values  # of float16, what it says
+        listed: list[float] = short.tolist()
         return (
             listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"
         )
 
     tokens = found.tokens
-    return {
-        **{name: getattr(found.row, name) for name in EvaluationRow.model_fields},
+    row = {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
+    row |= {name: figures.iso(row[name]) for name in ("created", "returned", "scored")}
+    whole = {
+        **row,
         "messages": found.messages,
         "actions": found.actions,
         "sampling": found.sampling,
         "metadata": found.metadata,
         "tokens": None if tokens is None else {name: ids(values) for name, values in vars(tokens).items()},
     }
+    tidy: dict[str, Any] = figures.tidy(whole)
+    return tidy
 
 
 def _storable(row_id: int) -> int:
     if not 0 <= row_id < 2**63:
         raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
     return row_id
-
-
-def _id(run: Run) -> int:
-    assert run.id is not None  # noqa: S101 - it came from the database
-    return run.id

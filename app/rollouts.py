@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 
 from logs_ui.app import htmx, urls
 from logs_ui.app.charts import Scale
-from logs_ui.app.filter_form import FilterForm, make_form, repaired
-from logs_ui.app.source import Database
+from logs_ui.app.filter_form import FilterForm, make_form, mended, repaired
+from logs_ui.app.source import Database, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
 from logs_ui.recorder.filters import (
@@ -25,6 +25,7 @@ from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.queries import Count, Cursor, RunSummary
 
 PAGE_SIZE = 50
+_MANY = 100_000  # from so many rollouts on, counting them anew every other second would be felt
 _POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
 router = APIRouter()
@@ -45,11 +46,19 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Found:
+    """How many rows match, and the mean of their rewards; None where none has one."""
+
+    count: Count
+    mean: float | None
+
+
+@dataclass(frozen=True)
 class Live:
     """What the table's corner says of what happens meanwhile.
 
     Attributes:
-        newest: highest id when the page was made; what is above is new.
+        newest: highest id when the page was made, 0 where it had no rows; what is above is new.
         seen: stands for the run as the page shows it.
         every: seconds between two looks; None where nothing is to come.
     """
@@ -75,23 +84,23 @@ class RolloutsPage:
     """What `rollouts.html` and `_results.html` show.
 
     Attributes:
-        mean: of the rewards of all matching rows.
         is_first: whether the lines begin where the table does.
         without: for an empty table.
         mistake: what is wrong with the filter; then `chosen` is the filter without it.
+        meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
     """
 
     summary: RunSummary
     chosen: RolloutFilter
     form: FilterForm
     chips: list[FilterPart]
-    count: Count
-    mean: float | None
+    found: Found
     rows: Rows
     is_first: bool
     live: Live
     without: list[Without]
     mistake: FilterError | None
+    meant: str | None
 
 
 @dataclass(frozen=True)
@@ -105,12 +114,21 @@ class MorePage:
 
 @dataclass(frozen=True)
 class LivePage:
-    """What `_live.html` shows, and the lines of the table that have changed."""
+    """What `_live.html` shows.
+
+    Attributes:
+        rows: lines of the table that have changed; all of its first page where it follows what comes in.
+    """
 
     summary: RunSummary
     chosen: RolloutFilter
     live: Live
+    form: FilterForm
+    chips: list[FilterPart]
+    found: Found
     rows: Rows
+    follows: bool
+    mistake: None = None
 
 
 @router.get("/runs/{name}")
@@ -137,24 +155,37 @@ def rollouts(request: Request, engine: Database, name: str) -> Response:
 def live(request: Request, engine: Database, name: str) -> Response:
     """What has become new since the table was made; 204 where nothing has."""
     run = queries.find_run(engine, name)
-    own = ("newest", "seen", "open")
+    own = ("newest", "seen", "open", "follow")
     pairs = request.query_params.multi_items()
     chosen = parse_filter(pair for pair in pairs if pair[0] not in own)
     newest = _whole(request.query_params.get("newest", "0"))
-    now = _live(engine, run, chosen, newest)
+    follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST
+    now = _live(engine, run, chosen, None if follows else newest)
     seen = request.query_params.get("seen", "")
-    if now.seen == seen:
+    if now.seen == seen and now.newest == newest:
         return htmx.nothing_new()
-    unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
-    lines = _changed_lines(engine, run, unfinished, seen)
-    rows = Rows(lines, None, _scale(engine, run))
-    return htmx.fragment(request, "_live.html", LivePage(now.summary, chosen, now, rows))
+    if follows:
+        rows = _rows(engine, run, chosen, None)
+    else:
+        unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
+        rows = Rows(_changed_lines(engine, run, unfinished, seen), None, _scale(engine, run))
+    page = LivePage(
+        summary=now.summary,
+        chosen=chosen,
+        live=now,
+        form=make_form(engine, now.summary, chosen, None, []),
+        chips=filter_parts(chosen),
+        found=_found(engine, run, chosen),
+        rows=rows,
+        follows=follows,
+    )
+    return htmx.fragment(request, "_live.html", page)
 
 
 def _checked_filter(engine: Engine, run: Run, given: urls.Pairs) -> RolloutFilter:
     chosen = parse_filter(given)
     if chosen.evals or chosen.tasks:
-        check_known(chosen, queries.known_values(engine, _id(run)))
+        check_known(chosen, queries.known_values(engine, id_of(run)))
     return chosen
 
 
@@ -170,13 +201,17 @@ def _page(
         chosen=chosen,
         form=make_form(engine, now.summary, chosen, mistake, given or []),
         chips=chips,
-        count=queries.count(engine, _id(run), chosen),
-        mean=queries.mean_reward(engine, _id(run), chosen),
+        found=_found(engine, run, chosen),
         rows=rows,
         is_first=after is None,
-        live=now,
-        without=[] if rows.lines else [Without(chip, queries.count(engine, _id(run), chip.without)) for chip in chips],
+        live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
+        without=[]
+        if rows.lines
+        else [Without(chip, queries.count(engine, id_of(run), chip.without)) for chip in chips],
         mistake=mistake,
+        meant=urls.with_query(urls.rollouts(run.uid), meant)
+        if mistake and (meant := mended(given or [], mistake))
+        else None,
     )
 
 
@@ -187,11 +222,15 @@ def _mistaken(request: Request, engine: Engine, run: Run, given: urls.Pairs, mis
 
 
 def _more(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
-    return MorePage(queries.run_summary(engine, _id(run)), chosen, _rows(engine, run, chosen, after))
+    return MorePage(queries.run_summary(engine, id_of(run)), chosen, _rows(engine, run, chosen, after))
+
+
+def _found(engine: Engine, run: Run, chosen: RolloutFilter) -> Found:
+    return Found(queries.count(engine, id_of(run), chosen), queries.mean_reward(engine, id_of(run), chosen))
 
 
 def _rows(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> Rows:
-    page = queries.page(engine, _id(run), chosen, after=after, limit=PAGE_SIZE)
+    page = queries.page(engine, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
     return Rows(page.rows, following, _scale(engine, run))
 
@@ -201,7 +240,7 @@ def _scale(engine: Engine, run: Run) -> Scale:
     ends = [
         row.reward
         for sort in (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
-        for row in queries.page(engine, _id(run), RolloutFilter(sort=sort), limit=1).rows
+        for row in queries.page(engine, id_of(run), RolloutFilter(sort=sort), limit=1).rows
         if row.reward is not None
     ]
     return Scale.over(ends)
@@ -209,15 +248,16 @@ def _scale(engine: Engine, run: Run) -> Scale:
 
 def _live(engine: Engine, run: Run, chosen: RolloutFilter, newest: int | None) -> Live:
     """`newest` is None where the page is made only now."""
-    change = queries.last_change(engine, _id(run))
-    summary = queries.run_summary(engine, _id(run))
+    change = queries.last_change(engine, id_of(run))
+    summary = queries.run_summary(engine, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
-        top = queries.page(engine, _id(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
+        top = queries.page(engine, id_of(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
         newest = top[0].id or 0 if top else 0
     else:
-        new = queries.new_since(engine, _id(run), chosen, newest)
-    every = {RunState.RUNNING.value: 2, "died": 10}.get(summary.state)
+        new = queries.new_since(engine, id_of(run), chosen, newest)
+    often = 2 if summary.rollouts < _MANY else 10
+    every = {RunState.RUNNING.value: often, "died": 10}.get(summary.state)
     return Live(summary, chosen, newest, new, f"{change}.{summary.state}", every)
 
 
@@ -227,7 +267,7 @@ def _changed_lines(engine: Engine, run: Run, ids: list[int], seen: str) -> list[
     lines = []
     for row_id in ids:
         try:
-            row = queries.rollout(engine, _id(run), row_id).row
+            row = queries.rollout(engine, id_of(run), row_id).row
         except RolloutNotFoundError:
             continue
         if row.changed > change:
@@ -237,8 +277,3 @@ def _changed_lines(engine: Engine, run: Run, ids: list[int], seen: str) -> list[
 
 def _whole(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _id(run: Run) -> int:
-    assert run.id is not None  # noqa: S101 - it came from the database
-    return run.id

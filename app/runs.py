@@ -44,11 +44,10 @@ class RunsPage:
 def runs(request: Request, source: SourceOfPages, seen: str = "") -> Response:
     """All runs, newest first; or how to record the first one."""
     summaries: list[RunSummary] = []
-    exists = source.exists()
-    if exists:
+    if source.exists():
         with errors_in_plain_words(source.path):
             summaries = queries.all_runs(source.engine())
-    page = _page(source.path, exists=exists, summaries=summaries)
+    page = _page(source.path, exists=source.path.exists(), summaries=summaries)
     if htmx.target(request) == "runs" and seen == page.seen:
         return htmx.nothing_new()
     return htmx.render(request, "runs.html", page, fragments=("runs",))
@@ -58,6 +57,7 @@ def _page(path: Path, *, exists: bool, summaries: list[RunSummary]) -> RunsPage:
     lines = [RunLine(summary, charts.sparkline(summary.reward_curve)) for summary in summaries]
     # The heartbeat moves every few seconds, and shows only in the state.
     shown = [
-        (s.run.uid, s.run.name, s.run.model, s.state, s.rollouts, s.steps, s.reward, s.truncated) for s in summaries
+        (s.run.uid, s.run.name, s.run.model, s.state, s.rollouts, s.steps, s.reward, s.truncated, s.run.error)
+        for s in summaries
     ]
     return RunsPage(path, exists, lines, hashlib.sha256(repr((exists, shown)).encode()).hexdigest()[:16])

@@ -14,10 +14,9 @@ from typing import Self
 
 import uvicorn
 
-from logs_ui.app.main import create_app
+from logs_ui.app.main import LOOPBACK, create_app
 from logs_ui.recorder.errors import LogsUIError
 
-_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _START_SECONDS = 20.0
 
 
@@ -83,7 +82,7 @@ class _Server(uvicorn.Server):
 
 def _server(db: Path, host: str, port: int, token: str | None, *, on_ready: Callable[[], None]) -> _Server:
     # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
-    hosts = (*_LOOPBACK_HOSTS, host) if token is None else ("*",)
+    hosts = (*LOOPBACK, host) if token is None else ("*",)
     server = _Server(
         uvicorn.Config(
             create_app(db, hosts=hosts, token=token, port=port),
@@ -139,5 +138,6 @@ def _url(host: str, port: int, token: str | None) -> str:
 
 
 def _announce(url: str, db: Path) -> None:
-    sys.stdout.write(f"logs-ui shows {db}\n  {url}\nStop it with Ctrl+C.\n")
+    later = "" if db.exists() else "\n  It does not exist yet: the pages come alive when a training writes it."
+    sys.stdout.write(f"logs-ui shows {db}{later}\n  {url}\nStop it with Ctrl+C.\n")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
+from logs_ui.recorder.models import Run
 
 
 class Source:
@@ -59,6 +60,12 @@ class Source:
         except OSError:
             return None
         return status.st_dev, status.st_ino
+
+
+def id_of(run: Run) -> int:
+    """Its number in the database that it came from."""
+    assert run.id is not None  # noqa: S101 - only one that was never stored has none
+    return run.id
 
 
 def _source(request: Request) -> Source:

@@ -49,8 +49,9 @@ class Answer:
     """What the environment did: one reset or step.
 
     Attributes:
-        action: what it was told; empty for a reset, and where the model's tool call says it.
-        observation: empty where a message says the same.
+        action: what it was told; empty for a reset.
+        observation: empty where a message says the same, which then is the card's content.
+        shown_as: what that message is called, as `user` or `tool run`; None without one.
         whole: action, observation and metadata as recorded, where not all of them are shown.
     """
 
@@ -62,14 +63,15 @@ class Answer:
     done: bool
     seconds: float | None
     error: Text | None
+    shown_as: str | None = None
 
 
 @dataclass(frozen=True)
 class Card:
-    """One entry: a message, what the environment answered, or both where the answer became the message.
+    """One entry: a message, or what the environment was told and answered, with the message that its answer became.
 
     Attributes:
-        role: of the message; "environment" without one.
+        role: of the message; "environment" where it has an answer.
         turn: which of the rollout's model calls this is, or answers; None in the prompt.
         tokens: of the completion; None where they cannot be told apart, and in the prompt.
         anomaly: what went wrong here.
@@ -136,7 +138,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards.append(card)
     left = [action for number in sorted(actions) for action in actions[number]]
     cards += [*waiting, *_answers(left)]
-    return _with_anomaly(_with_tokens(_without_repeats(cards), rollout), rollout)
+    return _with_anomaly(_with_tokens(cards, rollout), rollout)
 
 
 def texts(cards: Iterable[Card]) -> dict[str, str]:
@@ -230,27 +232,15 @@ def _is_more(value: Any) -> bool:
     return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
 
 
-def _without_repeats(cards: list[Card]) -> list[Card]:
-    """Leaves out an action where the model's own tool call, just above it, says the same."""
-    told: set[str] = set()
-    kept = []
-    for card in cards:
-        if card.role == "assistant":
-            told = {value.value for call in card.calls for _, value in call.arguments}
-        if card.answer and card.answer.action and {value.value for _, value in card.answer.action} <= told:
-            card = replace(card, answer=replace(card.answer, action=[]))  # noqa: PLW2901 - the same card, less a repeat
-        kept.append(card)
-    return kept
-
-
 def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
-    """The message alone, after the answers it does not repeat, or with the answer that it does. Empties `waiting`."""
+    """The message alone, after the answers it does not repeat, or within the answer that it does. Empties `waiting`."""
     before: list[Card] = []
     while waiting:
-        answer = waiting.pop(0)
-        if answer.answer and _says_the_same(card, answer.answer):
-            return [*before, replace(card, turn=turn, answer=replace(answer.answer, observation=[]))]
-        before.append(answer)
+        step = waiting.pop(0)
+        if step.answer and _says_the_same(card, step.answer):
+            answer = replace(step.answer, observation=[], shown_as=f"{card.role} {card.name}".strip())
+            return [*before, replace(step, anchor=card.anchor, content=card.content, answer=answer)]
+        before.append(step)
     return [*before, replace(card, turn=turn)]
 
 

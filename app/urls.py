@@ -42,6 +42,12 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: st
     return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
+def overview(run: str, *, search: str = "", seen: str = "") -> str:
+    """What a run is and how it goes, or what of it holds `search`."""
+    pairs = [(name, value) for name, value in (("q", search), ("seen", seen)) if value]
+    return with_query(f"/runs/{_segment(run)}/overview", pairs)
+
+
 def text(run: str, row: int, part: str) -> str:
     """One text of a rollout, by itself and whole."""
     return f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}"

@@ -1,9 +1,9 @@
 """The recorder's words as the pages say them: shorter, with an icon, and explained where the pointer rests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from logs_ui.recorder.filters import Sort
-from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
+from logs_ui.recorder.filters import FilterPart, Scored, Sort
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StopReason
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,19 @@ STATUSES = {
     Status.ERROR: Word("error", "circle-x", "bad", "The rollout function, or the environment under it, raised."),
     Status.ABORTED: Word("aborted", "power-off", "bad", "The process ended before the rollout did."),
 }
-AWAITING = Word("awaiting", "hourglass", "busy", "It returned; the trainer has not scored it yet.")
-NOT_SCORED = Word(
-    "not scored", "circle-slash", "warn", "All reward functions returned None: the trainer leaves it out."
+_NEVER_RETURNED = Word(
+    "cut off", "power-off", "bad", "The run ended, or died, while it ran. In filters and DataFrames: running."
 )
+SCORED = {
+    Scored.YES: Word("scored", "check", "quiet", "It has a reward."),
+    Scored.AWAITING: Word("awaiting", "hourglass", "busy", "It returned; the trainer has not scored it yet."),
+    Scored.NO: Word(
+        "not scored",
+        "circle-slash",
+        "warn",
+        "It has no reward: all reward functions returned None, it raised, or the run ended before it was scored.",
+    ),
+}
 
 STOP_REASONS = {
     StopReason.DONE: Word("done", "flag", "quiet", "The environment said that the episode is over."),
@@ -75,23 +84,51 @@ SORTS = {
 }
 
 
-def status(row: EvaluationRow) -> Word:
-    """What a row's status column says: a rollout that returned may still await its reward, or get none."""
+def status(row: EvaluationRow, state: str) -> Word:
+    """What a row's status column says: a rollout that returned may still await its reward, or get none.
+
+    Args:
+        row: any.
+        state: of its run: one that is over scores nothing more.
+    """
     if row.status == Status.OK and row.reward is None:
-        return AWAITING if row.scored is None else NOT_SCORED
-    return status_word(row.status)
+        awaited = row.scored is None and state == RunState.RUNNING
+        return SCORED[Scored.AWAITING if awaited else Scored.NO]
+    return status_word(row.status, state)
 
 
-def status_word(value: str) -> Word:
+def status_word(value: str, state: str) -> Word:
+    """In a run that is over, nothing runs."""
+    if value == Status.RUNNING and state != RunState.RUNNING:
+        return _NEVER_RETURNED
     return next((word for name, word in STATUSES.items() if name == value), _unknown(value))
 
 
 def stop_reason(value: str) -> Word:
-    return next((word for name, word in STOP_REASONS.items() if name == value), _unknown(value))
+    word = next((word for name, word in STOP_REASONS.items() if name == value), _unknown(value))
+    return replace(word, meaning=f"{word.meaning} In filters and DataFrames: {value}.")
+
+
+def filter_part(part: FilterPart, state: str) -> str:
+    """What the chip of a filter's part says, in a run of this state: the same words as the table."""
+    match part.name, part.value:
+        case "status", str(value):
+            return f"status: {status_word(value, state).text}"
+        case "stop", str(value):
+            return f"stop: {stop_reason(value).text}"
+        case "scored", str(value):
+            return SCORED[Scored(value)].text
+    return part.label
 
 
 def run_state(value: str) -> Word:
     return next((word for name, word in RUN_STATES.items() if name == value), _unknown(value))
+
+
+def planned_steps(run: Run) -> int | None:
+    """How many steps its training is to have; None where the trainer did not say. It writes -1 for "by epochs"."""
+    configured = run.config.get("max_steps")
+    return run.max_steps or (configured if isinstance(configured, int) and configured > 0 else None)
 
 
 def is_settled(row: EvaluationRow) -> bool:

@@ -5,7 +5,7 @@ import math
 import operator
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -28,6 +28,17 @@ class Sort(StrEnum):
     """Most seconds first."""
 
 
+class Scored(StrEnum):
+    """Whether a rollout has a reward. Those that have not come to an end are none of these."""
+
+    YES = "yes"
+    """It has one."""
+    AWAITING = "awaiting"
+    """It returned, and the trainer, which is alive, has not scored it yet."""
+    NO = "no"
+    """It ended, and has none: all reward functions returned None, it raised, or the run ended before it was scored."""
+
+
 @dataclass(frozen=True)
 class RolloutFilter:
     """Rows that satisfy all of its parts; values within one part are alternatives. An empty part does not filter.
@@ -35,7 +46,7 @@ class RolloutFilter:
     Two filters that mean the same are equal: alternatives are brought into one order, and repeated ones dropped.
 
     Attributes:
-        evals, modes, statuses, stop_reasons, tasks: any of these.
+        evals, modes, statuses, stop_reasons, scored, tasks: any of these.
         group: exactly this one.
         step_min, step_max: inclusive.
         reward_min, reward_max: inclusive; a row without a reward satisfies neither.
@@ -50,6 +61,7 @@ class RolloutFilter:
     modes: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     stop_reasons: tuple[str, ...] = ()
+    scored: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     group: str | None = None
     step_min: int | None = None
@@ -83,11 +95,13 @@ class FilterPart:
     Attributes:
         name: the URL parameter's name.
         label: e.g. `status: error` or `reward up to 0.5`.
+        value: the alternative that it stands for; None for a group, a range or a time.
         without: the same filter, this part (or this one alternative) removed.
     """
 
     name: str
     label: str
+    value: str | None
     without: RolloutFilter = field(repr=False)
 
 
@@ -103,6 +117,7 @@ _LISTS: dict[str, tuple[str, type[StrEnum] | None]] = {
     "mode": ("modes", Mode),
     "status": ("statuses", Status),
     "stop": ("stop_reasons", StopReason),
+    "scored": ("scored", Scored),
     "task": ("tasks", None),
 }
 _LABELS = {"stop": "stop reason"}
@@ -114,9 +129,9 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
     """From the URL's (name, value) pairs. Empty values are as good as absent.
 
     Args:
-        parameters: `eval`, `mode`, `status`, `stop`, `task` (each may repeat), `group`, `step_min`, `step_max`,
-            `reward_min`, `reward_max`, `since`, `until` (ISO 8601 with `Z` or offset, else UTC; or an age as `90s`,
-            `30m`, `2h`, `7d`; an `until` that is a date alone means the end of that day), `sort`.
+        parameters: `eval`, `mode`, `status`, `stop`, `scored`, `task` (each may repeat), `group`, `step_min`,
+            `step_max`, `reward_min`, `reward_max`, `since`, `until` (ISO 8601 with `Z` or offset, else UTC; or an age
+            as `90s`, `30m`, `2h`, `7d`; an `until` that is a date alone means the end of that day), `sort`.
         now: µs since the epoch that ages count from; the clock's by default.
 
     Raises:
@@ -125,7 +140,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
     found: dict[str, list[str]] = {}
     for name, value in parameters:
         if name not in _NAMES:
-            raise FilterError(_shown(name), f"unknown filter {_shown(name)!r}{_hint(name, _NAMES)}")
+            raise _misspelt(_shown(name), f"unknown filter {_shown(name)!r}", name, _NAMES)
         if value.strip():
             found.setdefault(name, []).append(value)
     lists = {attribute: tuple(found.get(name, ())) for name, (attribute, _) in _LISTS.items()}
@@ -172,15 +187,15 @@ def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002
         for value in values:
             others = tuple(other for other in values if other != value)
             without = _changed(filter, {attribute: others})
-            parts.append(FilterPart(name, f"{_LABELS.get(name, name)}: {value}", without))
+            parts.append(FilterPart(name, f"{_LABELS.get(name, name)}: {value}", value, without))
     if filter.group is not None:
-        parts.append(FilterPart("group", f"group: {filter.group}", replace(filter, group=None)))
+        parts.append(FilterPart("group", f"group: {filter.group}", None, replace(filter, group=None)))
     parts += _range_parts(filter, "step")
     parts += _range_parts(filter, "reward")
     for name in ("since", "until"):
         if getattr(filter, name) is not None:
             label = f"{name} {_print_time(getattr(filter, name)).replace('T', ' ').replace('Z', ' UTC')}"
-            parts.append(FilterPart(name, label, _changed(filter, {name: None})))
+            parts.append(FilterPart(name, label, None, _changed(filter, {name: None})))
     return parts
 
 
@@ -194,7 +209,7 @@ def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> No
         there = list(known.get(name, values))
         for value in values:
             if value not in there:
-                raise FilterError(name, f"this run has no {name} {_shown(value)!r}{_hint(value, there)}")
+                raise _misspelt(name, f"this run has no {name} {_shown(value)!r}", value, there)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -210,15 +225,15 @@ _LONGEST_SHOWN = 80  # of a value in a message; nearest() is quadratic in it, to
 _MOST_LISTED = 12
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
-    known = list(known)
+def _misspelt(field: str, what: str, word: str, known: Sequence[str]) -> FilterError:
+    """`what` is wrong with a field, and the nearest known word, or some that are known."""
     near = nearest(word, known)
     if near is not None:
-        return f": did you mean {near!r}?"
+        return FilterError(field, f"{what}: did you mean {near!r}?", written=word, meant=near)
     if not known:
-        return ": it has none at all yet"
+        return FilterError(field, f"{what}: it has none at all yet")
     more = ", ..." if len(known) > _MOST_LISTED else ""
-    return f": choose from {', '.join(_shown(name) for name in known[:_MOST_LISTED])}{more}"
+    return FilterError(field, f"{what}: choose from {', '.join(_shown(name) for name in known[:_MOST_LISTED])}{more}")
 
 
 def _shown(value: str) -> str:
@@ -235,12 +250,14 @@ def _range_parts(filter: RolloutFilter, name: str) -> list[FilterPart]:  # noqa:
     low, high = getattr(filter, low_name), getattr(filter, high_name)
     if low is not None and low == high:
         both = _changed(filter, {low_name: None, high_name: None})
-        return [FilterPart(low_name, f"{name} {_print_number(low)}", both)]
+        return [FilterPart(low_name, f"{name} {_print_number(low)}", None, both)]
     parts = []
     if low is not None:
-        parts.append(FilterPart(low_name, f"{name} from {_print_number(low)}", _changed(filter, {low_name: None})))
+        without = _changed(filter, {low_name: None})
+        parts.append(FilterPart(low_name, f"{name} from {_print_number(low)}", None, without))
     if high is not None:
-        parts.append(FilterPart(high_name, f"{name} up to {_print_number(high)}", _changed(filter, {high_name: None})))
+        without = _changed(filter, {high_name: None})
+        parts.append(FilterPart(high_name, f"{name} up to {_print_number(high)}", None, without))
     return parts
 
 
@@ -259,7 +276,7 @@ def _alternatives(name: str, values: Iterable[str], words: type[StrEnum] | None)
 def _known_word(name: str, value: str, words: type[StrEnum]) -> str:
     known = [word.value for word in words]
     if value not in known:
-        raise FilterError(name, f"unknown {_LABELS.get(name, name)} {_shown(value)!r}{_hint(value, known)}")
+        raise _misspelt(name, f"unknown {_LABELS.get(name, name)} {_shown(value)!r}", value, known)
     return value
 
 

@@ -1,18 +1,21 @@
 """Every SELECT. Connections come from `database.py`; pages, pandas and the command line read through here alone."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import zstandard
-from sqlalchemy import ColumnElement, Engine, Integer, case, cast, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Engine, Integer, case, cast, func, literal, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError, RolloutNotFoundError, RunNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, nearest
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, nearest
 from logs_ui.recorder.models import (
     EvaluationRow,
     Mode,
@@ -26,7 +29,9 @@ from logs_ui.recorder.models import (
 )
 from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
 from logs_ui.recorder.selection import (
+    DIED_AFTER_US,
     Place,
+    Section,
     Use,
     conditions,
     in_statistics,
@@ -36,16 +41,15 @@ from logs_ui.recorder.selection import (
 )
 from logs_ui.recorder.totals import Totals, totals
 
+MOST_TASKS = 50
+"""Tasks that `facets` counts, at most, beside those that the filter names."""
+
 COUNT_CAP = 10_000
 """Counts stop here (`Count.exact` is then False): at a million rows an exact one takes 260 ms, a capped one 1.5."""
-
-DIED_AFTER_US = 60_000_000
-"""A running run without a sign of life for this long is shown as died; the writer gives one every 5 s."""
 
 
 _CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
 _AT_ONCE = 10  # packed payloads in memory
-_MOST_TASKS = 50
 _LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
 
 
@@ -54,12 +58,12 @@ class RunSummary:
     """A run as the list of runs shows it.
 
     Attributes:
-        state: `running`, `finished`, `failed` or `died`.
+        state: a RunState, or `died`.
         rollouts: how many there are; over all modes.
         steps: highest step seen; 0 before the first.
         reward: mean over the last 10 train steps that have one, weighted by rollouts; None where none has.
         reward_curve: one (step, mean reward) for each train step that has one, thinned to at most 120 points.
-        truncated, errors: shares of all rollouts, 0 to 1; None without rollouts.
+        truncated, errors: shares of the rollouts that came to an end, 0 to 1; None where none did.
     """
 
     run: Run
@@ -102,15 +106,17 @@ class Page:
 
 @dataclass(frozen=True)
 class Facets:
-    """How many rows each value would give under the other parts of the filter; (value, count), known order first.
+    """How many rows each value would give under the other parts of the filter: (value, count).
 
-    `tasks` holds the 50 most frequent.
+    The values and their order are the run's own, whatever the filter, so that nothing moves under a reader's hand: all
+    that its rows have, in the order of their enum, else by name. `tasks` holds the 50 most frequent of the run.
     """
 
     evals: list[tuple[str, int]]
     modes: list[tuple[str, int]]
     statuses: list[tuple[str, int]]
     stop_reasons: list[tuple[str, int]]
+    scored: list[tuple[str, int]]
     tasks: list[tuple[str, int]]
 
 
@@ -121,6 +127,14 @@ class Histogram:
     low: float
     width: float
     counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScalarCurve:
+    """A figure that the trainer logs: (step, value), None where it was no finite number."""
+
+    name: str
+    points: tuple[tuple[int, float | None], ...]
 
 
 @dataclass(frozen=True)
@@ -145,12 +159,19 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A rollout's place within a filter's order: ids of the one before and after (None at the ends), `position` from 1
-    (None where the rollout is not in the filter, or beyond COUNT_CAP), and the count.
+    """A rollout's place within a filter's order.
+
+    Attributes:
+        previous, next: ids of the one before and after; None at the ends. A rollout that is not in the filter has those
+            between which it would stand.
+        inside: whether it is in the filter.
+        position: from 1; None where it is not in the filter, or beyond COUNT_CAP.
+        count: of the filter's rows.
     """
 
     previous: int | None
     next: int | None
+    inside: bool
     position: int | None
     count: Count
 
@@ -200,7 +221,7 @@ def run_summary(engine: Engine, run_id: int, *, now: int | None = None) -> RunSu
     """
     with Session(engine) as session:
         run = session.get(Run, run_id)
-        found = totals(session, col(StepStatistics.run_id) == run_id)
+        found = totals(session, run_id)
     if run is None:
         raise RunNotFoundError(f"There is no run with the number {run_id}.")
     return _summary(run, found.get(run_id, Totals()), now)
@@ -254,27 +275,32 @@ def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | N
 
 
 def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
-    """Values that no row has are left out, apart from those that the filter names."""
-    row = EvaluationRow
-    # All five are told apart in one pass, in the order of the index that covers them.
-    columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
-    chosen = (filter.tasks, filter.evals, filter.modes, filter.statuses, filter.stop_reasons)
-    others = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=())
-    query = select(*columns, func.count()).where(*conditions(run_id, others, Use.KINDS)).group_by(*columns)
-    counts: list[dict[str, int]] = [dict.fromkeys(values, 0) for values in chosen]
+    """Beside the run's own values, those that the filter names are there, too."""
+    chosen = [getattr(filter, name) for name in _FACETS]
+    ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
     with engine.connect() as connection:
-        for *values, number in connection.execute(query):
-            misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
-            for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
-                if values[i] is not None:
-                    counts[i][values[i]] = counts[i].get(values[i], 0) + number
-    tasks, evals, modes, statuses, stop_reasons = counts
+        found = _kinds(connection, run_id, ranges)
+        whole = found if ranges == RolloutFilter() else _kinds(connection, run_id, RolloutFilter())
+    known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
+    for values, number in whole:
+        for i, value in enumerate(values):
+            known[i].update({value: number} if value is not None else {})
+    counts = [dict.fromkeys(of_facet, 0) for of_facet in known]
+    for values, number in found:
+        misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
+        for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
+            value = values[i]
+            if value is not None:
+                counts[i][value] = counts[i].get(value, 0) + number
+    tasks, evals, modes, statuses, stop_reasons, scored = counts
+    frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.tasks)
     return Facets(
         evals=sorted(evals.items()),
         modes=_in_known_order(modes, Mode),
         statuses=_in_known_order(statuses, Status),
         stop_reasons=_in_known_order(stop_reasons, StopReason),
-        tasks=_most_frequent(tasks, filter.tasks),
+        scored=_in_known_order(scored, Scored),
+        tasks=sorted((task, number) for task, number in tasks.items() if task in frequent),
     )
 
 
@@ -315,21 +341,22 @@ def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
 
 
 def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
-    """Where `row` stands in the filter's order; a row outside of the filter has neighbours there, but no position."""
+    """Where `row` stands in the filter's order, or would stand."""
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(engine) as session:
         previous = _in_order(session, run_id, filter, place, 1, backwards=True)
         following = _in_order(session, run_id, filter, place, 1)
-        inside = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
+        itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
         before = 0
-        for section in sections(filter, place, backwards=True) if inside is not None else []:
+        for section in sections(filter, place, backwards=True) if itself is not None else []:
             before += _count(session, [*selected, *section.conditions]).value
         total = _count(session, conditions(run_id, filter, Use.NUMBER))
     return Neighbours(
         previous=previous[0].id if previous else None,
         next=following[0].id if following else None,
-        position=None if inside is None or before >= COUNT_CAP else before + 1,
+        inside=itself is not None,
+        position=None if itself is None or before >= COUNT_CAP else before + 1,
         count=total,
     )
 
@@ -361,18 +388,42 @@ def new_since(engine: Engine, run_id: int, filter: RolloutFilter, row_id: int) -
         return _count(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
-def step_statistics(engine: Engine, run_id: int) -> list[StepStatistics]:
-    """By mode, eval, step."""
-    key = (col(StepStatistics.mode), col(StepStatistics.eval_name), col(StepStatistics.step))
-    with Session(engine) as session:
-        return list(session.scalars(select(StepStatistics).where(col(StepStatistics.run_id) == run_id).order_by(*key)))
-
-
 def scalars(engine: Engine, run_id: int) -> list[Scalar]:
     """By name, step."""
     key = (col(Scalar.name), col(Scalar.step))
     with Session(engine) as session:
         return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
+
+
+def scalar_curves(engine: Engine, run_id: int, points: int = 200) -> list[ScalarCurve]:
+    """By name; of a longer one every n-th point and the last, so that there are at most `points` + 1 of each."""
+    name = col(Scalar.name)
+    numbered = (
+        select(
+            name,
+            col(Scalar.step),
+            col(Scalar.value),
+            (func.row_number().over(partition_by=name, order_by=col(Scalar.step)) - 1).label("place"),
+            func.count().over(partition_by=name).label("total"),
+        )
+        .where(col(Scalar.run_id) == run_id)
+        .subquery()
+    )
+    place, total = numbered.c.place, numbered.c.total
+    kept = or_(place % ((total + points - 1) / points).cast(Integer) == 0, place == total - 1)
+    query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
+    with engine.connect() as connection:
+        found = connection.execute(query.order_by(numbered.c.name, numbered.c.step)).all()
+    return [
+        ScalarCurve(name, tuple((step, value) for _, step, value in of_curve))
+        for name, of_curve in groupby(found, itemgetter(0))
+    ]
+
+
+def last_logged_step(engine: Engine, run_id: int) -> int | None:
+    """The highest step that has a scalar; None where none has."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))
 
 
 def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
@@ -407,17 +458,53 @@ def _in_order(
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS)
     for section in sections(filter, after, backwards=backwards):
-        query = select(EvaluationRow).where(*selected, *section.conditions).order_by(*section.order)
-        rows += session.scalars(query.limit(limit - len(rows)))
+        rows += _in_section(session, selected, section, limit - len(rows))
         if len(rows) == limit:
             break
     return rows
+
+
+def _in_section(
+    session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int
+) -> list[EvaluationRow]:
+    """The first rows of a section, read in an index's order; of the last key, more rows may share it than were read."""
+    query = select(EvaluationRow).where(*selected)
+    rows = list(session.scalars(query.where(*section.conditions).order_by(*section.order).limit(limit)))
+    if section.ties is None or not rows:
+        return rows
+    key = attrgetter(section.ties.name)
+    last = key(rows[-1])
+    found = [row for value, tied in groupby(rows, key) if value != last for row in reversed(list(tied))]
+    of_last = query.where(section.ties.key == last).order_by(*section.ties.order)
+    return found + list(session.scalars(of_last.limit(limit - len(found))))
 
 
 def _count(session: Session, selected: list[ColumnElement[bool]]) -> Count:
     capped = select(literal(1)).select_from(EvaluationRow).where(*selected).limit(COUNT_CAP + 1).subquery()
     found = session.scalar(select(func.count()).select_from(capped)) or 0
     return Count(min(found, COUNT_CAP), found <= COUNT_CAP)
+
+
+_FACETS = ("tasks", "evals", "modes", "statuses", "stop_reasons", "scored")
+_Kinds = list[tuple[tuple[str | None, ...], int]]
+
+
+def _kinds(connection: Connection, run_id: int, filter: RolloutFilter) -> _Kinds:  # noqa: A002
+    """How many rows there are of each combination of values, in the order of _FACETS."""
+    row = EvaluationRow
+    # In one pass, in the order of the index that covers them.
+    columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
+    grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
+    # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
+    awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS)
+    awaited = Counter(tuple(values) for values in connection.execute(select(*columns).where(*awaiting)))
+    found: _Kinds = []
+    for *values, number, scored in connection.execute(grouped.where(*conditions(run_id, filter, Use.KINDS))):
+        waiting = awaited[tuple(values)]
+        ended = values[3] in {Status.OK, Status.ERROR}
+        parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
+        found += [((*values, part), of_part) for part, of_part in parts.items() if of_part > 0]
+    return found
 
 
 def _read(session: Session, *selected: ColumnElement[bool]) -> list[Rollout]:
@@ -461,12 +548,6 @@ def _unpacked_size(payload: RolloutPayload | None) -> int:
     """Bytes of its text and token arrays. A text that repeats itself is packed into a thousandth."""
     blobs = (payload.content, payload.tokens) if payload else ()
     return sum(zstandard.frame_content_size(blob) for blob in blobs if blob is not None)
-
-
-def _most_frequent(counts: dict[str, int], chosen: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The chosen ones stay, however rare."""
-    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [pair for place, pair in enumerate(ranked) if place < _MOST_TASKS or pair[0] in chosen]
 
 
 def _in_known_order(counts: dict[str, int], known: type[StrEnum]) -> list[tuple[str, int]]:

@@ -1,14 +1,15 @@
 """What a filter means in SQL: its conditions, its order, and where in that order a page begins."""
 
+import time
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, literal
+from sqlalchemy import ColumnElement, and_, exists, func, literal, not_, or_
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter, Sort
-from logs_ui.recorder.models import EvaluationRow, Status, StepStatistics
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepStatistics, StopReason
 
 _ID = col(EvaluationRow.id)
 _KINDS: dict[str, Any] = {  # the columns of row_by_kind
@@ -25,6 +26,9 @@ _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.LONGEST: (col(EvaluationRow.completion_tokens), True),
     Sort.SLOWEST: (col(EvaluationRow.seconds), True),
 }
+
+DIED_AFTER_US = 60_000_000
+"""A running run without a sign of life for this long has died; the writer gives one every 5 s."""
 
 _NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
@@ -47,9 +51,24 @@ class Use(Enum):
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that follow one another in one index: `conditions` beside the filter's, in the order of `order`."""
+    """Rows that follow one another in one index: `conditions` beside the filter's, in the order of `order`.
+
+    Attributes:
+        ties: where the ids of rows that share a key run against the key's order, which no index has. `order` then is
+            one that an index has, and right only between different keys.
+    """
 
     conditions: list[ColumnElement[bool]]
+    order: list[ColumnElement[Any]]
+    ties: "Ties | None" = None
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Rows that share a key are read by themselves, in an order of their own; `name` is the key's, as of a row."""
+
+    name: str
+    key: Any
     order: list[ColumnElement[Any]]
 
 
@@ -70,6 +89,7 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     if _is_rare(filter):
         # Follows from what stands there already, but SQLite takes a partial index only where its words are repeated.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
+    found += [or_(*(_scored(Scored(word), run_id) for word in filter.scored))] if filter.scored else []
     found += [_any_of(col(EvaluationRow.task), filter.tasks)] if filter.tasks else []
     found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
     if use == Use.KINDS and _is_narrow(filter):
@@ -116,15 +136,19 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     """
     key, descending = _SORTS[filter.sort]
     descending ^= backwards
+    newest_first = (filter.sort != Sort.OLDEST) ^ backwards  # of those that are equal
+    name = "" if key is None else key.key
     if key is not None and _is_rare(filter):
         key = key + 0
-    by_id = [_by(_ID, descending=descending)]
-    beyond_id = [] if after is None else [_beyond(_ID, after[1], descending=descending)]
+    by_id = [_by(_ID, descending=newest_first)]
+    beyond_id = [] if after is None else [_beyond(_ID, after[1], descending=newest_first)]
     if key is None:
         return [Section(beyond_id, by_id)]
     # Where no index has the key's order, the rows are sorted: this makes it read them as they lie in the table.
     as_stored = [_ID > 0] if filter.sort in _UNINDEXED else []
-    with_key = Section([key.is_not(None), *as_stored], [_by(key, descending=descending), *by_id])
+    by_key = [_by(key, descending=descending), _by(_ID, descending=descending)]
+    against = None if newest_first == descending else Ties(name, key, by_id)
+    with_key = Section([key.is_not(None), *as_stored], by_key, against)
     without = Section([key.is_(None)], by_id)
     if after is None:
         return [without, with_key] if backwards else [with_key, without]
@@ -133,7 +157,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
         return [rest, with_key] if backwards else [rest]
     # Not `(key, id) < (?, ?)`: SQLite seeks the key alone with it, and many rows share a reward of 0 or of 1.
     ties = Section([key == after[0], *beyond_id], by_id)
-    others = Section([_beyond(key, after[0], descending=descending), *as_stored], with_key.order)
+    others = Section([_beyond(key, after[0], descending=descending), *as_stored], by_key, against)
     return [ties, others] if backwards else [ties, others, without]
 
 
@@ -158,6 +182,20 @@ def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
         alone = not filter.tasks and not any(getattr(filter, attribute) for attribute in _KINDS)
         served = use == Use.NUMBER and alone and filter.since is None and filter.until is None
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
+
+
+def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:
+    row = EvaluationRow
+    if word == Scored.YES:
+        return col(row.reward).is_not(None)
+    lacks, ended = col(row.reward).is_(None), col(row.status).in_([Status.OK.value, Status.ERROR.value])
+    living = (col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= time.time_ns() // 1000 - DIED_AFTER_US)
+    awaited = and_(
+        col(row.scored).is_(None),
+        func.coalesce(col(row.stop_reason), "") != StopReason.EXCEPTION.value,
+        exists().where(col(Run.id) == run_id, *living),
+    )
+    return and_(lacks, ended, awaited if word == Scored.AWAITING else not_(awaited))
 
 
 def _any_of(column: Any, values: tuple[str, ...]) -> ColumnElement[bool]:

@@ -1,15 +1,15 @@
-"""What a run comes to, added up from its step statistics and never from its rollouts."""
+"""What a run comes to, added up from its step statistics; of its rollouts only those without an end are counted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.models import Mode, StepStatistics
+from logs_ui.recorder.models import EvaluationRow, Mode, Status, StepStatistics
 
 _CURVE_POINTS = 120
 _RECENT_STEPS = 10
@@ -42,16 +42,32 @@ class Totals:
     eval_names: tuple[str, ...] = ()
 
 
-def totals(session: Session, *selected: ColumnElement[bool]) -> dict[int, Totals]:
-    """Of the runs that have any statistics, by their ids."""
+def totals(session: Session, run_id: int | None = None) -> dict[int, Totals]:
+    """Of this run, or of all, by their ids; runs without any statistics are left out."""
     columns = [getattr(StepStatistics, name) for name in _Sums._fields]
-    query = select(*columns).where(*selected).order_by(col(StepStatistics.run_id))
+    query = select(*columns).order_by(col(StepStatistics.run_id))
+    if run_id is not None:
+        query = query.where(col(StepStatistics.run_id) == run_id)
     found = [_Sums._make(values) for values in session.execute(query)]
-    return {run_id: _totals(list(sums)) for run_id, sums in groupby(found, key=lambda sums: sums.run_id)}
+    unfinished = _unfinished(session, run_id)
+    return {run: _totals(list(sums), unfinished.get(run, 0)) for run, sums in groupby(found, key=lambda s: s.run_id)}
 
 
-def _totals(sums: list[_Sums]) -> Totals:
+def _unfinished(session: Session, run_id: int | None) -> dict[int, int]:
+    """How many rollouts of a run still run or were aborted: they stand in the index of those that are not ok."""
+    row = EvaluationRow
+    query = select(col(row.run_id), func.count()).where(
+        col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),
+        col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
+    )
+    if run_id is not None:
+        query = query.where(col(row.run_id) == run_id)
+    return {run: count for run, count in session.execute(query.group_by(col(row.run_id)))}  # noqa: C416 - rows, typed
+
+
+def _totals(sums: list[_Sums], unfinished: int) -> Totals:
     rollouts = sum(step.rollouts for step in sums)
+    finished = rollouts - unfinished
     train: dict[int, tuple[int, float]] = {}
     for step in sums:
         if step.mode == Mode.TRAIN and step.scored:
@@ -64,14 +80,14 @@ def _totals(sums: list[_Sums]) -> Totals:
         steps=max(step.step for step in sums),
         reward=sum(total for _, total in recent) / sum(scored for scored, _ in recent) if recent else None,
         reward_curve=_thinned(curve),
-        truncated=_share((step.truncated for step in sums), rollouts),
-        errors=_share((step.errors for step in sums), rollouts),
+        truncated=_share((step.truncated for step in sums), finished),
+        errors=_share((step.errors for step in sums), finished),
         eval_names=tuple(sorted({step.eval_name for step in sums})),
     )
 
 
 def _share(parts: Iterable[int], whole: int) -> float | None:
-    return sum(parts) / whole if whole else None
+    return sum(parts) / whole if whole > 0 else None
 
 
 def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

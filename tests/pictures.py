@@ -25,6 +25,7 @@ def pages(db: Path) -> dict[str, str]:
         "rollouts": f"/runs/{run}",
         "rollouts-filtered": f"/runs/{run}?stop=no_action&stop=length&sort=lowest-reward",
         "rollouts-empty": f"/runs/{run}?status=error&reward_min=0.5",
+        "overview": f"/runs/{run}/overview",
         "rollout": f"/runs/{run}?stop=done&sort=lowest-reward",
         "rollout-raw": f"/runs/{run}?stop=turn_limit",
     }

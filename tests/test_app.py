@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from jinja2 import Environment, meta, nodes
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app import errors, figures, rollout, rollouts, runs, text, timeline
+from logs_ui.app import charts, errors, figures, overview, rollout, rollouts, runs, text, timeline, words
 from logs_ui.app.main import create_app, make_templates
 from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
@@ -30,7 +31,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, parse_filter
-from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Scalar, Status
 from tests.factory import HOSTILE_TASK, make_run
 
 TOKEN = "s3cret-ä"  # noqa: S105 - nobody's
@@ -80,7 +81,12 @@ def row_ids(html: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("address", "target"),
-    [("/", "runs"), (f"/runs/{RUN}", "results"), (f"/runs/{RUN}/rollouts/1", "rollout")],
+    [
+        ("/", "runs"),
+        (f"/runs/{RUN}", "results"),
+        (f"/runs/{RUN}/overview", "overview"),
+        (f"/runs/{RUN}/rollouts/1", "rollout"),
+    ],
 )
 def test_a_fragment_is_a_piece_of_its_page_and_no_cache_keeps_it(client: TestClient, address: str, target: str) -> None:
     page, piece = client.get(address), client.get(address, headers=fragment(target))
@@ -142,6 +148,33 @@ def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engi
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=before))
 
 
+def test_nothing_runs_or_is_awaited_in_a_run_that_is_over(client: TestClient, engine: Engine) -> None:
+    with engine.begin() as connection:
+        alive = connection.execute(select(col(Run.heartbeat)).where(col(Run.uid) == LIVE)).scalar_one()
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(heartbeat=0))
+    html = client.get(f"/runs/{LIVE}?status=running&status=ok").text
+    assert "status: cut off" in html
+    assert not re.search(r"</svg>\s*(running|awaiting)</span></td>", html)
+    assert re.search(r"</svg>\s*cut off</span></td>", html)
+    assert re.search(r"</svg>\s*not scored</span></td>", html)
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(heartbeat=alive))
+
+
+def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client: TestClient, engine: Engine) -> None:
+    one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
+    with engine.begin() as connection:
+        kept = select(col(EvaluationRow.rewards)).where(col(EvaluationRow.id) == one)
+        before = connection.execute(kept).scalar_one()
+        values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**values))
+    html = client.get(f"/runs/{RUN}/rollouts/{one}").text
+    assert re.findall(r">(None|nan)</dd>", html) == ["None", "nan"]
+    with engine.begin() as connection:
+        restored = {"rewards": before, "odd_rewards": None}
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**restored))
+
+
 def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -> None:
     assert "had trouble" not in client.get(f"/runs/{LIVE}").text
     with engine.begin() as connection:
@@ -191,8 +224,10 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
     ("query", "said", "mend"),
     [
         ("step_min=x&status=ok", "step_min 'x' is not a whole number", "?status=ok"),
-        ("statsu=ok", "did you mean 'status'?", ""),
-        ("task=find+the+largest+fille", "did you mean 'find the largest file'?", ""),
+        ("statsu=ok", "unknown filter 'statsu': did you mean status?", ""),
+        ("statsu=ok&step_min=2", "did you mean status?", "?status=ok&step_min=2"),
+        ("stop=lenght&stop=done", "did you mean length?", "?stop=length&stop=done"),
+        ("task=find+the+largest+fille", "did you mean find the largest file?", "?task=find%20the%20largest%20file"),
         ("reward_min=1&reward_max=0", "above", "?reward_max=0"),
         ("after=nonsense", "not a place in the table", ""),
     ],
@@ -202,7 +237,7 @@ def test_a_misspelt_filter_is_said_and_never_no_rows(client: TestClient, query: 
         answer = client.get(f"/runs/{RUN}?{query}", headers=headers)
         assert answer.status_code == 422
         html = unescape(answer.text)
-        assert said in html
+        assert said in re.sub("<[^>]+>", "", html)
         assert f'href="/runs/{RUN}{mend}"' in html
         assert "No rollouts match" not in html
     assert answer.headers["hx-push-url"] == "false"
@@ -221,6 +256,43 @@ def test_an_empty_result_says_what_removing_each_part_would_give(client: TestCli
     assert sorted(int(n) for n in re.findall(r'<li><span class="num">(\d+)</span>', html)) == wanted
 
 
+def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: TestClient) -> None:
+    answer = client.get(f"/runs/{RUN}/rollouts/1?stop=lenght")
+    assert answer.status_code == 422
+    assert f'href="/runs/{RUN}/rollouts/1?stop=length"' in answer.text
+
+
+def test_a_chip_says_what_the_table_says(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}?stop=no_action&scored=no&status=ok").text
+    chips = [re.sub("<[^>]+>", "", chip).strip() for chip in re.findall(r'<a class="chip".*?</a>', html, re.DOTALL)]
+    assert chips == ["Remove status: ok", "Remove stop: no action", "Remove not scored"]
+    assert "In filters and DataFrames: no_action." in html
+
+
+def test_a_rollout_outside_of_the_filter_says_so_and_has_neighbours_in_it(client: TestClient, engine: Engine) -> None:
+    run_id = queries.find_run(engine, RUN).id or 0
+    chosen = RolloutFilter(stop_reasons=("length",))
+    inside = queries.page(engine, run_id, chosen).rows
+    outside = first_row(
+        engine, RUN, col(EvaluationRow.stop_reason) != "length",
+        col(EvaluationRow.id) > inside[-1].id, col(EvaluationRow.id) < inside[0].id,
+    )  # fmt: skip
+    html = client.get(f"/runs/{RUN}/rollouts/{outside}?stop=length").text
+    assert "not in this filter" in html
+    linked = [int(found) for found in re.findall(r'rollouts/(\d+)\?stop=length" data-key="[kj]"', html)]
+    assert len(linked) == 2
+    assert set(linked) < {row.id for row in inside}
+
+
+def test_a_length_that_is_known_is_said(client: TestClient, engine: Engine) -> None:
+    assert "step 12 of 12" in client.get(f"/runs/{RUN}").text
+    assert "step 1 of 12" in client.get(f"/runs/{RUN}/rollouts/1").text
+    assert re.search(r"12 <span[^>]*>of 12<", client.get("/").text)
+    by_epochs = Run(uid="x", name="x", created=0, heartbeat=0, config={"max_steps": -1})
+    assert words.planned_steps(by_epochs) is None
+    assert words.planned_steps(Run(uid="x", name="x", created=0, heartbeat=0, config={"max_steps": 9})) == 9
+
+
 def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine) -> None:
     run_id = queries.find_run(engine, RUN).id or 0
     chosen = parse_filter([("stop", "length"), ("sort", "lowest-reward")])
@@ -231,6 +303,118 @@ def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine)
     for row, key in ((rows[0], "k"), (rows[2], "j")):
         href = f"/runs/{RUN}/rollouts/{row.id}?stop=length&amp;sort=lowest-reward"
         assert re.search(rf'href="{re.escape(href)}" data-key="{key}"', html)
+
+
+# --- Live
+
+
+def live_address(client: TestClient, query: str = "") -> str:
+    found = re.search(r'hx-get="(/runs/[^"]+/live[^"]+)"', client.get(f"/runs/{LIVE}{query}").text)
+    assert found
+    return unescape(found[1])
+
+
+def a_new_row(engine: Engine) -> int:
+    """One more rollout of the live run, like its last."""
+    run_id = queries.find_run(engine, LIVE).id or 0
+    with engine.begin() as connection:
+        last = select(EvaluationRow.__table__).where(col(EvaluationRow.run_id) == run_id)  # type: ignore[attr-defined]
+        row = dict(connection.execute(last.order_by(col(EvaluationRow.id).desc()).limit(1)).mappings().one())
+        top = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
+        connection.execute(insert(EvaluationRow), row | {"id": top + 1, "uid": f"new-{top}"})
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(changed=col(Run.changed) + 1))
+    return top + 1
+
+
+def test_news_come_with_the_counts_and_wait_behind_the_pill(client: TestClient, engine: Engine) -> None:
+    address = live_address(client)
+    a_new_row(engine)
+    html = client.get(address, headers=fragment("live")).text
+    count = queries.count(engine, queries.find_run(engine, LIVE).id or 0, RolloutFilter()).value
+    assert "1 new" in html
+    assert f"<strong>{count}</strong> rollouts" in html
+    assert 'hx-target="#filters-panel"' in html
+    assert 'hx-target="#rows"' not in html
+
+
+def test_a_table_that_follows_gets_the_news_in_place(client: TestClient, engine: Engine) -> None:
+    address = live_address(client)
+    new = a_new_row(engine)
+    html = client.get(f"{address}&follow=1", headers=fragment("live")).text
+    assert 'class="pill"' not in html
+    assert row_ids(html)[0] == new
+    assert live_address(client).split("newest=")[1].startswith(f"{new}&")
+    lowest = live_address(client, "?sort=lowest-reward")
+    a_new_row(engine)
+    assert 'class="pill"' in client.get(f"{lowest}&follow=1", headers=fragment("live")).text
+
+
+def test_a_mistaken_filter_is_not_refreshed_away(client: TestClient) -> None:
+    assert "data-poll" not in client.get(f"/runs/{LIVE}?step_min=x").text
+
+
+# --- A run's overview
+
+
+def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/overview").text
+    assert len(re.findall(r'<figure class="curve"', html)) == 8
+    assert html.index(">reward<") < html.index(">loss<") < html.index(">step_time<")
+    for shown in ("trainer-0", "0f1e2d3c4b", "learning_rate", "1.16.0", "vllm"):
+        assert shown in html
+    searched = client.get(f"/runs/{RUN}/overview?q=RATE").text
+    assert len(re.findall(r'<figure class="curve"', searched)) == 1
+    assert "vllm" not in searched
+    assert "1 of 4" in searched
+    assert "No figure is called so" in client.get(f"/runs/{RUN}/overview?q=zzz").text
+
+
+def test_the_overview_of_a_living_run_looks_for_news(client: TestClient, engine: Engine) -> None:
+    poll = re.search(r'data-poll hx-get="([^"]+)"', client.get(f"/runs/{LIVE}/overview").text)
+    assert poll
+    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 204
+    run_id = queries.find_run(engine, LIVE).id
+    with engine.begin() as connection:
+        connection.execute(insert(Scalar), {"run_id": run_id, "step": 99, "name": "loss", "value": None})
+    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 200
+    assert "data-poll" not in client.get(f"/runs/{RUN}/overview").text
+
+
+def test_what_ended_a_run_is_said_with_its_traceback(client: TestClient, engine: Engine) -> None:
+    with engine.begin() as connection:
+        why = {"error": "ValueError: <b>no</b>", "traceback": "Traceback: line 7"}
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(**why))
+    for address in (f"/runs/{RUN}", f"/runs/{RUN}/overview"):
+        html = client.get(address).text
+        assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in html
+        assert "Traceback: line 7" in html
+    assert "ValueError: &lt;b&gt;no" in client.get("/").text
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(error=None, traceback=None))
+
+
+@pytest.mark.parametrize(
+    ("points", "lines"),
+    [
+        ([(1, 0.0), (3, 1.0)], ["0.0,38.0 100.0,2.0"]),
+        ([(1, 0.0), (2, None), (3, 1.0), (5, 0.5)], ["0.0,38.0", "50.0,2.0 100.0,20.0"]),
+        ([(7, 2.0)], ["0.0,20"]),
+        ([(1, None)], []),
+    ],
+)
+def test_a_curve_is_broken_where_no_value_was_logged(points: list[tuple[int, float | None]], lines: list[str]) -> None:
+    found = charts.curve("loss", points)
+    assert found.lines == lines
+    assert len(found.steps.split()) == len(found.values.split()) == len(points)
+
+
+def test_equal_rewards_stand_on_each_other() -> None:
+    scale = charts.Scale(0.0, 1.0)
+    found = charts.stacked([0.5, None, 0.5, 0.505, 0.0], scale)
+    assert found == [(48.0, -2.0), None, (48.0, -6.0), (52.0, -2.0), (0.0, -2.0)]
+    many = [dot for dot in charts.stacked([0.5] * 64, scale) if dot]
+    assert len(set(many)) == 64
+    assert min(y for _, y in many) >= -42
 
 
 # --- One rollout
@@ -259,7 +443,8 @@ def test_an_observation_that_became_a_message_is_shown_once(engine: Engine) -> N
     cards = timeline.make_timeline(found)
     answers = [card.answer for card in cards if card.answer and card.answer.turn]
     assert len(answers) == len(found.actions) - 1
-    assert all(card.role == "tool" for card in cards if card.answer and card.answer.turn)
+    assert all(answer.shown_as == "tool run" for answer in answers)
+    assert not [card for card in cards if card.role == "tool"]
     assert not any(answer.observation for answer in answers)
     tokens = [card.tokens for card in cards if card.role == "assistant"]
     assert sum(count or 0 for count in tokens) == found.row.completion_tokens
@@ -271,6 +456,8 @@ def test_the_raw_view_holds_the_whole_row(client: TestClient, engine: Engine) ->
     assert set(EvaluationRow.model_fields) < set(record)
     assert len(record["tokens"]["prompt_ids"]) == record["prompt_tokens"]
     assert record["messages"]
+    assert re.fullmatch(r"2026-01-01T\d\d:\d\d:\d\d\.\d{6}Z", record["created"])
+    assert max(len(str(value)) for value in record["tokens"]["logprobs"]) <= 10, "a float16 needs no more"
     assert plain.headers["content-type"] == "text/plain; charset=utf-8"
     assert "sandbox" in plain.headers["content-security-policy"]
 
@@ -347,11 +534,20 @@ def test_a_name_stays_on_its_line_and_within_its_attribute() -> None:
         (figures.signed, -0.5, "\u22120.50"), (figures.tokens, 999, "999"), (figures.tokens, 2104, "2.1k"),
         (figures.percent, 0.001, "<1%"), (figures.percent, 0.999, ">99%"), (figures.percent, 0.45, "45%"),
         (figures.duration, 0.697, "697 ms"), (figures.duration, 28.84, "28.8 s"), (figures.duration, 63, "1m 03s"),
+        (figures.significant, 0.00123456, "0.001235"), (figures.significant, 255772.0, "255,772"),
+        (figures.significant, 9.0, "9"), (figures.significant, -2e-8, "\u22122e\u221208"),
+        (figures.significant, None, "—"),
         (figures.duration, 7505, "2h 05m"), (figures.advantage_bin, 2.42, "p3"), (figures.advantage_bin, -0.13, "zero"),
     ],
 )  # fmt: skip
 def test_figures_are_written_alike(function: Any, value: float | None, shown: str) -> None:
     assert function(value) == shown
+
+
+def test_numbers_are_no_longer_than_they_were_meant() -> None:
+    sum_of_tenths = 0.1 + 0.2
+    written = {"a": [float(np.float32(0.3)), sum_of_tenths], "b": 1e300, "c": 1 / 3, "d": True, "e": float("inf")}
+    assert figures.tidy(written) == {"a": [0.3, 0.3], "b": 1e300, "c": 1 / 3, "d": True, "e": float("inf")}
 
 
 # --- Errors
@@ -403,6 +599,7 @@ def test_the_database_may_come_late_go_and_be_replaced(tmp_path: Path) -> None:
     file = tmp_path / "later.db"
     client = TestClient(create_app(file), base_url="http://127.0.0.1")
     assert "No recording yet" in client.get("/").text
+    assert re.search(rf"{file}</bdi></code> does not exist yet", client.get("/").text)
     assert client.get("/runs/latest").status_code == 503
     for name in ("first life", "second life"):
         engine = writing_engine(file)
@@ -494,6 +691,16 @@ def test_the_command_says_where_it_is_and_ends_quietly(path: Path) -> None:
     assert (process.returncode, complaints) == (0, "")
 
 
+def test_the_command_says_that_the_database_is_not_there_yet(tmp_path: Path) -> None:
+    program = "import sys, pathlib; from logs_ui.app.serve import serve; serve(pathlib.Path(sys.argv[1]), port=0)"
+    command = [sys.executable, "-c", program, str(tmp_path / "later.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert "later.db" in process.stdout.readline()
+        assert "does not exist yet: the pages come alive" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+
+
 def test_a_port_in_use_is_one_line(path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -512,7 +719,8 @@ def test_a_port_in_use_is_one_line(path: Path) -> None:
     ("shown", "template"),
     [
         (runs.RunsPage, "runs.html"), (rollouts.RolloutsPage, "rollouts.html"), (rollouts.MorePage, "_more.html"),
-        (rollouts.LivePage, "_live.html"), (rollout.RolloutPage, "rollout.html"), (errors.ErrorPage, "error.html"),
+        (rollouts.LivePage, "_live.html"), (overview.OverviewPage, "overview.html"),
+        (rollout.RolloutPage, "rollout.html"), (errors.ErrorPage, "error.html"),
     ],
 )  # fmt: skip
 def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown: Any, template: str) -> None:

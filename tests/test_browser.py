@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium, as a hand and an eye have it."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.app.serve import BackgroundServer
@@ -35,7 +36,13 @@ def engine(path: Path) -> Iterator[Engine]:
     make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
     make_run(engine, uid=TROUBLED, name="troubled run", steps=2, groups_per_step=1, state=RunState.FAILED)
     with engine.begin() as connection:
-        trouble = {"recorder_errors": 3, "dropped": 2, "last_recorder_error": "OSError: no space left"}
+        trouble = {
+            "error": "ValueError: no",
+            "traceback": "Traceback\n  line",
+            "recorder_errors": 3,
+            "dropped": 2,
+            "last_recorder_error": "OSError: no space left",
+        }
         connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**trouble))
     yield engine
     engine.dispose()
@@ -75,6 +82,7 @@ def pages(engine: Engine) -> dict[str, str]:
         "filtered": f"/runs/{FINISHED}?stop=length&reward_max=0.5&sort=lowest-reward",
         "empty": f"/runs/{FINISHED}?status=aborted&step_min=3",
         "live": f"/runs/{LIVE}",
+        "overview": f"/runs/{FINISHED}/overview",
         "troubled": f"/runs/{TROUBLED}",
         "hostile": f"/runs/{FINISHED}/rollouts/{hostile}",
         "failed": f"/runs/{FINISHED}/rollouts/{failed}",
@@ -236,23 +244,104 @@ def test_a_truncated_rollout_opens_where_it_was_cut_off(quiet_page: Page, engine
     expect(quiet_page.locator(".outline [aria-current]")).to_contain_text("assistant")
 
 
-def test_new_rollouts_wait_behind_a_pill(quiet_page: Page, engine: Engine, url: str) -> None:
+def three_more(engine: Engine) -> int:
+    """Of the live run, like its last; returns the id of the newest."""
+    with engine.begin() as connection:
+        top = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
+        of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == LIVE).scalar_subquery()
+        last = select(EvaluationRow).where(of_run).order_by(col(EvaluationRow.id).desc()).limit(1)
+        row = dict(connection.execute(last).mappings().one())
+        copies = [row | {"id": top + 1 + i, "uid": f"new-{top + i}", "changed": 100} for i in range(3)]
+        connection.execute(insert(EvaluationRow), copies)
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=col(Run.changed) + 100))
+    return top + 3
+
+
+def test_new_rollouts_wait_behind_a_pill_while_a_hand_is_on_the_table(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{LIVE}")
     expect(page.locator("#live")).to_contain_text("live")
     first = page.locator(".row-link").first.inner_text()
-    with engine.begin() as connection:
-        newest = select(EvaluationRow).where(col(EvaluationRow.id) == int(first))
-        row = connection.execute(newest).mappings().one()
-        copies = [dict(row) | {"id": int(first) + 1000 + i, "uid": f"new-{i}", "changed": 100} for i in range(3)]
-        connection.execute(insert(EvaluationRow), copies)
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=100))
+    page.locator("#rows tr").nth(3).hover()
+    newest = three_more(engine)
     pill = page.locator("#live .pill")
     expect(pill).to_have_text("3 new")
     assert page.locator(".row-link").first.inner_text() == first
     pill.click()
     expect(page.locator(".pill")).to_have_count(0)
-    assert int(page.locator(".row-link").first.inner_text()) > int(first)
+    assert page.locator(".row-link").first.inner_text() == str(newest)
+
+
+def test_the_top_of_the_table_follows_and_so_do_the_counts(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}")
+    before = int(page.locator("#found strong").first.inner_text())
+    length = page.locator("label.box:has(input[name=mode][value=train]) .n")
+    trained = int(length.inner_text()) if length.count() else 0
+    page.get_by_label("Step from").fill("7")  # somebody is writing a filter meanwhile
+    newest = three_more(engine)
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+    expect(page.locator("#found strong").first).to_have_text(str(before + 3))
+    assert not trained or int(length.inner_text()) == trained + 3
+    expect(page.locator(".pill")).to_have_count(0)
+    expect(page.get_by_label("Step from")).to_have_value("7")
+    page.locator(".scroll").evaluate("pane => pane.scrollTo(0, 200)")
+    three_more(engine)
+    expect(page.locator(".pill")).to_have_text("3 new")
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+
+
+def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
+    long = (col(EvaluationRow.stop_reason) == StopReason.LENGTH, col(EvaluationRow.turns) >= 5)
+    for width in (1440, 900):
+        quiet_page.set_viewport_size({"width": width, "height": 500})
+        quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
+        expect(quiet_page.locator(".card.anomaly")).to_be_in_viewport()
+        assert quiet_page.evaluate("scrollY") > 0
+        assert quiet_page.locator(".topbar").evaluate("bar => bar.getBoundingClientRect().top") == 0
+        quiet_page.locator(".card").first.evaluate("card => card.scrollIntoView({ block: 'start' })")
+        bars = ".headline" if width >= 1180 else ".topbar"
+        bottom = quiet_page.locator(bars).evaluate("bar => bar.getBoundingClientRect().bottom")
+        assert quiet_page.locator(".card").first.evaluate("card => card.getBoundingClientRect().top") >= bottom
+
+
+def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}/overview")
+    loss = page.locator(".curve", has_text="loss")
+    last = loss.locator("output").inner_text()
+    loss.locator("svg").hover(position={"x": 1, "y": 10})
+    expect(loss.locator("output")).to_contain_text("step 1:")
+    page.mouse.move(0, 0)
+    expect(loss.locator("output")).to_have_text(last)
+    page.get_by_role("searchbox").fill("loss")
+    expect(page.locator(".curve")).to_have_count(1)
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}/overview?q=loss")
+    loss.locator("svg").click(position={"x": 1, "y": 10})
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?step_min=1&step_max=1")
+
+
+def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    address = f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, col(EvaluationRow.step) == 1)}"
+    page.goto(f"{address}?view=raw")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.locator("#said")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(copied)["messages"]
+    assert copied == page.request.get(f"{address}/text/raw").text()
+
+
+def test_a_suggestion_is_a_link(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}?stop=lenght")
+    page.locator("#mistake").get_by_role("link", name="length").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page.locator(".chip")).to_contain_text("stop: length")
 
 
 def test_a_reward_that_arrives_shows_in_its_row(quiet_page: Page, engine: Engine, url: str) -> None:
@@ -312,5 +401,6 @@ def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
     quiet_page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     quiet_page.goto(f"{url}/runs/{FINISHED}?stop=length")
     quiet_page.get_by_role("button", name="Copy link").click()
-    expect(quiet_page.get_by_text("Copied")).to_be_visible()
+    expect(quiet_page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(quiet_page.locator("#said")).to_have_text("Copied")
     assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?stop=length"

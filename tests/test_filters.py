@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logs_ui.recorder.errors import FilterError, LogsUIError
-from logs_ui.recorder.filters import RolloutFilter, Sort, check_known, filter_parts, parse_filter, print_filter
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, check_known, filter_parts, parse_filter, print_filter
 from logs_ui.recorder.models import Mode, Status, StopReason
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
@@ -31,6 +31,7 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
         modes=tuple(draw(st.lists(st.sampled_from(Mode)))),
         statuses=tuple(draw(st.lists(st.sampled_from(Status)))),
         stop_reasons=tuple(draw(st.lists(st.sampled_from(StopReason), max_size=3))),
+        scored=tuple(draw(st.lists(st.sampled_from(Scored)))),
         tasks=tuple(draw(st.lists(TEXTS, max_size=2))),
         group=draw(st.none() | TEXTS),
         step_min=step[0],
@@ -77,7 +78,7 @@ def test_a_filter_of_nothing_has_the_empty_url() -> None:
 
 def test_every_parameter_is_read() -> None:
     query = (
-        "eval=a&eval=b&mode=train&status=error&stop=length&task=x&group=g&step_min=1&step_max=9"
+        "eval=a&eval=b&mode=train&status=error&stop=length&scored=no&task=x&group=g&step_min=1&step_max=9"
         "&reward_min=-0.5&reward_max=1e-3&since=2h&until=2026-01-01T12:30:00%2B01:00&sort=slowest"
     )
     assert parse_filter(parse_qsl(query), now=NOW) == RolloutFilter(
@@ -85,6 +86,7 @@ def test_every_parameter_is_read() -> None:
         modes=("train",),
         statuses=("error",),
         stop_reasons=("length",),
+        scored=("no",),
         tasks=("x",),
         group="g",
         step_min=1,
@@ -134,6 +136,8 @@ def test_a_misspelt_filter_names_the_nearest(query: str, field: str, message: st
     error = refusal(query)
     assert error.field == field
     assert message in str(error)
+    assert str(error).endswith(f"did you mean {error.meant!r}?") == (error.meant is not None)
+    assert ("did you mean" in message) == (error.meant is not None)
 
 
 @pytest.mark.parametrize(

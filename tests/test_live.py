@@ -14,6 +14,11 @@ from playwright.sync_api import Page, expect
 LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 
+def _hear_ctrl_c() -> None:
+    """A shell lets what it runs in the background ignore Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[str]:
     """The address that `logs-ui demo` prints, while it trains."""
@@ -22,7 +27,9 @@ def demo(tmp_path: Path) -> Iterator[str]:
     traced = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with (
         talk.open("w") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced, preexec_fn=_hear_ctrl_c
+        ) as process,
     ):
         assert process.stdout is not None
         try:
@@ -45,6 +52,7 @@ def test_a_training_shows_itself_live(demo: str, page: Page) -> None:
     page.goto(demo)
     page.get_by_role("row").filter(has_text="running").get_by_role("link").first.click()
     expect(page.locator("#results")).to_contain_text("mean reward", timeout=120_000)
+    page.locator("table.rollouts tbody tr").nth(1).hover()  # a hand on the table stops it
     pill = page.locator("#new")
     expect(pill).to_be_visible(timeout=60_000)
     top = page.locator("a[href*='/rollouts/']").first.inner_text()

@@ -1,6 +1,7 @@
 import dataclasses
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,21 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.models import (
     EvaluationRow,
     Mode,
     RolloutPayload,
     Run,
     RunState,
+    Scalar,
     Status,
     StepStatistics,
     StopReason,
 )
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Count, Cursor
+from logs_ui.recorder.selection import DIED_AFTER_US
 from tests import factory
 
 EVERYTHING = RolloutFilter()
@@ -68,6 +71,7 @@ def matches(row: EvaluationRow, where: RolloutFilter) -> bool:
         (where.modes, row.mode),
         (where.statuses, row.status),
         (where.stop_reasons, row.stop_reason),
+        (where.scored, scored_of(row)),
         (where.tasks, row.task),
     )
     ranges = (
@@ -83,6 +87,13 @@ def matches(row: EvaluationRow, where: RolloutFilter) -> bool:
     )
 
 
+def scored_of(row: EvaluationRow) -> str | None:
+    """In a run that is over, where nothing is awaited."""
+    if row.reward is not None:
+        return Scored.YES
+    return Scored.NO if row.status in {Status.OK, Status.ERROR} else None
+
+
 def in_order(rows: list[EvaluationRow], sort: Sort) -> list[int]:
     key, descending = {
         Sort.NEWEST: ("id", True),
@@ -94,8 +105,9 @@ def in_order(rows: list[EvaluationRow], sort: Sort) -> list[int]:
     }[sort]
     have = [row for row in rows if getattr(row, key) is not None]
     lack = [row for row in rows if getattr(row, key) is None]
-    have.sort(key=lambda row: (getattr(row, key), row.id), reverse=descending)
-    lack.sort(key=lambda row: row.id or 0, reverse=descending)
+    for part in (have, lack):  # the newest of those that are equal first
+        part.sort(key=lambda row: row.id or 0, reverse=sort != Sort.OLDEST)
+    have.sort(key=lambda row: getattr(row, key), reverse=descending)
     return [row.id or 0 for row in have + lack]
 
 
@@ -152,6 +164,7 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
         modes=draw(a_subset([*Mode])),
         statuses=draw(a_subset([*Status])),
         stop_reasons=draw(a_subset([*StopReason])),
+        scored=draw(a_subset([*Scored])),
         tasks=draw(a_subset(["a", "b", "ü 素"])),
         group=draw(st.sampled_from([None, None, "g1"])),
         step_min=step[0],
@@ -233,6 +246,7 @@ def test_neighbours_are_those_of_the_pages(database: Engine, made: list[dict[str
         assert found.previous == (with_it[place - 1] if place else None)
         assert found.next == (with_it[place + 1] if place + 1 < len(with_it) else None)
         assert found.position == (place + 1 if row.id in ids else None)
+        assert found.inside == (row.id in ids)
         assert found.count == Count(len(ids), exact=True)
 
 
@@ -244,18 +258,21 @@ def test_a_facet_says_how_many_rows_its_value_would_give(
     run_id = add_run(database, made)
     rows = everything_of(database, run_id)
     found = queries.facets(database, run_id, where)
-    for name, column in (
-        ("evals", "eval_name"),
-        ("modes", "mode"),
-        ("statuses", "status"),
-        ("stop_reasons", "stop_reason"),
-        ("tasks", "task"),
-    ):
+    of_row: dict[str, Callable[[EvaluationRow], str | None]] = {
+        "evals": lambda row: row.eval_name,
+        "modes": lambda row: row.mode,
+        "statuses": lambda row: row.status,
+        "stop_reasons": lambda row: row.stop_reason,
+        "scored": scored_of,
+        "tasks": lambda row: row.task,
+    }
+    for name, value_of in of_row.items():
         cleared: dict[str, Any] = {name: ()}
         others = dataclasses.replace(where, **cleared)
-        expected = Counter(getattr(row, column) for row in rows if matches(row, others))
+        expected = Counter(value_of(row) for row in rows if matches(row, others))
+        known = {value_of(row) for row in rows}
         del expected[None]
-        assert dict(getattr(found, name)) == dict.fromkeys(getattr(where, name), 0) | expected
+        assert dict(getattr(found, name)) == dict.fromkeys([*getattr(where, name), *known - {None}], 0) | expected
 
 
 @FEW
@@ -286,7 +303,7 @@ def test_the_bins_of_a_histogram_hold_the_rewards_between_their_edges(
 def test_a_running_run_without_a_sign_of_life_has_died(database: Engine) -> None:
     heartbeat = queries.find_run(database, "alpha-2").heartbeat
     run_id = queries.find_run(database, "alpha-2").id or 0
-    late = heartbeat + queries.DIED_AFTER_US
+    late = heartbeat + DIED_AFTER_US
     assert queries.run_summary(database, run_id, now=late).state == "running"
     assert queries.run_summary(database, run_id, now=late + 1).state == "died"
     states = {summary.run.uid: summary.state for summary in queries.all_runs(database, now=late + 1)}
@@ -307,8 +324,10 @@ def test_a_summary_agrees_with_the_rows(database: Engine, run_id: int, rows: lis
         assert mean == pytest.approx(
             np.mean([row.reward for row in train if row.step == step and row.reward is not None])
         )
-    assert found.errors == pytest.approx(sum(row.status == Status.ERROR for row in rows) / len(rows))
-    assert found.truncated == pytest.approx(sum(row.stop_reason == StopReason.LENGTH for row in rows) / len(rows))
+    finished = [row for row in rows if row.status in {Status.OK, Status.ERROR}]
+    assert len(finished) < len(rows)
+    assert found.errors == pytest.approx(sum(row.status == Status.ERROR for row in rows) / len(finished))
+    assert found.truncated == pytest.approx(sum(row.stop_reason == StopReason.LENGTH for row in rows) / len(finished))
     assert found.eval_names == (factory.EVAL_NAME, factory.HELD_OUT)
 
 
@@ -325,6 +344,48 @@ def test_a_run_without_rollouts_has_a_summary_of_nothing(database: Engine) -> No
     found = queries.run_summary(database, add_run(database, []))
     assert (found.rollouts, found.steps, found.reward, found.reward_curve) == (0, 0, None, ())
     assert (found.truncated, found.errors, found.eval_names) == (None, None, ())
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.ABORTED])
+def test_shares_are_of_nothing_where_no_rollout_came_to_an_end(database: Engine, status: Status) -> None:
+    plain = {"mode": "train", "eval_name": "one", "stop_reason": None, "created": 0, "group": "g", "step": 1}
+    run_id = add_run(database, [plain | {"status": status, "reward": None}])
+    found = queries.run_summary(database, run_id)
+    assert (found.rollouts, found.truncated, found.errors) == (1, None, None)
+
+
+def test_what_is_awaited_in_a_living_run_is_not_scored_in_one_that_is_over(database: Engine) -> None:
+    plain = {"mode": "train", "eval_name": "one", "created": 0, "group": "g", "step": 1, "reward": None, "scored": None}
+    rows = [
+        plain | {"status": "ok", "stop_reason": "done"},
+        plain | {"status": "ok", "stop_reason": "done", "scored": 5},  # all reward functions returned None
+        plain | {"status": "ok", "stop_reason": "done", "scored": 5, "reward": 0.5},
+        plain | {"status": "error", "stop_reason": "environment_error"},
+        plain | {"status": "error", "stop_reason": "exception"},  # the trainer got nothing to score
+        plain | {"status": "running", "stop_reason": None},
+    ]
+    run_id = add_run(database, rows)
+    first = min(row.id or 0 for row in everything_of(database, run_id))
+
+    def selected(word: Scored) -> list[int]:
+        found = queries.page(database, run_id, RolloutFilter(scored=(word,), sort=Sort.OLDEST)).rows
+        assert dict(queries.facets(database, run_id, EVERYTHING).scored).get(word, 0) == len(found)
+        return [(row.id or 0) - first for row in found]
+
+    assert (selected(Scored.YES), selected(Scored.AWAITING), selected(Scored.NO)) == ([2], [], [0, 1, 3, 4])
+    with database.begin() as connection:
+        living = {"state": "running", "heartbeat": time.time_ns() // 1000}
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(**living))
+    assert (selected(Scored.YES), selected(Scored.AWAITING), selected(Scored.NO)) == ([2], [0, 3], [1, 4])
+
+
+def test_facets_stay_where_they_are_whatever_is_filtered(database: Engine, run_id: int) -> None:
+    whole = queries.facets(database, run_id, EVERYTHING)
+    for where in (RolloutFilter(stop_reasons=("length",)), RolloutFilter(step_min=11, reward_min=1.0, tasks=("x",))):
+        found = queries.facets(database, run_id, where)
+        for name in ("evals", "modes", "statuses", "stop_reasons", "tasks"):
+            values = [value for value, _ in getattr(found, name) if value != "x"]
+            assert values == [value for value, _ in getattr(whole, name)]
 
 
 def test_a_long_reward_curve_is_thinned_but_keeps_its_ends(database: Engine) -> None:
@@ -455,12 +516,25 @@ def test_the_last_change_is_the_runs_own(database: Engine, run_id: int, rows: li
     assert queries.last_change(database, run_id) == max(row.changed for row in rows)
 
 
-def test_statistics_and_scalars_come_in_order(database: Engine, run_id: int) -> None:
-    steps = [(sums.mode, sums.eval_name, sums.step) for sums in queries.step_statistics(database, run_id)]
-    names = [(scalar.name, scalar.step) for scalar in queries.scalars(database, run_id)]
-    assert steps == sorted(steps)
-    assert names == sorted(names)
-    assert {"loss", "kl", "reward"} <= {name for name, _ in names}
+def test_the_curves_of_what_the_trainer_logs(database: Engine, run_id: int) -> None:
+    logged = [(scalar.name, scalar.step, scalar.value) for scalar in queries.scalars(database, run_id)]
+    curves = queries.scalar_curves(database, run_id)
+    assert [(curve.name, step, value) for curve in curves for step, value in curve.points] == logged
+    assert {"loss", "kl", "reward"} <= {curve.name for curve in curves}
+    assert dict(next(curve.points for curve in curves if curve.name == "kl"))[1] is None
+    assert queries.last_logged_step(database, run_id) == max(step for _, step, _ in logged)
+    bare = add_run(database, [])
+    assert (queries.scalar_curves(database, bare), queries.last_logged_step(database, bare)) == ([], None)
+
+
+def test_a_long_curve_of_the_trainers_is_thinned_but_keeps_its_ends(database: Engine) -> None:
+    run_id = add_run(database, [])
+    with database.begin() as connection:
+        values = [{"run_id": run_id, "step": step, "name": "loss", "value": step / 2} for step in range(1, 1002)]
+        connection.execute(insert(Scalar), values)
+    (curve,) = queries.scalar_curves(database, run_id, points=100)
+    assert 90 <= len(curve.points) <= 101
+    assert (curve.points[0], curve.points[-1]) == ((1, 0.5), (1001, 500.5))
 
 
 def test_a_count_stops_at_the_cap(database: Engine, monkeypatch: pytest.MonkeyPatch, run_id: int) -> None:
@@ -526,7 +600,7 @@ def plans(engine: Engine, ask: Any) -> list[str]:
         (RolloutFilter(statuses=("error",)), "row_not_ok (run_id=? AND status=? AND id<?)"),
         (RolloutFilter(tasks=("a",)), "row_by_task (run_id=? AND task=? AND id<?)"),
         (RolloutFilter(sort=Sort.HIGHEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id<?)"),
-        (RolloutFilter(sort=Sort.LOWEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id>?)"),
+        (RolloutFilter(sort=Sort.LOWEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id<?)"),
         (RolloutFilter(group="g"), "row_by_group (group=?"),
     ],
 )
@@ -558,14 +632,16 @@ def test_a_narrow_range_of_steps_is_read_from_its_index(database: Engine) -> Non
     explained = plans(database, lambda: queries.page(database, 2, where))
     assert "row_by_step (run_id=? AND step>? AND step<?)" in explained[0]
     explained = plans(database, lambda: queries.facets(database, 2, where))
-    assert "row_by_step (run_id=? AND step>? AND step<?)" in explained[0]
+    assert "row_by_step (run_id=? AND step>? AND step<?)" in explained[1]
 
 
 def test_facets_and_histogram_read_indexes_alone(database: Engine) -> None:
     where = RolloutFilter(statuses=("ok",), reward_min=0.1)
-    explained = plans(database, lambda: queries.facets(database, 2, where))
-    assert "COVERING INDEX row_by_kind" in explained[0]
-    assert "TEMP B-TREE" not in explained[0]
+    awaited, counted, *whole = plans(database, lambda: queries.facets(database, 2, where))
+    assert "row_by_reward (run_id=? AND reward=?)" in awaited
+    assert "COVERING INDEX row_by_kind" in counted
+    assert len(whole) == 2, "the run's own values, as the filter has a range"
+    assert not [plan for plan in (counted, *whole) if "TEMP B-TREE" in plan]
     ends, bins = plans(database, lambda: queries.reward_histogram(database, 2, where))
     assert ends.count("COVERING INDEX row_by_reward") == 2
     assert "COVERING INDEX" in bins

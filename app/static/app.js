@@ -20,6 +20,18 @@
     if (isPoll(event)) connection(event.detail.ctx.response.status >= 500);
   });
 
+  // At its top, the table of the newest rollouts follows what comes in, unless a hand, the keyboard or a selection is on
+  // it: nothing moves under the reader.
+  const follows = () => {
+    const rows = document.querySelector("#rows[data-follow]");
+    return rows && scrollY < 8 && rows.closest(".scroll").scrollTop < 8 && !rows.matches(":hover")
+      && !rows.contains(document.activeElement) && !(getSelection().type === "Range" && getSelection().containsNode(rows, true));
+  };
+  document.addEventListener("htmx:config:request", (event) => {
+    const { sourceElement, request } = event.detail.ctx;
+    if (sourceElement?.id === "live" && follows()) request.body.set("follow", "1");
+  });
+
   // A filter that is set elsewhere than in its own field shows in the field too, save where somebody writes.
   document.addEventListener("htmx:after:swap", (event) => {
     if (event.detail.ctx.target?.id !== "results") return;
@@ -46,13 +58,15 @@
   }, 15_000);
 
   // --- Buttons.
-  const say = (button, icon, words) => {
+  const say = (button, words) => {
     button.classList.add("done");
+    document.getElementById("said").textContent = words;
     const label = button.querySelector("span");
     const before = label?.textContent;
     if (label) label.textContent = words;
     setTimeout(() => {
       button.classList.remove("done");
+      document.getElementById("said").textContent = "";
       if (label) label.textContent = before;
     }, 1500);
   };
@@ -65,8 +79,9 @@
       document.execCommand("copy");
       field.remove();
     }
-    say(button, "check", "Copied");
+    say(button, "Copied");
   };
+  const whole = async (address) => (await fetch(address)).text();
   const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const actions = {
     help: () => document.getElementById("help").showModal(),
@@ -75,12 +90,49 @@
       try { localStorage.setItem("logs-ui-theme", root.dataset.theme); } catch { /* then only for this page */ }
     },
     "copy-link": (button) => copy(button, location.href),
-    "copy-text": (button) => copy(button, [...button.closest(".card").querySelectorAll(".text")].map((e) => e.textContent).join("\n\n")),
+    "copy-whole": async (button) => copy(button, await whole(button.dataset.from)),
+    "copy-text": async (button) => {
+      const texts = [...button.closest(".card").querySelectorAll(".text")];
+      // Of one that is cut here, all that there is.
+      const link = (text) => text.nextElementSibling?.matches(".whole") && text.nextElementSibling.href;
+      copy(button, (await Promise.all(texts.map((text) => link(text) ? whole(link(text)) : text.textContent))).join("\n\n"));
+    },
     "close-flash": () => document.getElementById("flash").replaceChildren(),
   };
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-do]");
     if (button) actions[button.dataset.do](button);
+  });
+
+  // --- Curves: the value under the pointer, and with a click the rollouts of its step.
+  const pointed = (event) => {
+    const figure = event.target.closest?.(".curve");
+    if (!figure) return null;
+    const [steps, values] = [figure.dataset.steps.split(" ").map(Number), figure.dataset.values.split(" ")];
+    const box = figure.querySelector("svg").getBoundingClientRect();
+    const [first, last] = [steps[0], steps.at(-1)];
+    const at = first + (last - first) * Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+    const index = steps.reduce((best, step, i) => Math.abs(step - at) < Math.abs(steps[best] - at) ? i : best, 0);
+    return { figure, step: steps[index], value: values[index], x: 100 * (steps[index] - first) / (last - first || 1) };
+  };
+  const unpoint = () => {
+    for (const figure of document.querySelectorAll(".curve[data-at]")) {
+      figure.querySelector("output").textContent = figure.dataset.at;
+      figure.removeAttribute("data-at");
+    }
+  };
+  document.addEventListener("pointermove", (event) => {
+    const at = pointed(event);
+    if (!at?.figure.hasAttribute("data-at")) unpoint();
+    if (!at) return;
+    const output = at.figure.querySelector("output");
+    at.figure.dataset.at ??= output.textContent;
+    output.textContent = `step ${at.step}: ${at.value === "-" ? "\u2014" : at.value.replaceAll("-", "\u2212")}`;
+    for (const end of ["x1", "x2"]) at.figure.querySelector(".cursor").setAttribute(end, at.x);
+  });
+  document.addEventListener("click", (event) => {
+    const at = pointed(event);
+    if (at) location.href = `${at.figure.dataset.rollouts}?step_min=${at.step}&step_max=${at.step}`;
   });
 
   // --- Keys.

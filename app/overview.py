@@ -1,0 +1,120 @@
+"""What a run is and how its training goes: the figures that the trainer logs, by step, and what it was started with."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from logs_ui.app import charts, htmx, text, urls
+from logs_ui.app.source import Database, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.models import RunState
+from logs_ui.recorder.queries import RunSummary, ScalarCurve
+
+router = APIRouter()
+
+_POLL_SECONDS = 5
+_TRAINING, _EVALUATION = "training", "evaluation"
+_GROUPS = (_TRAINING, "rewards", "completions")
+_FIRST = ("reward", "reward_std", "loss", "grad_norm", "kl", "entropy", "learning_rate")
+"""Figures that are looked at first; the others follow by name."""
+
+
+@dataclass(frozen=True)
+class CurveGroup:
+    """Figures that the trainer logs under one prefix."""
+
+    name: str
+    curves: list[charts.Curve]
+
+
+@dataclass(frozen=True)
+class OverviewPage:
+    """What `overview.html` and `_overview.html` show.
+
+    Attributes:
+        search: only figures, arguments and versions whose name or value holds this are shown.
+        groups: of the figures by step, the training's first.
+        single: figures that were logged once, by name: what the trainer says at the end.
+        config: the trainer's arguments.
+        refresh: where a run that is alive looks for news; None where none is to come.
+        every: seconds between two looks.
+    """
+
+    summary: RunSummary
+    search: str
+    groups: list[CurveGroup]
+    single: list[tuple[str, float | None]]
+    config: list[tuple[str, str]]
+    versions: list[tuple[str, str]]
+    refresh: str | None
+    every: int
+
+
+@router.get("/runs/{name}/overview")
+def overview(request: Request, engine: Database, name: str, q: str = "", seen: str = "") -> Response:
+    """Figures by step, arguments and versions, or those of them that hold `q`."""
+    run = queries.find_run(engine, name)
+    here = urls.overview(run.uid, search=q.strip())
+    wanted = htmx.target(request)
+    if wanted is None and name != run.uid:
+        return RedirectResponse(here, 303)
+    run_id = id_of(run)
+    summary = queries.run_summary(engine, run_id)
+    now = f"{queries.last_logged_step(engine, run_id)}.{summary.steps}.{summary.state}"
+    if wanted == "overview" and seen == now:
+        return htmx.nothing_new()
+    page = _page(summary, queries.scalar_curves(engine, run_id), q.strip(), now)
+    return htmx.render(request, "overview.html", page, fragments=("overview",), address=None if seen else here)
+
+
+def _page(summary: RunSummary, logged: list[ScalarCurve], search: str, seen: str) -> OverviewPage:
+    run = summary.run
+    shown = [curve for curve in logged if search.lower() in curve.name.lower()]
+    is_alive = summary.state in {RunState.RUNNING, "died"}
+    return OverviewPage(
+        summary=summary,
+        search=search,
+        groups=_groups(curve for curve in shown if len(curve.points) > 1),
+        single=[(curve.name, curve.points[0][1]) for curve in shown if len(curve.points) == 1],
+        config=_found(run.config, search),
+        versions=_found(run.versions, search),
+        refresh=urls.overview(run.uid, search=search, seen=seen) if is_alive else None,
+        every=_POLL_SECONDS,
+    )
+
+
+def _groups(curves: Iterable[ScalarCurve]) -> list[CurveGroup]:
+    groups: dict[str, list[ScalarCurve]] = defaultdict(list)
+    for curve in curves:
+        groups[_group_of(curve.name)].append(curve)
+    return [
+        CurveGroup(name, [charts.curve(each.name, each.points) for each in sorted(groups[name], key=_rank)])
+        for name in sorted(groups, key=_group_rank)
+    ]
+
+
+def _group_rank(name: str) -> tuple[bool, int, str]:
+    return name == _EVALUATION, _GROUPS.index(name) if name in _GROUPS else len(_GROUPS), name
+
+
+def _group_of(name: str) -> str:
+    """Evaluations are logged as `eval_...`, related figures as `completions/mean_length`."""
+    if name.startswith("eval_"):
+        return _EVALUATION
+    prefix, slash, _ = name.partition("/")
+    return prefix if slash else _TRAINING
+
+
+def _rank(curve: ScalarCurve) -> tuple[int, str]:
+    bare = curve.name.removeprefix("eval_")
+    return (_FIRST.index(bare) if bare in _FIRST else len(_FIRST), curve.name)
+
+
+def _found(values: dict[str, Any], search: str) -> list[tuple[str, str]]:
+    """By name; None is shown, as an argument that was left out is one that was decided on."""
+    written = [(name, text.as_json(value) if value is None else text.shown(value)) for name, value in values.items()]
+    return sorted(pair for pair in written if any(search.lower() in part.lower() for part in pair))
