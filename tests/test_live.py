@@ -27,7 +27,7 @@ def demo(tmp_path: Path) -> Iterator[str]:
     traced = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with (
         talk.open("w") as stderr,
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: PLW1509 - no other thread holds a lock here
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced, preexec_fn=_hear_ctrl_c
         ) as process,
     ):
