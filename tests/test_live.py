@@ -14,22 +14,16 @@ from playwright.sync_api import Page, expect
 LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 
-def _hear_ctrl_c() -> None:
-    """A shell lets what it runs in the background ignore Ctrl-C, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[str]:
     """The address that `logs-ui demo` prints, while it trains."""
     command = [str(LOGS_UI), "demo", "--steps", "400", "--db", str(tmp_path / "a.db")]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it, and children inherit that
     talk = tmp_path / "stderr"
     traced = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with (
         talk.open("w") as stderr,
-        subprocess.Popen(  # noqa: PLW1509 - no other thread holds a lock here
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced, preexec_fn=_hear_ctrl_c
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=traced) as process,
     ):
         assert process.stdout is not None
         try:
