@@ -107,14 +107,15 @@ def demo(
 ) -> None:
     """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
     path = database_path(db)
-    writing_engine(path).dispose()
     if not serve:
+        writing_engine(path).dispose()
         _train_demo(path, steps)
-        _out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
+        _say_how_to_browse(path)
         return
     from logs_ui.app.serve import BackgroundServer
 
-    with BackgroundServer(path, port=port) as server:
+    with BackgroundServer(path, port=port) as server:  # before anything is made: its port may be in use
+        writing_engine(path).dispose()
         _out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
         _train_demo(path, steps)
         _out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
@@ -162,10 +163,11 @@ def _format_of(output: Path) -> Format:
 
 
 def _train_demo(path: Path, steps: int | None) -> None:
-    """Trains and records, with a progress bar.
+    """Trains and records, with a progress bar, or a line now and then where there is no terminal.
 
     Raises:
         LogsUIError: a package that the demo needs is missing, or its environment does not start.
+        KeyboardInterrupt: as it came, after a line that says what is kept.
     """
     from logs_ui.recorder import flush, record
     from logs_ui.rollout.demo import DemoSettings, train_demo
@@ -173,22 +175,41 @@ def _train_demo(path: Path, steps: int | None) -> None:
     settings = DemoSettings() if steps is None else DemoSettings(steps=steps)
     rewards: list[float] = []
     with _progress(TextColumn("reward {task.fields[reward]}")) as progress:
-        bar = progress.add_task("making a model, starting the environment", total=settings.steps, reward="...")
+        beginning = "making a model, starting the environment"
+        bar = progress.add_task(beginning, total=settings.steps, reward="...")
+        _say_without_terminal(beginning)
 
         def show(step: int, total: int, reward: float) -> None:
             rewards.append(reward)
             recent = rewards[-10:]
-            progress.update(
-                bar, completed=step, total=total, reward=f"{sum(recent) / len(recent):.2f}", description="training"
-            )
+            mean = f"{sum(recent) / len(recent):.2f}"
+            progress.update(bar, completed=step, total=total, reward=mean, description="training")
+            if step % max(1, total // 10) == 0:
+                _say_without_terminal(f"step {step} of {total}, reward {mean}")
 
         try:
-            train_demo(settings, wrap=record(eval_name="guess", db=path), on_step=show)
+            train_demo(settings, wrap=record(eval_name="guess", db=path, announce=False), on_step=show)
         except (ImportError, RuntimeError) as error:
             raise LogsUIError(str(error)) from error
+        except KeyboardInterrupt:
+            flush()
+            progress.stop()
+            _out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. What was recorded is kept.")
+            _say_how_to_browse(path)
+            raise
     if not flush():
         raise LogsUIError(f"{path} could not be written to the end; the lines above say why.")
     _say_what_happened(path, rewards)
+
+
+def _say_without_terminal(line: str) -> None:
+    """Where a progress bar would leave nothing, or a mess."""
+    if not _err.is_terminal:
+        _err.print(line, soft_wrap=True)
+
+
+def _say_how_to_browse(path: Path) -> None:
+    _out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
 
 
 def _say_what_happened(path: Path, rewards: list[float]) -> None:

@@ -19,14 +19,14 @@ def number(value: float | None, digits: int = 3) -> str:
         return NOTHING
     if not math.isfinite(value):
         return ("∞" if value > 0 else f"{_MINUS}∞") if math.isinf(value) else "NaN"
-    return f"{value:{_form(abs(value), digits)}}".replace("-", _MINUS)
+    return f"{value:z{_form(abs(value), digits)}}".replace("-", _MINUS)
 
 
 def significant(value: float | None) -> str:
     """A figure of unknown size, to four digits: `0.001`, `9`, `255,772`."""
     if value is None:
         return NOTHING
-    return f"{value:{',.0f' if 1_000 <= abs(value) < 1e9 else '.4g'}}".replace("-", _MINUS)
+    return f"{value:z{',.0f' if 1_000 <= abs(value) < 1e9 else '.4g'}}".replace("-", _MINUS)
 
 
 def brief(value: float) -> str:
@@ -35,9 +35,9 @@ def brief(value: float) -> str:
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign, also where it is positive."""
+    """With its sign, also where it is positive; what is nothing when rounded has none."""
     text = number(value, digits)
-    return f"+{text}" if value is not None and value > 0 else text
+    return f"+{text}" if value is not None and value > 0 and text.strip("0.") else text
 
 
 def count(value: int | None) -> str:

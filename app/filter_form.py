@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 
 from logs_ui.app import charts, words
 from logs_ui.app.source import id_of
 from logs_ui.app.urls import Pairs
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.filters import RolloutFilter, Scored, parse_filter, print_filter
-from logs_ui.recorder.models import RunState, Status
+from logs_ui.recorder.filters import RolloutFilter, Scored, check_known, parse_filter, print_filter
+from logs_ui.recorder.models import Run, RunState, Status
 from logs_ui.recorder.queries import RunSummary
 
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
@@ -68,11 +68,11 @@ class FilterForm:
 
 
 def make_form(
-    engine: Engine, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
+    db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
 ) -> FilterForm:
     """`given` is what the URL says, which is `chosen` unless there is a mistake in it."""
     run_id = id_of(summary.run)
-    facets = queries.facets(engine, run_id, chosen)
+    facets = queries.facets(db, run_id, chosen)
     written = dict(given if mistake else print_filter(chosen))
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
@@ -80,17 +80,29 @@ def make_form(
     return FilterForm(
         evals=[Choice(v, n, v in chosen.evals) for v, n in facets.evals],
         modes=[Choice(v, n, v in chosen.modes) for v, n in facets.modes] if len(facets.modes) > 1 else [],
-        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v, summary.state)) for v, n in statuses.items()],
+        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v)) for v, n in statuses.items()],
         stop_reasons=[Choice(v, n, v in chosen.stop_reasons, words.stop_reason(v)) for v, n in facets.stop_reasons],
         scored=[Choice(v, n, v in chosen.scored, words.SCORED[Scored(v)]) for v, n in scored.items()],
         tasks=[Choice(v, n, v in chosen.tasks) for v, n in facets.tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
-        rewards=_reward_chart(queries.reward_histogram(engine, run_id, chosen), chosen),
+        rewards=_reward_chart(queries.reward_histogram(db, run_id, chosen), chosen),
         typed={name: written.get(name, "") for name in TYPED},
         group=chosen.group,
         sort=chosen.sort,
         mistake=mistake,
     )
+
+
+def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
+    """The filter that the URL says.
+
+    Raises:
+        FilterError: as `parse_filter` has it, or the run has no such eval or task.
+    """
+    chosen = parse_filter(given)
+    if chosen.evals or chosen.tasks:
+        check_known(chosen, queries.known_values(db, id_of(run)))
+    return chosen
 
 
 def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from logs_ui.app import charts, htmx, text, urls
-from logs_ui.app.source import Database, id_of
+from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
+from logs_ui.recorder.filters import check_word
 from logs_ui.recorder.models import RunState
 from logs_ui.recorder.queries import RunSummary, ScalarCurve
 
@@ -19,6 +20,7 @@ router = APIRouter()
 _POLL_SECONDS = 5
 _TRAINING, _EVALUATION = "training", "evaluation"
 _GROUPS = (_TRAINING, "rewards", "completions")
+_SHORT_VALUE = 40  # characters
 _FIRST = ("reward", "reward_std", "loss", "grad_norm", "kl", "entropy", "learning_rate")
 """Figures that are looked at first; the others follow by name."""
 
@@ -32,6 +34,15 @@ class CurveGroup:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A name and its value; `is_structured` where that is an object or a list too long to stand beside the name."""
+
+    name: str
+    value: str
+    is_structured: bool
+
+
+@dataclass(frozen=True)
 class OverviewPage:
     """What `overview.html` and `_overview.html` show.
 
@@ -39,7 +50,8 @@ class OverviewPage:
         search: only figures, arguments and versions whose name or value holds this are shown.
         groups: of the figures by step, the training's first.
         single: figures that were logged once, by name: what the trainer says at the end.
-        config: the trainer's arguments.
+        config: the trainer's arguments, structured ones last.
+        versions: of packages.
         refresh: where a run that is alive looks for news; None where none is to come.
         every: seconds between two looks.
     """
@@ -48,26 +60,29 @@ class OverviewPage:
     search: str
     groups: list[CurveGroup]
     single: list[tuple[str, float | None]]
-    config: list[tuple[str, str]]
-    versions: list[tuple[str, str]]
+    config: list[Setting]
+    versions: list[Setting]
     refresh: str | None
     every: int
 
 
 @router.get("/runs/{name}/overview")
-def overview(request: Request, engine: Database, name: str, q: str = "", seen: str = "") -> Response:
+def overview(request: Request, source: SourceOfPages, name: str, q: str = "", seen: str = "") -> Response:
     """Figures by step, arguments and versions, or those of them that hold `q`."""
-    run = queries.find_run(engine, name)
-    here = urls.overview(run.uid, search=q.strip())
+    for parameter in request.query_params:
+        check_word(parameter, "parameter", parameter, ("q", "seen"))
     wanted = htmx.target(request)
-    if wanted is None and name != run.uid:
-        return RedirectResponse(here, 303)
-    run_id = id_of(run)
-    summary = queries.run_summary(engine, run_id)
-    now = f"{queries.last_logged_step(engine, run_id)}.{summary.steps}.{summary.state}"
-    if wanted == "overview" and seen == now:
-        return htmx.nothing_new()
-    page = _page(summary, queries.scalar_curves(engine, run_id), q.strip(), now)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        here = urls.overview(run.uid, search=q.strip())
+        if wanted is None and name != run.uid:
+            return RedirectResponse(here, 303)
+        run_id = id_of(run)
+        summary = queries.run_summary(db, run_id)
+        now = f"{queries.last_logged_step(db, run_id)}.{summary.steps}.{summary.state}"
+        if wanted == "overview" and seen == now:
+            return htmx.nothing_new()
+        page = _page(summary, queries.scalar_curves(db, run_id), q.strip(), now)
     return htmx.render(request, "overview.html", page, fragments=("overview",), address=None if seen else here)
 
 
@@ -114,7 +129,13 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
     return (_FIRST.index(bare) if bare in _FIRST else len(_FIRST), curve.name)
 
 
-def _found(values: dict[str, Any], search: str) -> list[tuple[str, str]]:
-    """By name; None is shown, as an argument that was left out is one that was decided on."""
-    written = [(name, text.as_json(value) if value is None else text.shown(value)) for name, value in values.items()]
-    return sorted(pair for pair in written if any(search.lower() in part.lower() for part in pair))
+def _found(values: dict[str, Any], search: str) -> list[Setting]:
+    """By name, what is simple first; None is shown, as an argument that was left out is one that was decided on."""
+    settings = (_setting(name, value) for name, value in values.items())
+    found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
+    return sorted(found, key=lambda it: (it.is_structured, it.name))
+
+
+def _setting(name: str, value: Any) -> Setting:
+    written = text.as_json(value) if value is None else text.shown(value)
+    return Setting(name, written, isinstance(value, dict | list) and len(written) > _SHORT_VALUE)

@@ -1,21 +1,22 @@
 """One rollout: what was said and done, what it was worth, and how its group fared."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 
 from logs_ui.app import figures, htmx, text, timeline, urls, words
 from logs_ui.app.charts import Scale, stacked
+from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.security import PLAIN_TEXT_POLICY
-from logs_ui.app.source import Database, id_of
+from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.timeline import Card, Text
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import RolloutNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, parse_filter
-from logs_ui.recorder.models import EvaluationRow, Run, RunState
+from logs_ui.recorder.filters import RolloutFilter, check_word
+from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
 
 router = APIRouter()
@@ -79,29 +80,30 @@ class RolloutPage:
 
 
 @router.get("/runs/{name}/rollouts/{row_id}")
-def rollout(request: Request, engine: Database, name: str, row_id: int) -> Response:
+def rollout(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
     """The timeline, or the record as it is stored."""
-    run = queries.find_run(engine, name)
-    found = queries.rollout(engine, id_of(run), _storable(row_id))
     pairs = request.query_params.multi_items()
     own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
-    view: View = "raw" if own.get("view") == "raw" else "timeline"
-    chosen = parse_filter(pair for pair in pairs if pair[0] not in {"view", "seen"})
-    here = urls.rollout(run.uid, row_id, chosen, view=view)
+    view = _view(own.get("view", ""))
     wanted = htmx.target(request)
-    if wanted is None and name != run.uid:
-        return RedirectResponse(here, 303)
-    page = _page(engine, run, found, chosen, view)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = queries.rollout(db, id_of(run), _storable(row_id))
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"view", "seen"}])
+        if wanted is None and name != run.uid:
+            return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view), 303)
+        page = _page(db, run, found, chosen, view)
     if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
         return htmx.nothing_new()
     return htmx.render(request, "rollout.html", page, fragments=("rollout",))
 
 
 @router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
-def plain_text(engine: Database, name: str, row_id: int, part: str) -> Response:
+def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
     """One text of a rollout, whole and as it is."""
-    run = queries.find_run(engine, name)
-    found = queries.rollout(engine, id_of(run), _storable(row_id))
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = queries.rollout(db, id_of(run), _storable(row_id))
     if part == "raw":
         value: str | None = text.as_json(_record(found, token_limit=None))
     else:
@@ -113,18 +115,24 @@ def plain_text(engine: Database, name: str, row_id: int, part: str) -> Response:
     return Response(text.clean(value), media_type="text/plain", headers=headers)
 
 
-def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view: View) -> RolloutPage:
+def _view(written: str) -> View:
+    if written:
+        check_word("view", "view", written, get_args(View))
+    return "raw" if written == "raw" else "timeline"
+
+
+def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view: View) -> RolloutPage:
     row = found.row
-    summary = queries.run_summary(engine, id_of(run))
+    summary = queries.run_summary(db, id_of(run))
     cards = timeline.make_timeline(found)
     parts = _parts(row)
-    group = queries.group_of(engine, row)
+    group = queries.group_of(db, row)
     strip = Scale.over([member.reward for member in group if member.reward is not None])
     return RolloutPage(
         summary=summary,
         row=row,
         chosen=chosen,
-        neighbours=queries.neighbours(engine, id_of(run), chosen, row),
+        neighbours=queries.neighbours(db, id_of(run), chosen, row),
         view=view,
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
@@ -142,13 +150,14 @@ def _page(engine: Engine, run: Run, found: Rollout, chosen: RolloutFilter, view:
 
 
 def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
-    if words.is_settled(row) or summary.state not in {RunState.RUNNING, "died"}:
+    is_over = summary.state not in {RunState.RUNNING, "died"} and row.status != Status.RUNNING
+    if words.is_settled(row) or is_over:
         return None
     return urls.rollout(run.uid, row.id or 0, chosen, view=view, seen=_seen(row, summary))
 
 
 def _seen(row: EvaluationRow, summary: RunSummary) -> str:
-    return f"{row.changed}.{summary.state}"
+    return f"{row.changed}.{row.status}.{summary.state}"
 
 
 def _parts(row: EvaluationRow) -> list[Part]:

@@ -4,19 +4,18 @@ from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 
 from logs_ui.app import htmx, urls
 from logs_ui.app.charts import Scale
-from logs_ui.app.filter_form import FilterForm, make_form, mended, repaired
-from logs_ui.app.source import Database, id_of
+from logs_ui.app.filter_form import FilterForm, checked_filter, make_form, mended, repaired
+from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
 from logs_ui.recorder.filters import (
     FilterPart,
     RolloutFilter,
     Sort,
-    check_known,
     filter_parts,
     parse_filter,
     print_filter,
@@ -132,82 +131,83 @@ class LivePage:
 
 
 @router.get("/runs/{name}")
-def rollouts(request: Request, engine: Database, name: str) -> Response:
+def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
     """The table, a page of it, or what is wrong with the filter."""
-    run = queries.find_run(engine, name)
+    with source.reading() as db:
+        return _answer(request, db, name)
+
+
+def _answer(request: Request, db: Connection, name: str) -> Response:
+    run = queries.find_run(db, name)
     given = [pair for pair in request.query_params.multi_items() if pair[0] != "after"]
     place = request.query_params.get("after")
     try:
-        chosen = _checked_filter(engine, run, given)
+        chosen = checked_filter(db, run, given)
         after = urls.parse_cursor(place) if place else None
     except FilterError as mistake:
-        return _mistaken(request, engine, run, given, mistake)
+        return _mistaken(request, db, run, given, mistake)
     here = urls.rollouts(run.uid, chosen, after=after)
     if htmx.target(request) == "more":
-        return htmx.fragment(request, "_more.html", _more(engine, run, chosen, after))
+        return htmx.fragment(request, "_more.html", _more(db, run, chosen, after))
     if htmx.target(request) is None and (name != run.uid or given != print_filter(chosen)):
         return RedirectResponse(here, 303)
-    page = _page(engine, run, chosen, after)
+    page = _page(db, run, chosen, after)
     return htmx.render(request, "rollouts.html", page, fragments=("results",), address=here)
 
 
 @router.get("/runs/{name}/live")
-def live(request: Request, engine: Database, name: str) -> Response:
+def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """What has become new since the table was made; 204 where nothing has."""
-    run = queries.find_run(engine, name)
+    with source.reading() as db:
+        return _news(request, db, name)
+
+
+def _news(request: Request, db: Connection, name: str) -> Response:
+    run = queries.find_run(db, name)
     own = ("newest", "seen", "open", "follow")
     pairs = request.query_params.multi_items()
     chosen = parse_filter(pair for pair in pairs if pair[0] not in own)
     newest = _whole(request.query_params.get("newest", "0"))
     follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST
-    now = _live(engine, run, chosen, None if follows else newest)
+    now = _live(db, run, chosen, None if follows else newest)
     seen = request.query_params.get("seen", "")
     if now.seen == seen and now.newest == newest:
         return htmx.nothing_new()
     if follows:
-        rows = _rows(engine, run, chosen, None)
+        rows = _rows(db, run, chosen, None)
     else:
         unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
-        rows = Rows(_changed_lines(engine, run, unfinished, seen), None, _scale(engine, run))
+        rows = Rows(_changed_lines(db, now.summary, unfinished, seen), None, _scale(db, run))
     page = LivePage(
         summary=now.summary,
         chosen=chosen,
         live=now,
-        form=make_form(engine, now.summary, chosen, None, []),
+        form=make_form(db, now.summary, chosen, None, []),
         chips=filter_parts(chosen),
-        found=_found(engine, run, chosen),
+        found=_found(db, run, chosen),
         rows=rows,
         follows=follows,
     )
     return htmx.fragment(request, "_live.html", page)
 
 
-def _checked_filter(engine: Engine, run: Run, given: urls.Pairs) -> RolloutFilter:
-    chosen = parse_filter(given)
-    if chosen.evals or chosen.tasks:
-        check_known(chosen, queries.known_values(engine, id_of(run)))
-    return chosen
-
-
 def _page(
-    engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None, *, given: urls.Pairs | None = None,
+    db: Connection, run: Run, chosen: RolloutFilter, after: Cursor | None, *, given: urls.Pairs | None = None,
     mistake: FilterError | None = None,
 ) -> RolloutsPage:  # fmt: skip
-    now = _live(engine, run, chosen, None)  # first of all: what comes in while the page is made shall count as new
-    rows = _rows(engine, run, chosen, after)
+    now = _live(db, run, chosen, None)
+    rows = _rows(db, run, chosen, after)
     chips = filter_parts(chosen)
     return RolloutsPage(
         summary=now.summary,
         chosen=chosen,
-        form=make_form(engine, now.summary, chosen, mistake, given or []),
+        form=make_form(db, now.summary, chosen, mistake, given or []),
         chips=chips,
-        found=_found(engine, run, chosen),
+        found=_found(db, run, chosen),
         rows=rows,
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
-        without=[]
-        if rows.lines
-        else [Without(chip, queries.count(engine, id_of(run), chip.without)) for chip in chips],
+        without=[] if rows.lines else [Without(chip, queries.count(db, id_of(run), chip.without)) for chip in chips],
         mistake=mistake,
         meant=urls.with_query(urls.rollouts(run.uid), meant)
         if mistake and (meant := mended(given or [], mistake))
@@ -215,62 +215,64 @@ def _page(
     )
 
 
-def _mistaken(request: Request, engine: Engine, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
+def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
     """The same page, with the filter as it was typed and one line that says what is wrong."""
-    page = _page(engine, run, repaired(given, mistake), None, given=given, mistake=mistake)
+    page = _page(db, run, repaired(given, mistake), None, given=given, mistake=mistake)
     return htmx.render(request, "rollouts.html", page, fragments=("results",), status=422, address="false")
 
 
-def _more(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
-    return MorePage(queries.run_summary(engine, id_of(run)), chosen, _rows(engine, run, chosen, after))
+def _more(db: Connection, run: Run, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
+    return MorePage(queries.run_summary(db, id_of(run)), chosen, _rows(db, run, chosen, after))
 
 
-def _found(engine: Engine, run: Run, chosen: RolloutFilter) -> Found:
-    return Found(queries.count(engine, id_of(run), chosen), queries.mean_reward(engine, id_of(run), chosen))
+def _found(db: Connection, run: Run, chosen: RolloutFilter) -> Found:
+    return Found(queries.count(db, id_of(run), chosen), queries.mean_reward(db, id_of(run), chosen))
 
 
-def _rows(engine: Engine, run: Run, chosen: RolloutFilter, after: Cursor | None) -> Rows:
-    page = queries.page(engine, id_of(run), chosen, after=after, limit=PAGE_SIZE)
+def _rows(db: Connection, run: Run, chosen: RolloutFilter, after: Cursor | None) -> Rows:
+    page = queries.page(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
-    return Rows(page.rows, following, _scale(engine, run))
+    return Rows(page.rows, following, _scale(db, run))
 
 
-def _scale(engine: Engine, run: Run) -> Scale:
+def _scale(db: Connection, run: Run) -> Scale:
     """Two look-ups in the index of rewards."""
     ends = [
         row.reward
         for sort in (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
-        for row in queries.page(engine, id_of(run), RolloutFilter(sort=sort), limit=1).rows
+        for row in queries.page(db, id_of(run), RolloutFilter(sort=sort), limit=1).rows
         if row.reward is not None
     ]
     return Scale.over(ends)
 
 
-def _live(engine: Engine, run: Run, chosen: RolloutFilter, newest: int | None) -> Live:
+def _live(db: Connection, run: Run, chosen: RolloutFilter, newest: int | None) -> Live:
     """`newest` is None where the page is made only now."""
-    change = queries.last_change(engine, id_of(run))
-    summary = queries.run_summary(engine, id_of(run))
+    change = queries.last_change(db, id_of(run))
+    summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
-        top = queries.page(engine, id_of(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
+        top = queries.page(db, id_of(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
         newest = top[0].id or 0 if top else 0
     else:
-        new = queries.new_since(engine, id_of(run), chosen, newest)
+        new = queries.new_since(db, id_of(run), chosen, newest)
     often = 2 if summary.rollouts < _MANY else 10
     every = {RunState.RUNNING.value: often, "died": 10}.get(summary.state)
     return Live(summary, chosen, newest, new, f"{change}.{summary.state}", every)
 
 
-def _changed_lines(engine: Engine, run: Run, ids: list[int], seen: str) -> list[EvaluationRow]:
-    """Those of the lines on the page that are not as they were when the page saw the run."""
-    change = _whole(seen.partition(".")[0])
+def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
+    """Those of the lines on the page that may not be as they were when the page saw the run: with its state, what runs
+    in it changes, too.
+    """
+    change, _, state = seen.partition(".")
     lines = []
     for row_id in ids:
         try:
-            row = queries.rollout(engine, id_of(run), row_id).row
+            row = queries.rollout(db, id_of(summary.run), row_id).row
         except RolloutNotFoundError:
             continue
-        if row.changed > change:
+        if row.changed > _whole(change) or state != summary.state:
             lines.append(row)
     return lines
 

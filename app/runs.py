@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 from logs_ui.app import charts, htmx
 from logs_ui.app.source import SourceOfPages
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import errors_in_plain_words
 from logs_ui.recorder.queries import RunSummary
 
 router = APIRouter()
@@ -45,8 +44,8 @@ def runs(request: Request, source: SourceOfPages, seen: str = "") -> Response:
     """All runs, newest first; or how to record the first one."""
     summaries: list[RunSummary] = []
     if source.exists():
-        with errors_in_plain_words(source.path):
-            summaries = queries.all_runs(source.engine())
+        with source.reading() as db:
+            summaries = queries.all_runs(db)
     page = _page(source.path, exists=source.path.exists(), summaries=summaries)
     if htmx.target(request) == "runs" and seen == page.seen:
         return htmx.nothing_new()

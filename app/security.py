@@ -2,8 +2,7 @@
 
 import hmac
 from collections.abc import Callable
-from http.cookies import SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -71,7 +70,7 @@ class TokenRequired:
         given = [value for name, value in query if name == "token"]
         if given and self._right(given[-1]):
             await self._welcome(scope, query)(scope, receive, send)
-        elif self._right(self._from_cookie(Headers(scope=scope))):
+        elif any(self._right(value) for value in self._from_cookies(Headers(scope=scope))):
             await self.app(scope, receive, send)
         else:
             await self.refuse(Request(scope))(scope, receive, send)
@@ -79,14 +78,16 @@ class TokenRequired:
     def _right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
-    def _from_cookie(self, headers: Headers) -> str:
-        cookies: SimpleCookie = SimpleCookie()
-        cookies.load(headers.get("cookie", ""))
-        return cookies[self.cookie].value if self.cookie in cookies else ""
+    def _from_cookies(self, headers: Headers) -> list[str]:
+        """What our cookie holds. The header is not read as a whole: other sites' cookies, which a browser sends along
+        where they differ from us only in their port, need not follow any rule.
+        """
+        pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+        return [unquote(value.strip()) for name, _, value in pairs if name.strip() == self.cookie]
 
     def _welcome(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")  # "//host" would leave for another site
         response = RedirectResponse(f"{path}?{rest}" if rest else path, 303, headers={"Cache-Control": "no-store"})
-        response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self.cookie, quote(self.token, safe=""), httponly=True, samesite="strict", path="/")
         return response

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
@@ -22,8 +23,17 @@ class Source:
         self._engine: Engine | None = None
         self._identity: tuple[int, int] | None = None
 
-    def engine(self) -> Engine:
-        """Raises DatabaseError: missing, or not one of ours."""
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One moment of it: what is written meanwhile shows in none of a page's figures, rather than in some.
+
+        Raises:
+            DatabaseError: missing, not one of ours, or it went wrong while it was read.
+        """
+        with errors_in_plain_words(self.path), self._opened().begin() as connection:
+            yield connection
+
+    def _opened(self) -> Engine:
         with self._lock:
             identity = self._file_identity()
             if self._engine is None or identity is None or identity != self._identity:
@@ -39,13 +49,13 @@ class Source:
             DatabaseError: there is, but not one of ours.
         """
         try:
-            self.engine()
+            self._opened()
         except NoDatabaseError:
             return False
         return True
 
     def close(self) -> None:
-        """Lets go of the file; the next `engine()` opens it again."""
+        """Lets go of the file; the next `reading()` opens it again."""
         with self._lock:
             self._close()
 
@@ -73,14 +83,5 @@ def _source(request: Request) -> Source:
     return source
 
 
-def _engine(request: Request) -> Iterator[Engine]:
-    source = _source(request)
-    with errors_in_plain_words(source.path):
-        yield source.engine()
-
-
 SourceOfPages = Annotated[Source, Depends(_source)]
-"""The database file, for the page that can do without."""
-
-Database = Annotated[Engine, Depends(_engine)]
-"""The open database. What goes wrong in it while the page is made becomes a DatabaseError."""
+"""The database file."""

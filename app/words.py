@@ -27,9 +27,6 @@ STATUSES = {
     Status.ERROR: Word("error", "circle-x", "bad", "The rollout function, or the environment under it, raised."),
     Status.ABORTED: Word("aborted", "power-off", "bad", "The process ended before the rollout did."),
 }
-_NEVER_RETURNED = Word(
-    "cut off", "power-off", "bad", "The run ended, or died, while it ran. In filters and DataFrames: running."
-)
 SCORED = {
     Scored.YES: Word("scored", "check", "quiet", "It has a reward."),
     Scored.AWAITING: Word("awaiting", "hourglass", "busy", "It returned; the trainer has not scored it yet."),
@@ -94,13 +91,10 @@ def status(row: EvaluationRow, state: str) -> Word:
     if row.status == Status.OK and row.reward is None:
         awaited = row.scored is None and state == RunState.RUNNING
         return SCORED[Scored.AWAITING if awaited else Scored.NO]
-    return status_word(row.status, state)
+    return status_word(row.status)
 
 
-def status_word(value: str, state: str) -> Word:
-    """In a run that is over, nothing runs."""
-    if value == Status.RUNNING and state != RunState.RUNNING:
-        return _NEVER_RETURNED
+def status_word(value: str) -> Word:
     return next((word for name, word in STATUSES.items() if name == value), _unknown(value))
 
 
@@ -109,11 +103,11 @@ def stop_reason(value: str) -> Word:
     return replace(word, meaning=f"{word.meaning} In filters and DataFrames: {value}.")
 
 
-def filter_part(part: FilterPart, state: str) -> str:
-    """What the chip of a filter's part says, in a run of this state: the same words as the table."""
+def filter_part(part: FilterPart) -> str:
+    """What the chip of a filter's part says: the same words as the table."""
     match part.name, part.value:
         case "status", str(value):
-            return f"status: {status_word(value, state).text}"
+            return f"status: {status_word(value).text}"
         case "stop", str(value):
             return f"stop: {stop_reason(value).text}"
         case "scored", str(value):
@@ -132,8 +126,8 @@ def planned_steps(run: Run) -> int | None:
 
 
 def is_settled(row: EvaluationRow) -> bool:
-    """Whether nothing more is to come for it."""
-    return row.scored is not None or row.status == Status.ABORTED
+    """Whether nothing more is to come for it. A process that fell silent, and told of no end, may be heard of again."""
+    return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
 
 
 def after(sort: Sort, offered: tuple[str, ...]) -> Sort:

@@ -52,17 +52,20 @@ def database_path(db: str | os.PathLike[str] | None = None) -> Path:
     """Where the database is: `db`, else LOGS_UI_DB, else one file of this user's, the same for `record()` and `serve`.
 
     Raises:
-        DatabaseError: a URL of a database that is not supported.
+        DatabaseError: a URL of a database that is not supported, or one without a path.
     """
     given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
     if given is None:
         return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
-    if given.startswith("sqlite:///"):
-        return Path(given.removeprefix("sqlite:///")).expanduser()
-    if "://" in given:
-        scheme = given.split("://", 1)[0]
+    scheme, separator, rest = given.partition("://")
+    if not separator:
+        return Path(given).expanduser()
+    if scheme != "sqlite":
         raise DatabaseError(f"{scheme} databases are not supported yet. Give a path, or a sqlite:///path URL.")
-    return Path(given).expanduser()
+    slash, path = rest[:1], rest[1:]
+    if slash != "/" or not path:
+        raise DatabaseError(f"{given} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
+    return Path(path).expanduser()
 
 
 def refuse_hopeless(path: Path) -> None:
@@ -165,12 +168,12 @@ def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool) -> Engine:
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
     )
-    if immediate:
+    # A deferred one shows the moment of its first SELECT, and cannot turn to writing once another has written since.
+    begins = "BEGIN IMMEDIATE" if immediate else "BEGIN DEFERRED"
 
-        @event.listens_for(engine, "begin")
-        def begin(connection: Any) -> None:
-            # A deferred transaction that turns to writing fails at once when another has written meanwhile.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql(begins)
 
     return engine
 

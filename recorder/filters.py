@@ -139,8 +139,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
     """
     found: dict[str, list[str]] = {}
     for name, value in parameters:
-        if name not in _NAMES:
-            raise _misspelt(_shown(name), f"unknown filter {_shown(name)!r}", name, _NAMES)
+        check_word(_shown(name), "filter", name, _NAMES)
         if value.strip():
             found.setdefault(name, []).append(value)
     lists = {attribute: tuple(found.get(name, ())) for name, (attribute, _) in _LISTS.items()}
@@ -212,6 +211,16 @@ def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> No
                 raise _misspelt(name, f"this run has no {name} {_shown(value)!r}", value, there)
 
 
+def check_word(field: str, kind: str, word: str, known: Sequence[str]) -> None:
+    """Holds a word of the URL against those that are known there; `kind` says what it would be.
+
+    Raises:
+        FilterError: names the nearest known one.
+    """
+    if word not in known:
+        raise _misspelt(field, f"unknown {kind} {_shown(word)!r}", word, known)
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` most probably is a misspelling of."""
     by_lower = {name.lower()[:_LONGEST_SHOWN]: name for name in known}
@@ -274,9 +283,7 @@ def _alternatives(name: str, values: Iterable[str], words: type[StrEnum] | None)
 
 
 def _known_word(name: str, value: str, words: type[StrEnum]) -> str:
-    known = [word.value for word in words]
-    if value not in known:
-        raise _misspelt(name, f"unknown {_LABELS.get(name, name)} {_shown(value)!r}", value, known)
+    check_word(name, _LABELS.get(name, name), value, [word.value for word in words])
     return value
 
 
@@ -328,7 +335,7 @@ def _whole(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
+        return int(_digits(text))
     except ValueError:
         raise FilterError(name, f"{name} {_shown(text)!r} is not a whole number") from None
 
@@ -337,9 +344,20 @@ def _number(name: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        return float(_digits(text))
     except ValueError:
         raise FilterError(name, f"{name} {_shown(text)!r} is not a number: write it as 0.5") from None
+
+
+def _digits(text: str) -> str:
+    """The same.
+
+    Raises:
+        ValueError: Python would read a number where nobody wrote one: `1_0`, digits of other scripts.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
 
 
 def _time(name: str, text: str | None, now: int | None) -> int | None:

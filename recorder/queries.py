@@ -1,8 +1,11 @@
-"""Every SELECT. Connections come from `database.py`; pages, pandas and the command line read through here alone."""
+"""Every SELECT. Connections come from `database.py`; pages, pandas and the command line read through here alone.
+
+Rows are given as `_shown` has them: what ran when its process died was aborted.
+"""
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
@@ -35,6 +38,7 @@ from logs_ui.recorder.selection import (
     Use,
     conditions,
     in_statistics,
+    lost_until,
     place_of,
     sections,
     statistics_conditions,
@@ -44,10 +48,16 @@ from logs_ui.recorder.totals import Totals, totals
 MOST_TASKS = 50
 """Tasks that `facets` counts, at most, beside those that the filter names."""
 
+Database = Engine | Connection
+"""What is read. A connection's transaction shows one moment, however many of these are asked; an engine, which takes a
+connection for each, the moment of each.
+"""
+
 COUNT_CAP = 10_000
 """Counts stop here (`Count.exact` is then False): at a million rows an exact one takes 260 ms, a capped one 1.5."""
 
 
+_LOST = "The process ended in the middle of the rollout"  # as a process says that can still say it
 _CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
 _AT_ONCE = 10  # packed payloads in memory
 _LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
@@ -176,21 +186,21 @@ class Neighbours:
     count: Count
 
 
-def all_runs(engine: Engine, *, now: int | None = None) -> list[RunSummary]:
+def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
     """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; the clock's by default."""
-    with Session(engine) as session:
+    with Session(db) as session:
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
         found = totals(session)
     return [_summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
 
 
-def run_uids(engine: Engine) -> set[str]:
+def run_uids(db: Database) -> set[str]:
     """Of all runs."""
-    with Session(engine) as session:
+    with Session(db) as session:
         return set(session.scalars(select(col(Run.uid))))
 
 
-def find_run(engine: Engine, name: str) -> Run:
+def find_run(db: Database, name: str) -> Run:
     """By uid, `latest`, a name (the newest of that name), or a unique prefix of a uid. In that order.
 
     Raises:
@@ -201,7 +211,7 @@ def find_run(engine: Engine, name: str) -> Run:
     latest = [runs] if name == "latest" else []
     exact = [runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)]
     begins = func.substr(col(Run.uid), 1, len(name)) == name
-    with Session(engine) as session:
+    with Session(db) as session:
         for query in exact:
             found = session.scalars(query.limit(1)).first()
             if found is not None:
@@ -213,13 +223,13 @@ def find_run(engine: Engine, name: str) -> Run:
     raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [(uid, named) for uid, named in known]))
 
 
-def run_summary(engine: Engine, run_id: int, *, now: int | None = None) -> RunSummary:
+def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
     """As `all_runs` has it.
 
     Raises:
         RunNotFoundError: no such run.
     """
-    with Session(engine) as session:
+    with Session(db) as session:
         run = session.get(Run, run_id)
         found = totals(session, run_id)
     if run is None:
@@ -227,60 +237,60 @@ def run_summary(engine: Engine, run_id: int, *, now: int | None = None) -> RunSu
     return _summary(run, found.get(run_id, Totals()), now)
 
 
-def known_values(engine: Engine, run_id: int) -> dict[str, list[str]]:
+def known_values(db: Database, run_id: int) -> dict[str, list[str]]:
     """The run's distinct `eval` and `task` values (a loose index scan: never a DISTINCT over all rows)."""
     row_task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
     tasks = select(func.min(row_task).label("task")).where(of_run).cte("tasks", recursive=True)
     following = select(func.min(row_task)).where(of_run, row_task > tasks.c.task).scalar_subquery()
     tasks = tasks.union_all(select(following).where(tasks.c.task.is_not(None)))
     evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
-    with engine.connect() as connection:
+    with Session(db) as session:
         return {
-            "eval": sorted(connection.scalars(evals)),
-            "task": list(connection.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None)))),
+            "eval": sorted(session.scalars(evals)),
+            "task": list(session.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None)))),
         }
 
 
-def page(engine: Engine, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
+def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
     """Keyset paging on (sort key, id); rows without the sort key come last, by id in the order's own direction."""
     place = None if after is None else (after.key, after.id)
-    with Session(engine) as session:
+    with Session(db) as session:
         rows = _in_order(session, run_id, filter, place, limit + 1)
     more = len(rows) > limit
     rows = rows[:limit]
     return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
 
 
-def count(engine: Engine, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
+def count(db: Database, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
     """Up to COUNT_CAP."""
-    with Session(engine) as session:
+    with Session(db) as session:
         return _count(session, conditions(run_id, filter, Use.NUMBER))
 
 
-def exact_count(engine: Engine, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
+def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
     """Of all its rows, however many: for an export, which reads them anyway."""
     query = select(func.count()).select_from(EvaluationRow).where(*conditions(run_id, filter, Use.NUMBER))
-    with engine.connect() as connection:
-        return connection.scalar(query) or 0
+    with Session(db) as session:
+        return session.scalar(query) or 0
 
 
-def mean_reward(engine: Engine, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
+def mean_reward(db: Database, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
     """Over the filter's rows that have one; None where none has."""
     query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
     if in_statistics(filter):
         sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
-    with engine.connect() as connection:
-        return connection.scalar(query)
+    with Session(db) as session:
+        return session.scalar(query)
 
 
-def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
+def facets(db: Database, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
     """Beside the run's own values, those that the filter names are there, too."""
     chosen = [getattr(filter, name) for name in _FACETS]
     ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
-    with engine.connect() as connection:
-        found = _kinds(connection, run_id, ranges)
-        whole = found if ranges == RolloutFilter() else _kinds(connection, run_id, RolloutFilter())
+    with Session(db) as session:
+        found = _kinds(session, run_id, ranges)
+        whole = found if ranges == RolloutFilter() else _kinds(session, run_id, RolloutFilter())
     known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
     for values, number in whole:
         for i, value in enumerate(values):
@@ -304,7 +314,7 @@ def facets(engine: Engine, run_id: int, filter: RolloutFilter) -> Facets:  # noq
     )
 
 
-def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
+def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
     """Under the filter less its reward range; None where no row has a reward. The bins span the run's own rewards."""
     reward = col(EvaluationRow.reward)
     of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
@@ -312,8 +322,8 @@ def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: i
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
     selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), Use.NUMBER)
-    with engine.connect() as connection:
-        low, high = connection.execute(select(*ends)).one()
+    with Session(db) as session:
+        low, high = session.execute(select(*ends)).one()
         if low is None or high is None:
             return None
         if low == high:  # any width will do: the one reward there is stands in the middle
@@ -322,29 +332,29 @@ def reward_histogram(engine: Engine, run_id: int, filter: RolloutFilter, bins: i
         place = cast((reward - low) / width, Integer)
         number = case((place >= bins, bins - 1), else_=place)  # the last bin holds its upper end, too
         finite = func.abs(reward) <= _LARGEST
-        found = connection.execute(select(number, func.count()).where(*selected, finite).group_by(number)).all()
+        found = session.execute(select(number, func.count()).where(*selected, finite).group_by(number)).all()
     counts = {int(place): number_of for place, number_of in found}
     return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
 
 
-def rollout(engine: Engine, run_id: int, row_id: int) -> Rollout:
+def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
     """Everything of one rollout.
 
     Raises:
         RolloutNotFoundError: the run has no rollout of that id.
     """
-    with Session(engine) as session:
-        found = _read(session, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
+    with Session(db) as session:
+        found = _read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not found:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
     return found[0]
 
 
-def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
+def neighbours(db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
     """Where `row` stands in the filter's order, or would stand."""
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
-    with Session(engine) as session:
+    with Session(db) as session:
         previous = _in_order(session, run_id, filter, place, 1, backwards=True)
         following = _in_order(session, run_id, filter, place, 1)
         itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
@@ -361,41 +371,41 @@ def neighbours(engine: Engine, run_id: int, filter: RolloutFilter, row: Evaluati
     )
 
 
-def group_of(engine: Engine, row: EvaluationRow) -> list[EvaluationRow]:
+def group_of(db: Database, row: EvaluationRow) -> list[EvaluationRow]:
     """All rows of its group, by generation."""
     of_group = (col(EvaluationRow.group) == row.group, col(EvaluationRow.run_id) == row.run_id)
     query = select(EvaluationRow).where(*of_group).order_by(col(EvaluationRow.generation), col(EvaluationRow.id))
-    with Session(engine) as session:
-        return list(session.scalars(query))
+    with Session(db) as session:
+        return _shown(session, row.run_id, session.scalars(query))
 
 
-def last_change(engine: Engine, run_id: int) -> int:
+def last_change(db: Database, run_id: int) -> int:
     """The run's `changed`: when it has not moved, nothing has. One look-up by primary key.
 
     Raises:
         RunNotFoundError: no such run.
     """
-    with engine.connect() as connection:
-        changed = connection.scalar(select(col(Run.changed)).where(col(Run.id) == run_id))
+    with Session(db) as session:
+        changed = session.scalar(select(col(Run.changed)).where(col(Run.id) == run_id))
     if changed is None:
         raise RunNotFoundError(f"There is no run with the number {run_id}.")
     return changed
 
 
-def new_since(engine: Engine, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
+def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
     """How many rows of the filter have a higher id."""
-    with Session(engine) as session:
+    with Session(db) as session:
         return _count(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
-def scalars(engine: Engine, run_id: int) -> list[Scalar]:
+def scalars(db: Database, run_id: int) -> list[Scalar]:
     """By name, step."""
     key = (col(Scalar.name), col(Scalar.step))
-    with Session(engine) as session:
+    with Session(db) as session:
         return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
 
 
-def scalar_curves(engine: Engine, run_id: int, points: int = 200) -> list[ScalarCurve]:
+def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
     """By name; of a longer one every n-th point and the last, so that there are at most `points` + 1 of each."""
     name = col(Scalar.name)
     numbered = (
@@ -412,21 +422,21 @@ def scalar_curves(engine: Engine, run_id: int, points: int = 200) -> list[Scalar
     place, total = numbered.c.place, numbered.c.total
     kept = or_(place % ((total + points - 1) / points).cast(Integer) == 0, place == total - 1)
     query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
-    with engine.connect() as connection:
-        found = connection.execute(query.order_by(numbered.c.name, numbered.c.step)).all()
+    with Session(db) as session:
+        found = session.execute(query.order_by(numbered.c.name, numbered.c.step)).all()
     return [
         ScalarCurve(name, tuple((step, value) for _, step, value in of_curve))
         for name, of_curve in groupby(found, itemgetter(0))
     ]
 
 
-def last_logged_step(engine: Engine, run_id: int) -> int | None:
+def last_logged_step(db: Database, run_id: int) -> int | None:
     """The highest step that has a scalar; None where none has."""
-    with engine.connect() as connection:
-        return connection.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))
+    with Session(db) as session:
+        return session.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))
 
 
-def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
+def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
     """All of them, oldest first, in reads that are short, as a long one would pin the write-ahead log, and small: of
     at most `chunk` rows, and of fewer where they are large.
 
@@ -434,13 +444,14 @@ def rollouts(engine: Engine, run_id: int, filter: RolloutFilter, *, chunk: int =
         DatabaseError: the payload of one is damaged.
     """
     of_id = col(EvaluationRow.id)
-    query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).order_by(of_id).limit(chunk)
+    query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
     last: int | None = 0
     while last is not None:
-        with Session(engine) as session:
+        (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
+        with Session(db) as session:
             # The ids alone first: where no index has their order, SQLite sorts what it reads.
-            ids = session.scalars(query.where(of_id > last)).all()
-            found = _read(session, of_id.in_(ids))
+            ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
+            found = _read(session, run_id, of_id.in_(ids))
         last = found[-1].row.id if found else None
         if found:
             yield found
@@ -461,7 +472,7 @@ def _in_order(
         rows += _in_section(session, selected, section, limit - len(rows))
         if len(rows) == limit:
             break
-    return rows
+    return _shown(session, run_id, rows)
 
 
 def _in_section(
@@ -489,25 +500,31 @@ _FACETS = ("tasks", "evals", "modes", "statuses", "stop_reasons", "scored")
 _Kinds = list[tuple[tuple[str | None, ...], int]]
 
 
-def _kinds(connection: Connection, run_id: int, filter: RolloutFilter) -> _Kinds:  # noqa: A002
-    """How many rows there are of each combination of values, in the order of _FACETS."""
+def _kinds(session: Session, run_id: int, filter: RolloutFilter) -> _Kinds:  # noqa: A002
+    """How many rows there are of each combination of shown values, in the order of _FACETS."""
     row = EvaluationRow
     # In one pass, in the order of the index that covers them.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
     grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
     # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
     awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS)
-    awaited = Counter(tuple(values) for values in connection.execute(select(*columns).where(*awaiting)))
-    found: _Kinds = []
-    for *values, number, scored in connection.execute(grouped.where(*conditions(run_id, filter, Use.KINDS))):
+    awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
+    aborted = conditions(run_id, replace(filter, statuses=(Status.ABORTED.value,)), Use.KINDS)
+    lost = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
+    found: Counter[tuple[str | None, ...]] = Counter()
+    for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS))):
         waiting = awaited[tuple(values)]
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
-        found += [((*values, part), of_part) for part, of_part in parts.items() if of_part > 0]
-    return found
+        found.update({(*values, part): of_part for part, of_part in parts.items()})
+    for *values, is_scored in session.execute(lost):
+        part = Scored.YES if is_scored else None
+        found[*values, part] -= 1
+        found[*values[:3], Status.ABORTED.value, StopReason.ABORTED.value, part] += 1
+    return [(values, number) for values, number in found.items() if number > 0]
 
 
-def _read(session: Session, *selected: ColumnElement[bool]) -> list[Rollout]:
+def _read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
     """By id; those after the first only as far as all come to _CHUNK_BYTES."""
     query = (
         select(EvaluationRow, RolloutPayload)
@@ -523,7 +540,21 @@ def _read(session: Session, *selected: ColumnElement[bool]) -> list[Rollout]:
         size += _unpacked_size(payload)
         if size > _CHUNK_BYTES:
             break
+    _shown(session, run_id, (rollout.row for rollout in found))
     return found
+
+
+def _shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> list[EvaluationRow]:
+    """The same rows, no longer the session's; those of the run that are lost say so: see `selection.lost_until`."""
+    rows = list(stored)
+    running = [row for row in rows if row.status == Status.RUNNING]
+    session.expunge_all()  # or it would try to write what is shown
+    until = (session.scalar(select(lost_until(run_id))) or 0) if running else 0
+    for row in running:
+        if row.created <= until:
+            row.status, row.stop_reason = Status.ABORTED.value, StopReason.ABORTED.value
+            row.error = row.error or _LOST
+    return rows
 
 
 def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:

@@ -28,6 +28,7 @@ def record(
     eval_name: str | None = None,
     task: Task | None = None,
     db: str | os.PathLike[str] | None = None,
+    announce: bool = True,
 ) -> F: ...
 @overload
 def record(
@@ -37,6 +38,7 @@ def record(
     eval_name: str | None = None,
     task: Task | None = None,
     db: str | os.PathLike[str] | None = None,
+    announce: bool = True,
 ) -> Callable[[F], F]: ...
 def record(
     rollout_func: Callable[..., Any] | None = None,
@@ -45,6 +47,7 @@ def record(
     eval_name: str | None = None,
     task: Task | None = None,
     db: str | os.PathLike[str] | None = None,
+    announce: bool = True,
 ) -> Any:
     """Records every rollout that a TRL rollout function makes. Also a decorator, with or without arguments.
 
@@ -57,6 +60,7 @@ def record(
         task: names a rollout's task: a column of the dataset, or a function of the dataset row. None takes the column
             `task` or `task_id`, else a hash of the prompt.
         db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
+        announce: whether to say on stderr, once a run, what it is called and how to browse it.
 
     Returns:
         A function to give to the trainer.
@@ -67,12 +71,12 @@ def record(
         TypeError: `rollout_func` cannot be called.
     """
     if rollout_func is None:
-        return functools.partial(record, eval_name=eval_name, task=task, db=db)
+        return functools.partial(record, eval_name=eval_name, task=task, db=db, announce=announce)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
     rollout_func = _without_recording(rollout_func)
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    recorder = _Recorder(rollout_func, writer_for(database_path(db)), column(name) or "", task)
+    recorder = _Recorder(rollout_func, writer_for(database_path(db)), column(name) or "", task, announce=announce)
 
     @functools.wraps(rollout_func)
     def recorded(prompts: Sequence[Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,11 +95,14 @@ def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
 class _Recorder:
     """One wrapped rollout function, for all trainers that call it."""
 
-    def __init__(self, rollout_func: Callable[..., Any], writer: Writer, eval_name: str, task: Task | None) -> None:
+    def __init__(
+        self, rollout_func: Callable[..., Any], writer: Writer, eval_name: str, task: Task | None, *, announce: bool
+    ) -> None:
         self._rollout_func = rollout_func
         self._writer = writer
         self._eval_name = eval_name
         self._task = task
+        self._announce = announce
         self._recordings: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
         with guard("preparing to attach"):
             for library in (trl, transformers, openenv):
@@ -124,6 +131,6 @@ class _Recorder:
     def _recording(self, trainer: Any) -> Recording:
         recording = self._recordings.get(trainer)
         if recording is None or recording.is_over(trainer):
-            recording = Recording(trainer, self._writer, self._eval_name, self._task)
+            recording = Recording(trainer, self._writer, self._eval_name, self._task, announce=self._announce)
             self._recordings[trainer] = recording
         return recording

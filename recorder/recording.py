@@ -51,10 +51,11 @@ class ChangesJob:
 class Recording:
     """Rows of one trainer's rollout calls during one training, and what the trainer says of them afterwards."""
 
-    def __init__(self, trainer: Any, writer: Writer, eval_name: str, task: Task | None) -> None:
+    def __init__(self, trainer: Any, writer: Writer, eval_name: str, task: Task | None, *, announce: bool) -> None:
         self._writer = writer
         self._eval_name = eval_name
         self._task = task
+        self._announce = announce
         self._last_call: RolloutCall | None = None
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
@@ -211,7 +212,8 @@ class Recording:
         columns["name"] = column(str(columns.get("name", self.run)))
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
         self._put(RunChange(self.run, columns, resumes=resumes))
-        sys.stderr.write(f"logs-ui: recording run {self.run}; browse it with: {self._serve_command()}\n")
+        if self._announce:
+            sys.stderr.write(f"logs-ui: recording run {self.run}; browse it with: {self._serve_command()}\n")
         if source is not None:
             self._put(TokenizerChange(columns["tokenizer"], source), len(source))
         # git may take seconds on a large tree: neither the training nor the rows wait for it.

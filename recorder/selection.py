@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, func, literal, not_, or_
+from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
@@ -30,6 +30,7 @@ _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
 DIED_AFTER_US = 60_000_000
 """A running run without a sign of life for this long has died; the writer gives one every 5 s."""
 
+_NONE, _ALL = -1, 2**63 - 1  # of a run's rollouts, by when they began
 _NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
@@ -73,7 +74,7 @@ class Ties:
 
 
 def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnElement[bool]]:  # noqa: A002
-    """What must hold of a row.
+    """What must hold of a row as it is shown: see `lost_until`.
 
     SQLite guesses that any index leaves a handful of rows. So some columns stand in an expression, which no index
     serves: what half of the rows have in common must not tempt it to collect and sort them, or away from the index that
@@ -85,7 +86,8 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
         served = use != Use.ROWS or (attribute == "statuses" and _is_rare(filter))
-        found += [_any_of(column if served else func.coalesce(column, ""), values)] if values else []
+        stored = column if served else func.coalesce(column, "")
+        found += [_of_kind(stored, attribute, values, _is_lost(run_id, filter))] if values else []
     if _is_rare(filter):
         # Follows from what stands there already, but SQLite takes a partial index only where its words are repeated.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
@@ -102,6 +104,18 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
         found += [bounded >= low] if low is not None else []
         found += [bounded <= high] if high is not None else []
     return found
+
+
+def lost_until(run_id: int) -> ColumnElement[int]:
+    """Rollouts that are stored as running and began by then (µs since the epoch) will never return: their process died.
+
+    For every reader they are aborted, as nobody is left to write it down. That is all of a run that has not been heard
+    of for long, none of one that is under way, and of one that ended those that began before its end: evaluations that
+    follow a training belong to its run.
+    """
+    under_way = col(Run.state) == RunState.RUNNING
+    until = select(case((under_way, _NONE), else_=col(Run.finished))).where(*_heard_of(run_id)).scalar_subquery()
+    return func.coalesce(until, _ALL)
 
 
 def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
@@ -140,8 +154,9 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     name = "" if key is None else key.key
     if key is not None and _is_rare(filter):
         key = key + 0
-    by_id = [_by(_ID, descending=newest_first)]
-    beyond_id = [] if after is None else [_beyond(_ID, after[1], descending=newest_first)]
+    row_id = _ID + 0 if _is_unfinished(filter) else _ID
+    by_id = [_by(row_id, descending=newest_first)]
+    beyond_id = [] if after is None else [_beyond(row_id, after[1], descending=newest_first)]
     if key is None:
         return [Section(beyond_id, by_id)]
     # Where no index has the key's order, the rows are sorted: this makes it read them as they lie in the table.
@@ -171,6 +186,13 @@ def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
     return bool(filter.statuses) and Status.OK not in filter.statuses
 
 
+def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether so few are asked for that they are sorted sooner than found in the order of all: at most what ran when
+    its process ended.
+    """
+    return bool(filter.statuses) and {Status.RUNNING, Status.ABORTED}.issuperset(filter.statuses)
+
+
 def _step(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     return col(EvaluationRow.step) if _is_narrow(filter) or use == Use.NUMBER else col(EvaluationRow.step) + 0
 
@@ -189,13 +211,35 @@ def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:
     if word == Scored.YES:
         return col(row.reward).is_not(None)
     lacks, ended = col(row.reward).is_(None), col(row.status).in_([Status.OK.value, Status.ERROR.value])
-    living = (col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= time.time_ns() // 1000 - DIED_AFTER_US)
     awaited = and_(
         col(row.scored).is_(None),
         func.coalesce(col(row.stop_reason), "") != StopReason.EXCEPTION.value,
-        exists().where(col(Run.id) == run_id, *living),
+        exists().where(col(Run.state) == RunState.RUNNING, *_heard_of(run_id)),
     )
     return and_(lacks, ended, awaited if word == Scored.AWAITING else not_(awaited))
+
+
+def _heard_of(run_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return col(Run.id) == run_id, col(Run.heartbeat) >= time.time_ns() // 1000 - DIED_AFTER_US
+
+
+def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002
+    row = EvaluationRow
+    found = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
+    # True of all that run, but row_by_kind does not hold it: not to be tempted away from the few that are not ok.
+    return and_(found, col(row.returned).is_(None)) if _is_rare(filter) else found
+
+
+def _of_kind(column: Any, attribute: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> ColumnElement[bool]:
+    """`column` holds what is stored, `values` are what is shown."""
+    if attribute == "statuses" and Status.RUNNING in values and Status.ABORTED not in values:
+        return and_(_any_of(column, values), not_(lost))
+    if attribute == "statuses" and Status.ABORTED in values and Status.RUNNING not in values:
+        running = (Status.RUNNING.value,)
+        return and_(_any_of(column, values + running), or_(_any_of(column, values), lost))
+    if attribute == "stop_reasons" and StopReason.ABORTED in values:
+        return or_(_any_of(column, values), lost)
+    return _any_of(column, values)
 
 
 def _any_of(column: Any, values: tuple[str, ...]) -> ColumnElement[bool]:

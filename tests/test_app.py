@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -148,17 +149,86 @@ def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engi
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=before))
 
 
+@contextmanager
+def live_run(engine: Engine, **values: Any) -> Iterator[None]:
+    """Of other values for a while."""
+    of_run = update(Run).where(col(Run.uid) == LIVE)
+    columns = [getattr(Run, name) for name in values]
+    with engine.begin() as connection:
+        before = dict(connection.execute(select(*columns).where(col(Run.uid) == LIVE)).mappings().one())
+        connection.execute(of_run.values(**values))
+    try:
+        yield
+    finally:
+        with engine.begin() as connection:
+            connection.execute(of_run.values(**before))
+
+
+def shown(html: str, word: str) -> int:
+    """How many rows of the table have this status."""
+    return len(re.findall(rf'<td class="status">(?:(?!</td>).)*</svg>\s*{word}</span></td>', html))
+
+
 def test_nothing_runs_or_is_awaited_in_a_run_that_is_over(client: TestClient, engine: Engine) -> None:
-    with engine.begin() as connection:
-        alive = connection.execute(select(col(Run.heartbeat)).where(col(Run.uid) == LIVE)).scalar_one()
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(heartbeat=0))
-    html = client.get(f"/runs/{LIVE}?status=running&status=ok").text
-    assert "status: cut off" in html
-    assert not re.search(r"</svg>\s*(running|awaiting)</span></td>", html)
-    assert re.search(r"</svg>\s*cut off</span></td>", html)
-    assert re.search(r"</svg>\s*not scored</span></td>", html)
-    with engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(heartbeat=alive))
+    runs = shown(client.get(f"/runs/{LIVE}").text, "running")
+    with live_run(engine, heartbeat=0):
+        whole = client.get(f"/runs/{LIVE}").text
+        assert [shown(whole, word) for word in ("running", "awaiting", "aborted")] == [0, 0, runs]
+        assert shown(whole, "not scored")
+        assert len(row_ids(client.get(f"/runs/{LIVE}?status=aborted").text)) == runs > 0
+        assert not row_ids(client.get(f"/runs/{LIVE}?status=running").text)
+        one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+        html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
+        assert "The process ended in the middle of the rollout" in html
+        assert "It still runs" not in html
+        assert "is-live" not in html
+        assert client.get(f"/runs/{LIVE}/rollouts/{one}/text/raw").json()["status"] == "aborted"
+        assert {client.get(f"/runs/{LIVE}/rollouts/{row_id}").status_code for row_id in row_ids(whole)} == {200}
+
+
+def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient, engine: Engine) -> None:
+    one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    pages = {f"/runs/{LIVE}": "live", f"/runs/{LIVE}/overview": "overview", f"/runs/{LIVE}/rollouts/{one}": "rollout"}
+
+    def polls(page: str) -> str:
+        html = client.get(page).text
+        found = re.search(r'data-poll hx-get="([^"]+)"', html)
+        assert found
+        opened = re.findall(r'<input type="hidden" name="open" value="(\d+)">', html)
+        return unescape(found[1]) + "".join(f"&open={row_id}" for row_id in opened)
+
+    addresses = {target: polls(page) for page, target in pages.items()}
+    following = addresses["live"] + "&follow=1"
+    ask = {target: (address, fragment(target)) for target, address in addresses.items()}
+    assert {client.get(address, headers=headers).status_code for address, headers in ask.values()} == {204}
+    with live_run(engine, heartbeat=0):
+        said = {target: client.get(address, headers=headers).text for target, (address, headers) in ask.items()}
+        assert all("died" in html for html in said.values())
+        assert f'hx-target="#row-{one}"' in said["live"]
+        assert shown(said["live"], "aborted")
+        assert not shown(said["live"], "running")
+        assert shown(client.get(following, headers=fragment("live")).text, "aborted")
+        assert "The process ended in the middle" in said["rollout"]
+        again = {target: polls(page) for page, target in pages.items()}
+        assert f"open={one}" in again["live"], "it may have been asleep"
+    woken = client.get(again["live"], headers=fragment("live")).text
+    assert shown(woken, "running")
+    assert "It still runs" in client.get(again["rollout"], headers=fragment("rollout")).text
+
+
+def test_an_evaluation_after_the_training_runs_until_its_process_ends(client: TestClient, engine: Engine) -> None:
+    one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    with engine.connect() as connection:
+        created = connection.scalars(select(col(EvaluationRow.created)).where(col(EvaluationRow.id) == one)).one()
+    with live_run(engine, state=RunState.FINISHED, finished=created - 1):
+        html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
+        assert "It still runs" in html
+        poll = re.search(r'data-poll hx-get="([^"]+)"', html)
+        assert poll
+        with live_run(engine, heartbeat=0):
+            html = client.get(unescape(poll[1]), headers=fragment("rollout")).text
+            assert "The process ended in the middle" in html
+            assert "data-poll" not in html
 
 
 def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client: TestClient, engine: Engine) -> None:
@@ -262,6 +332,22 @@ def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: T
     assert f'href="/runs/{RUN}/rollouts/1?stop=length"' in answer.text
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("overview?x=1", "unknown parameter 'x': choose from q"),
+        ("rollouts/3?view=rwa", "unknown view 'rwa': did you mean 'raw'?"),
+        ("rollouts/3?view=zz&stop=length", "unknown view 'zz': choose from timeline, raw"),
+        ("rollouts/3?task=nosuch", "this run has no task 'nosuch'"),
+        ("rollouts/3?step_min=1_0", "step_min '1_0' is not a whole number"),
+    ],
+)
+def test_an_address_that_is_wrong_does_not_pass_in_silence(client: TestClient, address: str, said: str) -> None:
+    answer = client.get(f"/runs/{RUN}/{address}")
+    assert answer.status_code == 422
+    assert said in unescape(answer.text)
+
+
 def test_a_chip_says_what_the_table_says(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}?stop=no_action&scored=no&status=ok").text
     chips = [re.sub("<[^>]+>", "", chip).strip() for chip in re.findall(r'<a class="chip".*?</a>', html, re.DOTALL)]
@@ -349,6 +435,42 @@ def test_a_table_that_follows_gets_the_news_in_place(client: TestClient, engine:
     assert 'class="pill"' in client.get(f"{lowest}&follow=1", headers=fragment("live")).text
 
 
+@pytest.mark.parametrize("address", ["", "?status=ok&status=running&status=error", "live", "live&follow=1"])
+def test_a_page_is_of_one_moment(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """While it is made, a rollout comes in after each of its questions to the database."""
+    run_id = queries.find_run(engine, LIVE).id or 0
+    if address.startswith("live"):
+        address = live_address(client) + address.removeprefix("live")
+        a_new_row(engine)
+    else:
+        address = f"/runs/{LIVE}{address}"
+    before = queries.count(engine, run_id, RolloutFilter()).value
+    newest = queries.page(engine, run_id, RolloutFilter(), limit=1).rows[0].id
+
+    def interrupted(question: Any) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            answer = question(*args, **kwargs)
+            a_new_row(engine)
+            return answer
+
+        return ask
+
+    with monkeypatch.context() as patched:
+        for name in ("last_change", "run_summary", "page", "count", "mean_reward", "facets"):
+            patched.setattr(queries, name, interrupted(getattr(queries, name)))
+        html = client.get(address, headers=fragment("live") if "/live" in address else {}).text
+    assert queries.count(engine, run_id, RolloutFilter()).value > before + 5
+    assert f"<strong>{before}</strong> rollouts" in html
+    counts = re.findall(r'name="scored".*?<span class="n">(\d+)</span>', html, re.DOTALL)
+    running = re.search(r'name="status" value="running".*?<span class="n">(\d+)</span>', html, re.DOTALL)
+    assert running
+    assert sum(map(int, counts)) + int(running[1]) == before
+    assert max(row_ids(html), default=newest) == newest
+    assert f"newest={newest}" in html or "1 new" in html
+
+
 def test_a_mistaken_filter_is_not_refreshed_away(client: TestClient) -> None:
     assert "data-poll" not in client.get(f"/runs/{LIVE}?step_min=x").text
 
@@ -366,7 +488,24 @@ def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(cl
     assert len(re.findall(r'<figure class="curve"', searched)) == 1
     assert "vllm" not in searched
     assert "1 of 4" in searched
+    assert 'class="structured"' not in html
     assert "No figure is called so" in client.get(f"/runs/{RUN}/overview?q=zzz").text
+
+
+def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, engine: Engine) -> None:
+    kept = select(col(Run.config)).where(col(Run.uid) == RUN)
+    options = dict.fromkeys(("first_option", "second_option", "third_option"), False)
+    nested = {"a": options, "b": [1.0, 0.1], "c": "z" * 99}
+    with engine.begin() as connection:
+        before = connection.execute(kept).scalar_one()
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=nested))
+    html = client.get(f"/runs/{RUN}/overview").text.partition("arguments</h2>")[2]
+    assert re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html) == [
+        ("", "b"), ("", "c"), (' class="structured"', "a")
+    ]  # fmt: skip
+    assert re.search(r'<dd class="text mono">{&#34;first_option', html)
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=before))
 
 
 def test_the_overview_of_a_living_run_looks_for_news(client: TestClient, engine: Engine) -> None:
@@ -537,6 +676,9 @@ def test_a_name_stays_on_its_line_and_within_its_attribute() -> None:
         (figures.significant, 0.00123456, "0.001235"), (figures.significant, 255772.0, "255,772"),
         (figures.significant, 9.0, "9"), (figures.significant, -2e-8, "\u22122e\u221208"),
         (figures.significant, None, "—"),
+        (figures.signed, -0.004, "0.00"), (figures.signed, 0.004, "0.00"), (figures.signed, 0.0, "0.00"),
+        (figures.signed, 0.005001, "+0.01"), (figures.number, -0.0, "0.000"), (figures.significant, -0.0, "0"),
+        (figures.signed, 1e-5, "0.00"), (figures.signed, 100.0, "+100.00"),
         (figures.duration, 7505, "2h 05m"), (figures.advantage_bin, 2.42, "p3"), (figures.advantage_bin, -0.13, "zero"),
     ],
 )  # fmt: skip
@@ -657,6 +799,19 @@ def test_with_a_token_only_its_bearer_sees_anything(path: Path) -> None:
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "others",
+    ["a/b=1", "x@y=1", "{json:1}", "a b=c", "grafana=é", "=", "", "logs-ui-7070=old", 'a="b', "logs-ui-7071=x"],
+)
+def test_cookies_of_other_sites_lock_nobody_out(path: Path, others: str) -> None:
+    app = create_app(path, hosts=("*",), token=TOKEN, port=7070)
+    client = TestClient(app, base_url="http://somewhere:7070", follow_redirects=False)
+    ours = client.get("/", params={"token": TOKEN}).headers["set-cookie"].partition(";")[0]
+    client.cookies.clear()
+    for sent, status in ((f"{others}; {ours}", 200), (f"{ours};{others}", 200), (others, 401), (f"x{ours}", 401)):
+        assert client.get("/", headers={b"Cookie": sent.encode()}).status_code == status, sent
 
 
 def test_the_welcome_leads_nowhere_else(path: Path) -> None:

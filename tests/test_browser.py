@@ -179,6 +179,17 @@ def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
     expect(page.get_by_label("Reward from")).to_have_value("")
 
 
+@pytest.mark.parametrize("width", [390, 900])
+def test_a_mistake_stands_directly_under_the_header_of_a_narrow_page(page: Page, url: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 1300})
+    page.goto(f"{url}/runs/{FINISHED}?stop=lenght&step_max=9")
+    header = page.locator("#run-line").evaluate("it => it.getBoundingClientRect().bottom")
+    mistake = page.locator("#mistake").evaluate("it => it.getBoundingClientRect().toJSON()")
+    filters = page.locator("#filters-panel").evaluate("it => it.getBoundingClientRect().top")
+    assert 0 <= mistake["top"] - header <= 16
+    assert 0 <= filters - mistake["bottom"] <= 90, "the chips, and whatever else belongs to the table"
+
+
 def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}")
@@ -302,11 +313,28 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
         quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
         expect(quiet_page.locator(".card.anomaly")).to_be_in_viewport()
         assert quiet_page.evaluate("scrollY") > 0
-        assert quiet_page.locator(".topbar").evaluate("bar => bar.getBoundingClientRect().top") == 0
-        quiet_page.locator(".card").first.evaluate("card => card.scrollIntoView({ block: 'start' })")
-        bars = ".headline" if width >= 1180 else ".topbar"
-        bottom = quiet_page.locator(bars).evaluate("bar => bar.getBoundingClientRect().bottom")
-        assert quiet_page.locator(".card").first.evaluate("card => card.getBoundingClientRect().top") >= bottom
+        box = {name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".outline", ".side")}
+        assert box[".topbar"]["top"] == 0
+        assert box[".headline"]["top"] == pytest.approx(box[".topbar"]["bottom"], abs=1)
+        assert box[".tabs"]["top"] == pytest.approx(box[".headline"]["bottom"], abs=1)
+        assert (box[".headline"]["height"] > 60) == (width == 900), "of two lines, so that heights are no constants"
+        assert width < 1180 or box[".outline"]["top"] == pytest.approx(box[".tabs"]["bottom"] + 14, abs=1)
+        for _ in range(8):
+            quiet_page.keyboard.press("p")
+        below = pytest.approx(box[".tabs"]["bottom"] + 12, abs=1)
+        assert quiet_page.locator(".card").first.evaluate(TOP) == below
+        for n in (1, 2):
+            quiet_page.keyboard.press("n")
+            assert quiet_page.locator(".card").nth(n).evaluate(TOP) == below
+
+
+TOP = "it => it.getBoundingClientRect().top"
+
+
+def bounds(page: Page, selector: str) -> dict[str, float]:
+    """Where the first of these stands in the window."""
+    found: dict[str, float] = page.locator(selector).first.evaluate("it => it.getBoundingClientRect().toJSON()")
+    return found
 
 
 def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:

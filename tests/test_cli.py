@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from logs_ui.recorder import load_run
 from logs_ui.recorder.database import writing_engine
 from tests.factory import make_run
 
@@ -178,12 +180,23 @@ def test_a_port_in_use_is_named_with_the_way_out(db: Path) -> None:
     assert "--port" in line
 
 
+def test_a_port_in_use_is_found_before_the_demo_makes_anything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"Port {port} is in use" in refused("demo", "--db", tmp_path / "a.db", "--port", str(port))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     done = logs_ui("demo", "--steps", "6", "--no-serve", "--db", db)
     assert done.returncode == 0, done.stderr
     assert "Mean reward went from" in done.stdout
     assert f"logs-ui serve --db {db}" in done.stdout
+    assert re.findall(r"^step (\d) of 6, reward \d\.\d\d$", done.stderr, re.MULTILINE) == list("123456")
+    assert "recording run" not in done.stderr, "the demo says itself where to look"
     output = tmp_path / "run.parquet"
     assert logs_ui("export", "latest", "-o", output, "--db", db).returncode == 0
     rows = pd.read_parquet(output)
@@ -193,3 +206,19 @@ def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> N
     assert train.advantage.notna().all()
     assert len(set(train.stop_reason)) > 1
     assert rows.messages.str.contains("assistant").all()
+
+
+def test_a_demo_that_is_stopped_says_what_is_kept(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    command = [str(LOGS_UI), "demo", "--steps", "400", "--no-serve", "--db", str(db)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it, and children inherit that
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if line.startswith("step 40 of 400"))
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    stopped = re.search(r"^Stopped after (\d+) of 400 steps. What was recorded is kept.$", out, re.MULTILINE)
+    assert stopped, out
+    assert f"logs-ui serve --db {db}" in out
+    assert load_run(db=db).query("mode == 'train'").step.max() >= int(stopped[1]) >= 40

@@ -54,6 +54,12 @@ def test_a_url_of_another_database_is_refused() -> None:
         database_path("postgresql://host/runs")
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://runs.db"])
+def test_a_url_without_a_path_is_told_so(url: str) -> None:
+    with pytest.raises(DatabaseError, match=f"^{url} lacks the path. Write sqlite:///runs.db"):
+        database_path(url)
+
+
 @pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("text", [b"xy", b"SQLite format 3\0", b"not a database at all" * 100])
 def test_a_file_that_is_no_database(tmp_path: Path, text: bytes, write: bool) -> None:  # noqa: FBT001

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,26 @@ def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFr
     expected = frame[(frame["mode"] == "train") & (frame["reward"] >= 0.0)]
     assert 0 < len(found) < len(frame)
     assert list(found["id"]) == list(expected["id"])
+
+
+def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(tmp_path: Path) -> None:
+    path, now = tmp_path / "a.db", time.time_ns() // 1000
+    engine = writing_engine(path)
+    factory.make_run(engine, uid="died", steps=2, created=now - 1_000_000_000)
+    factory.make_run(engine, uid="alive", steps=2, created=now, heartbeat=now + 3_600_000_000)
+    engine.dispose()
+    died, alive = load_run("died", path), load_run("alive", path)
+    lost = died[died["returned"].isna()]
+    assert len(lost) > 0
+    assert set(alive.loc[lost.index, "status"]) == {"running"}
+    assert set(lost["status"]) == set(lost["stop_reason"]) == {"aborted"}
+    assert set(lost["error"]) == {"The process ended in the middle of the rollout"}
+    aborted = RolloutFilter(statuses=("aborted",))
+    assert list(load_run("died", path, filter=aborted)["id"]) == list(lost["id"])
+    assert load_run("died", path, filter=RolloutFilter(statuses=("running",))).empty
+    assert load_run("alive", path, filter=aborted).empty
+    assert export_run("died", "jsonl", tmp_path / "lost.jsonl", path, filter=aborted) == len(lost)
+    assert {row["stop_reason"] for row in read(tmp_path / "lost.jsonl", "jsonl")} == {"aborted"}
 
 
 def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from logs_ui.recorder.selection import DIED_AFTER_US
 from tests import factory
 
 EVERYTHING = RolloutFilter()
+UNDER_WAY = {"state": "running", "heartbeat": time.time_ns() // 1000 + 3_600_000_000}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -65,13 +66,13 @@ def everything_of(engine: Engine, run_id: int) -> list[EvaluationRow]:
 # The same by hand, in Python: what the SQL is held against.
 
 
-def matches(row: EvaluationRow, where: RolloutFilter) -> bool:
+def matches(row: EvaluationRow, where: RolloutFilter, *, alive: bool = False) -> bool:
     lists = (
         (where.evals, row.eval_name),
         (where.modes, row.mode),
         (where.statuses, row.status),
         (where.stop_reasons, row.stop_reason),
-        (where.scored, scored_of(row)),
+        (where.scored, scored_of(row, alive=alive)),
         (where.tasks, row.task),
     )
     ranges = (
@@ -87,11 +88,14 @@ def matches(row: EvaluationRow, where: RolloutFilter) -> bool:
     )
 
 
-def scored_of(row: EvaluationRow) -> str | None:
-    """In a run that is over, where nothing is awaited."""
+def scored_of(row: EvaluationRow, *, alive: bool) -> str | None:
+    """In a run that is over nothing is awaited."""
     if row.reward is not None:
         return Scored.YES
-    return Scored.NO if row.status in {Status.OK, Status.ERROR} else None
+    if row.status not in {Status.OK, Status.ERROR}:
+        return None
+    awaited = alive and row.scored is None and row.stop_reason != StopReason.EXCEPTION
+    return Scored.AWAITING if awaited else Scored.NO
 
 
 def in_order(rows: list[EvaluationRow], sort: Sort) -> list[int]:
@@ -141,7 +145,7 @@ ROWS = st.lists(
             "created": st.integers(10, 15),
             "group": st.sampled_from(["g1", "g2"]),
         }
-    ),
+    ).map(lambda row: row | ({"stop_reason": None} if row["status"] == Status.RUNNING else {})),
     max_size=25,
 )
 
@@ -177,12 +181,12 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
     )
 
 
-def add_run(engine: Engine, made: list[dict[str, Any]]) -> int:
-    """A run of exactly these rows, under a uid of its own."""
+def add_run(engine: Engine, made: list[dict[str, Any]], *, alive: bool = False) -> int:
+    """A run of exactly these rows, under a uid of its own; long over, or under way."""
     with engine.begin() as connection:
         number = len(connection.execute(select(col(Run.id))).all())
         run = {"uid": f"zz-{number}", "name": "made", "created": 0, "heartbeat": 0, "state": "finished"}
-        run |= {"config": {}, "versions": {}, "changed": 0}
+        run |= {"config": {}, "versions": {}, "changed": 0} | (UNDER_WAY if alive else {})
         run_id = factory.insert_run(connection, run)
         always = {"run_id": run_id, "policy_step": 0, "generation": 0, "process": 0, "changed": 0, "message_count": 0}
         if made:
@@ -205,22 +209,22 @@ def sums_of(run_id: int, key: tuple[str, str, int], made: list[dict[str, Any]]) 
 
 
 @FEW
-@given(made=ROWS, where=filters(), limit=st.integers(1, 7))
+@given(made=ROWS, where=filters(), alive=st.booleans(), limit=st.integers(1, 7))
 def test_the_pages_of_any_filter_in_any_order_give_each_row_once(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, limit: int
+    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, limit: int, *, alive: bool
 ) -> None:
-    run_id = add_run(database, made)
-    selected = [row for row in everything_of(database, run_id) if matches(row, where)]
+    run_id = add_run(database, made, alive=alive)
+    selected = [row for row in everything_of(database, run_id) if matches(row, where, alive=alive)]
     assert walk(database, run_id, where, limit) == in_order(selected, where.sort)
 
 
 @FEW
-@given(made=ROWS, where=filters())
+@given(made=ROWS, where=filters(), alive=st.booleans())
 def test_counts_means_and_exports_agree_with_the_pages(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter
+    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
 ) -> None:
-    run_id = add_run(database, made)
-    selected = [row for row in everything_of(database, run_id) if matches(row, where)]
+    run_id = add_run(database, made, alive=alive)
+    selected = [row for row in everything_of(database, run_id) if matches(row, where, alive=alive)]
     assert queries.count(database, run_id, where) == Count(len(selected), exact=True)
     rewards = [row.reward for row in selected if row.reward is not None]
     mean = queries.mean_reward(database, run_id, where)
@@ -233,15 +237,17 @@ def test_counts_means_and_exports_agree_with_the_pages(
 
 
 @FEW
-@given(made=ROWS, where=filters())
-def test_neighbours_are_those_of_the_pages(database: Engine, made: list[dict[str, Any]], where: RolloutFilter) -> None:
-    run_id = add_run(database, made)
+@given(made=ROWS, where=filters(), alive=st.booleans())
+def test_neighbours_are_those_of_the_pages(
+    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
+) -> None:
+    run_id = add_run(database, made, alive=alive)
     rows = everything_of(database, run_id)
-    ids = in_order([row for row in rows if matches(row, where)], where.sort)
+    ids = in_order([row for row in rows if matches(row, where, alive=alive)], where.sort)
     for row in rows[:4]:
         found = queries.neighbours(database, run_id, where, row)
         # A row that is not in the filter stands where it would stand.
-        with_it = in_order([other for other in rows if matches(other, where) or other is row], where.sort)
+        with_it = in_order([other for other in rows if matches(other, where, alive=alive) or other is row], where.sort)
         place = with_it.index(row.id or 0)
         assert found.previous == (with_it[place - 1] if place else None)
         assert found.next == (with_it[place + 1] if place + 1 < len(with_it) else None)
@@ -251,11 +257,11 @@ def test_neighbours_are_those_of_the_pages(database: Engine, made: list[dict[str
 
 
 @FEW
-@given(made=ROWS, where=filters())
+@given(made=ROWS, where=filters(), alive=st.booleans())
 def test_a_facet_says_how_many_rows_its_value_would_give(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter
+    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
 ) -> None:
-    run_id = add_run(database, made)
+    run_id = add_run(database, made, alive=alive)
     rows = everything_of(database, run_id)
     found = queries.facets(database, run_id, where)
     of_row: dict[str, Callable[[EvaluationRow], str | None]] = {
@@ -263,13 +269,13 @@ def test_a_facet_says_how_many_rows_its_value_would_give(
         "modes": lambda row: row.mode,
         "statuses": lambda row: row.status,
         "stop_reasons": lambda row: row.stop_reason,
-        "scored": scored_of,
+        "scored": lambda row: scored_of(row, alive=alive),
         "tasks": lambda row: row.task,
     }
     for name, value_of in of_row.items():
         cleared: dict[str, Any] = {name: ()}
         others = dataclasses.replace(where, **cleared)
-        expected = Counter(value_of(row) for row in rows if matches(row, others))
+        expected = Counter(value_of(row) for row in rows if matches(row, others, alive=alive))
         known = {value_of(row) for row in rows}
         del expected[None]
         assert dict(getattr(found, name)) == dict.fromkeys([*getattr(where, name), *known - {None}], 0) | expected
@@ -374,9 +380,65 @@ def test_what_is_awaited_in_a_living_run_is_not_scored_in_one_that_is_over(datab
 
     assert (selected(Scored.YES), selected(Scored.AWAITING), selected(Scored.NO)) == ([2], [], [0, 1, 3, 4])
     with database.begin() as connection:
-        living = {"state": "running", "heartbeat": time.time_ns() // 1000}
-        connection.execute(update(Run).where(col(Run.id) == run_id).values(**living))
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(**UNDER_WAY))
     assert (selected(Scored.YES), selected(Scored.AWAITING), selected(Scored.NO)) == ([2], [0, 3], [1, 4])
+
+
+LOST = {"mode": "train", "eval_name": "one", "created": 20, "group": "g", "step": 1, "status": "running"}
+LOST |= {"stop_reason": None, "error": None, "reward": None}
+
+
+@pytest.mark.parametrize(
+    ("run", "lost"),
+    [
+        (UNDER_WAY, False),
+        (UNDER_WAY | {"heartbeat": 0}, True),
+        (UNDER_WAY | {"state": "finished", "finished": 30}, True),
+        (UNDER_WAY | {"state": "failed", "finished": 30}, True),
+        (UNDER_WAY | {"state": "finished", "finished": 10}, False),  # an evaluation after the training
+        (UNDER_WAY | {"state": "finished", "finished": 10, "heartbeat": 0}, True),
+    ],
+)
+def test_what_runs_when_its_process_dies_was_aborted_for_every_reader(
+    database: Engine, run: dict[str, Any], *, lost: bool
+) -> None:
+    done = LOST | {"status": "ok", "stop_reason": "done", "reward": 1.0}
+    run_id = add_run(database, [LOST, LOST | {"error": "said before", "reward": 0.5}, done])
+    with database.begin() as connection:
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(**run))
+    row, _, other = rows = everything_of(database, run_id)
+    shown = (
+        ("aborted", "aborted", "The process ended in the middle of the rollout") if lost else ("running", None, None)
+    )
+    both = [shown, (*shown[:2], "said before")]
+    found = [
+        rows,
+        queries.page(database, run_id, RolloutFilter(sort=Sort.OLDEST)).rows,
+        queries.group_of(database, row),
+    ]
+    found.append([queries.rollout(database, run_id, each.id or 0).row for each in rows])
+    for each in found:
+        assert [(it.status, it.stop_reason, it.error) for it in each] == [*both, ("ok", "done", None)]
+    one = RolloutFilter(statuses=(shown[0],))
+    reasons = [RolloutFilter(stop_reasons=("aborted",))] if lost else []
+    for where in (one, RolloutFilter(statuses=(shown[0], "error")), *reasons):
+        assert walk(database, run_id, where, 1) == [rows[1].id, row.id]
+        assert queries.count(database, run_id, where).value == queries.exact_count(database, run_id, where) == 2
+        assert queries.mean_reward(database, run_id, where) == 0.5
+        assert queries.new_since(database, run_id, where, row.id or 0).value == 1
+        beside = queries.neighbours(database, run_id, where, row)
+        assert (beside.inside, beside.previous, beside.next, beside.count.value) == (True, rows[1].id, None, 2)
+        assert not queries.neighbours(database, run_id, where, other).inside
+    assert walk(database, run_id, RolloutFilter(statuses=("running" if lost else "aborted",)), 1) == []
+    facets = queries.facets(database, run_id, one)
+    assert dict(facets.statuses) == {shown[0]: 2, "ok": 1}
+    assert facets.stop_reasons == ([("done", 0), ("aborted", 2)] if lost else [("done", 0)])
+    assert facets.scored == [("yes", 1)]
+    summary = queries.run_summary(database, run_id)
+    assert (summary.rollouts, summary.truncated, summary.errors) == (3, 0.0, 0.0), "shares of those that ended"
+    with database.connect() as connection:
+        stored = connection.scalars(select(col(EvaluationRow.status)).where(col(EvaluationRow.run_id) == run_id))
+        assert sorted(stored) == ["ok", "running", "running"], "nothing is written"
 
 
 def test_facets_stay_where_they_are_whatever_is_filtered(database: Engine, run_id: int) -> None:
@@ -496,8 +558,8 @@ def test_a_rollout_comes_with_all_that_was_recorded(database: Engine, rows: list
     assert len(found.tokens.completion_ids) == (row.completion_tokens or 0) + (row.env_tokens or 0)
 
 
-def test_a_rollout_that_runs_has_no_tokens_yet(database: Engine, rows: list[EvaluationRow]) -> None:
-    row = next(row for row in rows if row.status == Status.RUNNING)
+def test_a_rollout_that_never_returned_has_no_tokens(database: Engine, rows: list[EvaluationRow]) -> None:
+    row = next(row for row in rows if row.returned is None)
     assert queries.rollout(database, row.run_id, row.id or 0).tokens is None
 
 
@@ -608,7 +670,7 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
     key = 0.5 if "reward" in where.sort else None
     explained = plans(database, lambda: queries.page(database, 2, where, after=Cursor(key, 40), limit=1_000))
     assert index in explained[0]
-    assert not [plan for plan in explained if "TEMP B-TREE" in plan or "SCAN" in plan]
+    assert not [plan for plan in explained if "TEMP B-TREE" in plan or "SCAN evaluation_row" in plan]
 
 
 @pytest.mark.parametrize(
@@ -620,11 +682,27 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
         (RolloutFilter(since=1, reward_min=0.5), "COVERING INDEX row_by_kind"),
         (RolloutFilter(tasks=("a",)), "COVERING INDEX row_by_"),
         (RolloutFilter(statuses=("error", "running")), "row_not_ok"),
+        (RolloutFilter(stop_reasons=("aborted",)), "COVERING INDEX row_by_kind"),
     ],
 )
 def test_a_count_reads_no_table(database: Engine, where: RolloutFilter, index: str) -> None:
     explained = plans(database, lambda: queries.count(database, 2, where))
     assert index in explained[0]
+
+
+@pytest.mark.parametrize("statuses", [("running",), ("aborted",), ("running", "aborted")])
+@pytest.mark.parametrize("sort", Sort)
+def test_the_few_that_did_not_end_are_found_by_their_status(
+    database: Engine, statuses: tuple[str, ...], sort: Sort
+) -> None:
+    where = RolloutFilter(statuses=statuses, sort=sort)
+    asked = (
+        lambda: queries.page(database, 2, where),
+        lambda: queries.count(database, 2, where),
+        lambda: list(queries.rollouts(database, 2, where)),
+    )
+    for ask in asked:
+        assert "row_not_ok (run_id=? AND status=?" in plans(database, ask)[0]
 
 
 def test_a_narrow_range_of_steps_is_read_from_its_index(database: Engine) -> None:
@@ -637,10 +715,11 @@ def test_a_narrow_range_of_steps_is_read_from_its_index(database: Engine) -> Non
 
 def test_facets_and_histogram_read_indexes_alone(database: Engine) -> None:
     where = RolloutFilter(statuses=("ok",), reward_min=0.1)
-    awaited, counted, *whole = plans(database, lambda: queries.facets(database, 2, where))
+    awaited, counted, lost, *whole = plans(database, lambda: queries.facets(database, 2, where))
     assert "row_by_reward (run_id=? AND reward=?)" in awaited
     assert "COVERING INDEX row_by_kind" in counted
-    assert len(whole) == 2, "the run's own values, as the filter has a range"
+    assert "row_not_ok (run_id=? AND status=?)" in lost
+    assert len(whole) == 3, "the run's own values, as the filter has a range"
     assert not [plan for plan in (counted, *whole) if "TEMP B-TREE" in plan]
     ends, bins = plans(database, lambda: queries.reward_histogram(database, 2, where))
     assert ends.count("COVERING INDEX row_by_reward") == 2

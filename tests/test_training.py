@@ -469,10 +469,13 @@ def test_a_training_that_anything_else_ends_has_failed(server: str, tmp_path: Pa
     assert rows.scored.isna().all(), "awaited, not unscored"
 
 
-def test_an_interrupt_aborts_the_rows_that_it_stops(server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("announce", [True, False])
+def test_an_interrupt_aborts_the_rows_that_it_stops(
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, announce: bool
+) -> None:
     db, inner = tmp_path / "a.db", sequential(server)
 
-    @record(db=db)
+    @record(db=db, announce=announce)
     def interrupted(prompts: Any, trainer: Any) -> Any:
         inner(prompts[:1], trainer)
         raise KeyboardInterrupt
@@ -482,7 +485,10 @@ def test_an_interrupt_aborts_the_rows_that_it_stops(server: str, tmp_path: Path)
     rows = load_run(db=db)
     assert set(rows.status) == set(rows.stop_reason) == {"aborted"}
     assert set(rows.error) == {"KeyboardInterrupt"}
-    assert (only_run(db).state, only_run(db).error) == ("interrupted", "KeyboardInterrupt")
+    run = only_run(db)
+    assert (run.state, run.error) == ("interrupted", "KeyboardInterrupt")
+    line = f"logs-ui: recording run {run.uid}; browse it with: logs-ui serve --db {db}\n"
+    assert (line in capsys.readouterr().err) == announce
 
 
 def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(server: str, tmp_path: Path) -> None:

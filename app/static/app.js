@@ -139,7 +139,8 @@
   const step = (selector, by, focus) => {
     const all = [...document.querySelectorAll(selector)];
     const top = (element) => element.getBoundingClientRect().top;
-    const here = focus ? all.indexOf(document.activeElement) : all.findLastIndex((e) => top(e) < 150);
+    const below = parseFloat(getComputedStyle(root).scrollPaddingTop) + 20; // where one stops that is scrolled to
+    const here = focus ? all.indexOf(document.activeElement) : all.findLastIndex((e) => top(e) < below);
     const next = all[Math.min(Math.max(here + by, 0), all.length - 1)];
     if (focus) {
       next?.focus({ preventScroll: true });
@@ -170,6 +171,14 @@
     if (link) link.click();
     else keys[event.key]();
   });
+
+  // --- What sticks above a rollout is as high as its lines are many: whatever scrolls into view stops below it.
+  const bars = document.querySelector(".bars");
+  const measure = () => root.style.setProperty("--bars", `${bars.getBoundingClientRect().height}px`);
+  if (bars) {
+    measure();
+    new ResizeObserver(measure).observe(bars);
+  }
 
   // --- A failing rollout opens where it failed, unless the address names another place.
   const first = document.querySelector("[data-first-anomaly]");
