@@ -69,8 +69,8 @@ class OverviewPage:
 @router.get("/runs/{name}/overview")
 def overview(request: Request, source: SourceOfPages, name: str, q: str = "", seen: str = "") -> Response:
     """Figures by step, arguments and versions, or those of them that hold `q`."""
-    for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("q", "seen"))
+    for parameter in request.query_params.keys() - {"seen"}:
+        check_word(parameter, "parameter", parameter, ("q",))
     wanted = htmx.target(request)
     with source.reading() as db:
         run = queries.find_run(db, name)

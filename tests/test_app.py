@@ -335,7 +335,7 @@ def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: T
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("overview?x=1", "unknown parameter 'x': choose from q"),
+        ("overview?x=1", "unknown parameter 'x': choose from q<"),
         ("rollouts/3?view=rwa", "unknown view 'rwa': did you mean 'raw'?"),
         ("rollouts/3?view=zz&stop=length", "unknown view 'zz': choose from timeline, raw"),
         ("rollouts/3?task=nosuch", "this run has no task 'nosuch'"),
