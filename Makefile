@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check test demo serve pictures lock
+.PHONY: help install format check test oldest newest demo serve pictures lock
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ check:  ## Formatting, lint, types, and the arrows between the rooms
 
 test:  ## All tests, with a real trainer, a real environment and a real browser
 	python -m pytest
+
+oldest:  ## The tests of the recorder's footing, with the oldest TRL and OpenEnv that are supported; part of CI
+	.ci/versions oldest
+
+newest:  ## The same with the newest on the index; reports, and decides nothing
+	.ci/versions newest
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo

@@ -12,7 +12,13 @@ from logs_ui.app import htmx
 from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
 from logs_ui.app.urls import with_query
-from logs_ui.recorder.errors import DatabaseError, FilterError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.errors import (
+    DatabaseError,
+    FilterError,
+    ImageNotFoundError,
+    RolloutNotFoundError,
+    RunNotFoundError,
+)
 
 _log = logging.getLogger(__name__)
 _POLLED = (
@@ -44,6 +50,7 @@ def install(app: FastAPI) -> None:
     """Lets every error end in a page of ours."""
     app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
+    app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(RequestValidationError, _not_an_address)
     app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))

@@ -14,7 +14,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from logs_ui.app import errors, figures, overview, rollout, rollouts, runs, text, timeline, urls, words
+from logs_ui.app import errors, figures, images, overview, rollout, rollouts, runs, text, timeline, urls, words
 from logs_ui.app.security import SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
 
@@ -49,6 +49,7 @@ def create_app(
     app.include_router(overview.router)
     app.include_router(rollouts.router)
     app.include_router(rollout.router)
+    app.include_router(images.router)
     app.get("/healthz")(healthz)
     app.mount("/static", _Static(directory=_STATIC), name="static")
     errors.install(app)

@@ -26,6 +26,10 @@ _TOKEN_LIST = 4_096
 """Token ids that the raw view spells out at most; more of them are only counted there, and stand in its plain text."""
 
 
+_OWN_PANEL = ("traceback", "server_log")
+"""Of the metadata, what is shown by itself."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One reward function's share of the reward: its value times its weight; `odd` where it was no finite number."""
@@ -53,6 +57,9 @@ class RolloutPage:
         chosen: the filter that previous and next follow.
         cards: of the timeline; `anomaly` is the first of them that went wrong.
         traceback: of a rollout function that raised.
+        server_log: the end of the environment server's log, where the rollout is an error and a log was named.
+        evidence: how sure it is that its calls are its own: a word, and what it means; None without calls.
+        tags, metrics: what the rollout function said of it.
         raw: the whole record as JSON, in the raw view.
         scale: of the bars of `parts`.
         strip: of the dots of `group`.
@@ -69,6 +76,10 @@ class RolloutPage:
     anomaly: Card | None
     most_tokens: int
     traceback: Text | None
+    server_log: Text | None
+    evidence: tuple[str, str] | None
+    tags: list[str]
+    metrics: list[tuple[str, str]]
     raw: Text | None
     parts: list[Part]
     scale: Scale
@@ -107,7 +118,7 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
     if part == "raw":
         value: str | None = text.as_json(_record(found, token_limit=None))
     else:
-        pieces = [_traceback(found), _metadata(found)]
+        pieces = [*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)]
         value = {**timeline.texts(timeline.make_timeline(found)), **{p.part: p.value for p in pieces if p}}.get(part)
     if value is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
@@ -137,7 +148,11 @@ def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view:
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
         most_tokens=max((card.tokens or 0 for card in cards), default=0),
-        traceback=_traceback(found),
+        traceback=_metadata_text(found, "traceback"),
+        server_log=_metadata_text(found, "server_log"),
+        evidence=_evidence(found),
+        tags=[text.shown(tag) for tag in _listed(found.metadata.get("tags"))],
+        metrics=[(str(name), text.shown(value)) for name, value in _named(found.metadata.get("metrics"))],
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
@@ -168,13 +183,27 @@ def _parts(row: EvaluationRow) -> list[Part]:
     ]
 
 
-def _traceback(found: Rollout) -> Text | None:
-    value = found.metadata.get("traceback")
-    return Text("traceback", text.shown(value)) if value else None
+def _metadata_text(found: Rollout, name: str) -> Text | None:
+    value = found.metadata.get(name)
+    return Text(name, text.shown(value)) if value else None
+
+
+def _evidence(found: Rollout) -> tuple[str, str] | None:
+    word = str(found.metadata.get("attribution", ""))
+    return (word, words.EVIDENCE[word]) if word in words.EVIDENCE else None
+
+
+def _listed(value: Any) -> list[Any]:
+    """What a user's own `edit` put there may be anything."""
+    return value if isinstance(value, list) else []
+
+
+def _named(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
 
 
 def _metadata(found: Rollout) -> Text | None:
-    rest = {name: value for name, value in found.metadata.items() if name != "traceback"}
+    rest = {name: value for name, value in found.metadata.items() if name not in _OWN_PANEL}
     return Text("metadata", text.as_json(rest)) if rest else None
 
 

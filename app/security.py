@@ -15,7 +15,8 @@ CONTENT_SECURITY_POLICY = (
     "require-trusted-types-for 'script'; trusted-types htmx"
 )
 PLAIN_TEXT_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
-"""For a model's text served by itself: even if a browser took it for a page, it could do nothing."""
+"""For a model's text or an environment's image served by itself: even if a browser took it for a page, it could do
+nothing."""
 
 _HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,

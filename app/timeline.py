@@ -1,9 +1,11 @@
 """A rollout as a reader follows it: messages, and between them what the environment was told and answered."""
 
 import contextlib
+import itertools
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +16,9 @@ from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.queries import Rollout
 
 _SHORT = 24
+_PICTURES = 50
+_SIDE = 100_000  # pixels
+_HASH = re.compile(r"[0-9a-f]{64}")
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
 _FOLDED_FROM = 600
 """Characters from which a system prompt is folded: it is the same in every rollout."""
@@ -37,6 +42,22 @@ Fields = list[tuple[str, Text]]
 
 
 @dataclass(frozen=True)
+class Picture:
+    """An image of an observation.
+
+    Attributes:
+        name: of the field that it is in; empty where it is the whole observation.
+        hash: None of one that was not kept; `note` says why.
+    """
+
+    name: str
+    hash: str | None
+    width: int
+    height: int
+    note: str
+
+
+@dataclass(frozen=True)
 class ToolCall:
     """A call as the model wrote it."""
 
@@ -52,7 +73,9 @@ class Answer:
         action: what it was told; empty for a reset.
         observation: empty where a message says the same, which then is the card's content.
         shown_as: what that message is called, as `user` or `tool run`; None without one.
+        is_waited_for: whether it had not come back when it was written.
         whole: action, observation and metadata as recorded, where not all of them are shown.
+        pictures: of the observation, and of those of the calls that a tool made itself; 50 at most.
     """
 
     turn: int
@@ -64,6 +87,8 @@ class Answer:
     seconds: float | None
     error: Text | None
     shown_as: str | None = None
+    is_waited_for: bool = False
+    pictures: list[Picture] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -206,7 +231,13 @@ def _answers(actions: list[dict[str, Any]]) -> list[Card]:
 
 def _was_sent(action: dict[str, Any]) -> bool:
     """Whether the environment heard of it: of an answer that no action was parsed from there is but the text."""
-    return any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
+    sent = any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
+    return sent or _is_waited_for(action)
+
+
+def _is_waited_for(action: dict[str, Any]) -> bool:
+    metadata = action.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("waiting") is True
 
 
 def _answer(action: dict[str, Any], index: int) -> Card:
@@ -214,17 +245,56 @@ def _answer(action: dict[str, Any], index: int) -> Card:
     part = f"action-{turn}-{index}"
     error = text.shown(action.get("error"))
     recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
+    seen = action.get("observation")
     answer = Answer(
         turn=turn,
         action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
-        observation=_fields(f"{part}-observation", action.get("observation"), beside=("done", "reward")),
+        observation=_fields(f"{part}-observation", _without_pictures(seen), beside=("done", "reward")),
         whole=Text(f"{part}-whole", text.as_json(recorded)) if any(_is_more(v) for v in recorded.values()) else None,
         reward=_float(action.get("reward")),
         done=bool(action.get("done")),
         seconds=_float(action.get("seconds")),
         error=Text(f"{part}-error", error) if error else None,
+        is_waited_for=_is_waited_for(action),
+        pictures=list(itertools.islice(_pictures("", [seen, *_seen_within(action.get("metadata"))]), _PICTURES)),
     )
     return Card(part, "environment", "", turn or None, None, answer=answer)
+
+
+def _seen_within(metadata: Any) -> list[Any]:
+    """What the calls observed that a tool made itself."""
+    calls = metadata.get("calls") if isinstance(metadata, dict) else None
+    return [call.get("observation") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _pictures(name: str, value: Any) -> Iterator[Picture]:
+    """Every image in what was observed, whatever the environment made of it."""
+    if _is_picture(value):
+        sides = (value.get("width"), value.get("height"))
+        width, height = (side if type(side) is int and 0 < side <= _SIDE else 0 for side in sides)
+        image_hash = str(value["$image"]) if _HASH.fullmatch(str(value["$image"])) else None
+        yield Picture(text.label(name, 80), image_hash, width, height, text.label(value.get("note") or "", 80))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _pictures(str(key), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _pictures(name, item)
+
+
+def _without_pictures(value: Any) -> Any:
+    """The same; an image leaves nothing, so that what holds it alone is empty."""
+    if _is_picture(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _without_pictures(item) for key, item in value.items()}
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [_without_pictures(item) for item in value if not _is_picture(item)]
+    return value
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, dict) and "$image" in value
 
 
 def _is_more(value: Any) -> bool:

@@ -53,6 +53,11 @@ def text(run: str, row: int, part: str) -> str:
     return f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}"
 
 
+def image(image_hash: str) -> str:
+    """An image of any observation."""
+    return f"/images/{_segment(image_hash)}"
+
+
 def with_query(path: str, pairs: Iterable[tuple[str, str]]) -> str:
     query = urlencode(list(pairs), quote_via=quote, safe=":/")
     return f"{path}?{query}" if query else path

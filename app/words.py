@@ -52,6 +52,12 @@ STOP_REASONS = {
         "The last answer was never sent to the environment: most often no action could be parsed.",
     ),
     StopReason.ENVIRONMENT_ERROR: Word("env error", "globe", "bad", "A call to the environment raised."),
+    StopReason.TIMEOUT: Word(
+        "timeout", "hourglass", "bad", "A call to the environment took too long, and was given up."
+    ),
+    StopReason.AT_CAPACITY: Word(
+        "at capacity", "globe", "bad", "The environment's server had no session left: it serves fewer at once."
+    ),
     StopReason.EXCEPTION: Word(
         "exception", "circle-x", "bad", "The rollout function raised, or returned what the trainer cannot take."
     ),
@@ -70,6 +76,18 @@ RUN_STATES = {
         "died", "power-off", "bad", "It never said that it ended, and was not heard of for more than a minute."
     ),
 }
+
+EVIDENCE = {
+    "scope": "Made inside this row's own scope.",
+    "context": "The model was given exactly this row's tokens so far, and sampled exactly those that follow.",
+    "strand": "Made in the task or thread of this row's calls, and of no other's.",
+    "generation": "The environment's steps came right after generations of this row alone.",
+    "tokens": "What was sampled stands, in order, in this row's completion.",
+    "text": "What was answered stands, in order, in this row's text: the server returned no token ids.",
+    "order": "As many episodes, or tasks, as rows were left, in the order in which they began.",
+    "position": "By position alone: one step for each row, or a function that did not return.",
+}
+"""What the weakest evidence that a row's calls rest on means."""
 
 SORTS = {
     Sort.NEWEST: "newest first",

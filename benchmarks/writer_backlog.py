@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import event
 
 from logs_ui.recorder import writer as writers
-from logs_ui.recorder.recording import ChangesJob
+from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.store import Change, RowChange, RunChange
 
 PER_STEP = 64

@@ -1,22 +1,48 @@
 """Records the rollouts of a TRL training, and reads them back."""
 
-from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.current import CurrentRow, current_row, row_scope
+from logs_ui.recorder.environment_factory import record_environment
+from logs_ui.recorder.errors import (
+    DatabaseError,
+    FilterError,
+    ImageNotFoundError,
+    LogsUIError,
+    RolloutNotFoundError,
+    RunNotFoundError,
+)
 from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.frames import export_run, load_run, load_runs, load_scalars
+from logs_ui.recorder.frames import export_run, load_image, load_run, load_runs, load_scalars
+from logs_ui.recorder.instruments.http import trace_client, untrace_client
+from logs_ui.recorder.open_run import OpenRollout, OpenRun, start_run
 from logs_ui.recorder.record import record
+from logs_ui.recorder.rollout_worker import record_worker
+from logs_ui.recorder.trace import trace_env
 from logs_ui.recorder.writer import flush
 
 __all__ = [
+    "CurrentRow",
     "DatabaseError",
     "FilterError",
+    "ImageNotFoundError",
     "LogsUIError",
+    "OpenRollout",
+    "OpenRun",
     "RolloutFilter",
     "RolloutNotFoundError",
     "RunNotFoundError",
+    "current_row",
     "export_run",
     "flush",
+    "load_image",
     "load_run",
     "load_runs",
     "load_scalars",
     "record",
+    "record_environment",
+    "record_worker",
+    "row_scope",
+    "start_run",
+    "trace_client",
+    "trace_env",
+    "untrace_client",
 ]

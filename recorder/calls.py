@@ -1,18 +1,40 @@
-"""What is seen while one rollout function runs: its generations and its environment calls, in the order they began."""
+"""What is seen while one rollout function runs: its generations, its environment calls and what it says of its rows, in
+the order they began.
+"""
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from logs_ui.recorder.clean import error_line
+from logs_ui.recorder.images import Images
+from logs_ui.recorder.strands import Strand, StrandTree, branch, current_strand, opened, within
+
 Ids = NDArray[np.int32]
+
+
+class Begun(NamedTuple):
+    """A call that has begun.
+
+    Attributes:
+        order: grows with the time at which calls began.
+        began: seconds, of `time.perf_counter`.
+        sent: JSON of what was sent to an environment; None for a generation.
+    """
+
+    order: int
+    began: float
+    strand: Strand
+    kind: str
+    client: int
+    sent: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +42,31 @@ class Sequence:
     """What one generation call did for one of its sequences.
 
     Attributes:
-        context: (L,) what the model was given, without padding.
-        sampled: (S,) what it answered, up to and with its end token.
-        finish: "stop" or "length", as OpenAI names them.
+        context: (L,) what the model was given, without padding; None where the server returned no ids.
+        sampled: (S,) what it answered, up to and with its end token; None as above.
+        finish: "stop", "length" or "tool_calls", as OpenAI names them; None where the server did not say.
+        logprobs: (S,) of the sampled tokens; None where they were not asked for.
+        text: what it answered, where the server returned text; None elsewhere.
+        messages: JSON of the messages that were sent; None where ids or a text were.
+        reply: JSON of the assistant's message; None where it is a text alone.
+        prompt_tokens, completion_tokens: as the server counted them; None where it did not.
     """
 
-    context: Ids
-    sampled: Ids
-    finish: str
+    context: Ids | None
+    sampled: Ids | None
+    finish: str | None
+    logprobs: NDArray[np.float32] | None = None
+    text: str | None = None
+    messages: bytes | None = None
+    reply: bytes | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps alive."""
+        arrays = sum(array.nbytes for array in (self.context, self.sampled, self.logprobs) if array is not None)
+        return arrays + sum(len(part) for part in (self.text, self.messages, self.reply) if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +76,10 @@ class Generation:
     Attributes:
         order: grows with the time at which calls began.
         sampling: temperature, top_p, ... as far as they were set.
+        seam: what it was seen at: "transformers", "trl-vllm", "vllm", "openai", "http".
+        strand: where it was made; None where that is not known.
+        error: "Type: message" where it raised; then there are no sequences.
+        request_id: what the caller or the server called it; None where neither did.
     """
 
     order: int
@@ -44,28 +87,37 @@ class Generation:
     seconds: float
     sequences: list[Sequence]
     sampling: dict[str, Any]
+    seam: str = "transformers"
+    strand: Strand | None = None
+    error: str | None = None
+    request_id: str | None = None
 
     @property
     def size(self) -> int:
         """Bytes of its tokens. Each turn's context holds all before it: they grow as the square of the turns."""
-        return sum(sequence.context.nbytes + sequence.sampled.nbytes for sequence in self.sequences)
+        return sum(sequence.size for sequence in self.sequences)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCall:
-    """One reset or step of an environment client.
+    """One reset or step of an environment client, or one call of a tool.
 
     Attributes:
-        client: which of the clients used, counted from 0 in order of first use.
-        kind: "reset" or "step".
-        sent: JSON: the action, or the reset's arguments.
+        client: which of the clients used, counted from 0 in order of first use; -1 for a function, which has none.
+        kind: "reset", "step", "tool", or "reward" where the environment is asked for it at the end.
+        sent: JSON: the action, the reset's arguments, or `{"name": ..., "arguments": {...}}` of a tool.
+        seconds: None while it has not come back.
         observation, metadata: JSON.
         error: "Type: message" where the call raised; then there is no observation.
+        strand: where it was made; None where that is not known.
+        within: order of the environment call that it was made by; None for one of the rollout's own.
+        images: those of the observation, which then is to be read through them; None where it cannot hold any. Their
+            bytes are not in `size`: they have bounds of their own.
     """
 
     order: int
     began: float
-    seconds: float
+    seconds: float | None
     client: int
     kind: str
     sent: bytes
@@ -74,11 +126,50 @@ class EnvironmentCall:
     done: bool | None
     metadata: bytes | None
     error: str | None
+    strand: Strand | None = None
+    within: int | None = None
+    images: Images | None = None
 
     @property
     def size(self) -> int:
         """Bytes of what was sent and of what came back."""
         return sum(len(part) for part in (self.sent, self.observation, self.metadata, self.error) if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the rollout function itself says of a row.
+
+    Attributes:
+        kind: "note", "tag" or "metric".
+        values: JSON: an object for notes and metrics, a list for tags.
+    """
+
+    order: int
+    kind: str
+    values: bytes
+    strand: Strand | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return len(self.values)
+
+
+Call = Generation | EnvironmentCall | Note
+
+
+class Unfinished(Protocol):
+    """A reply that is still read."""
+
+    def end(self) -> None:
+        """Records it as far as it came."""
+
+
+def failed(begun: Begun, seam: str, error: BaseException) -> Generation:
+    """A generation that raised."""
+    seconds = time.perf_counter() - begun.began
+    return Generation(begun.order, begun.began, seconds, [], {}, seam, begun.strand, error_line(error))
 
 
 @dataclass(eq=False)
@@ -88,83 +179,133 @@ class CallLog:
     Attributes:
         model: the trainer's: generations of other models are not recorded. None where it is not known: all are.
         size: about how many bytes the calls keep alive.
+        unfinished: replies that are recorded when the log is closed, if nobody has read them to their end by then.
     """
 
     generations: list[Generation] = field(default_factory=list)
     environment_calls: list[EnvironmentCall] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     model: Any = None
     size: int = field(default=0, init=False)
+    unfinished: set[Unfinished] = field(default_factory=set, init=False)
+    tree: StrandTree = field(init=False)
     _orders: Iterator[int] = field(default_factory=itertools.count, init=False)
     _clients: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False)
+    _waiting: dict[int, Begun] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _thread: threading.local = field(default_factory=threading.local, init=False)
 
     def __post_init__(self) -> None:
-        self.size = sum(call.size for call in self.generations) + sum(call.size for call in self.environment_calls)
+        self.tree = StrandTree(self)
+        kept: list[Call] = [*self.generations, *self.environment_calls, *self.notes]
+        self.size = sum(call.size for call in kept)
 
-    def begin(self) -> tuple[int, float]:
-        """Order and time of a call that begins now."""
-        return next(self._orders), time.perf_counter()
+    def begin(self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None) -> Begun:
+        """A call that begins now. It is waited for until `add` or `forget`.
 
-    def client(self, client: object) -> int:
-        """The client's number. It is kept alive until `close`, since Python gives a dead object's id to the next."""
+        Args:
+            strand: where it is made.
+            kind: "generation", "reset", "step" or "tool".
+            client: the environment's; kept alive until `close`, since Python gives a dead object's id to the next.
+            sent: JSON of what is sent to it; None for a generation.
+        """
         with self._lock:
-            return self._clients.setdefault(id(client), (len(self._clients), client))[0]
+            number = -1
+            if client is not None:
+                number = self._clients.setdefault(id(client), (len(self._clients), client))[0]
+            begun = Begun(next(self._orders), time.perf_counter(), strand, kind, number, sent)
+            self._waiting[begun.order] = begun
+        return begun
 
-    def add(self, call: Generation | EnvironmentCall) -> None:
+    def add(self, call: Call) -> None:
         """Keeps a call that ended."""
         with self._lock:
+            self._waiting.pop(call.order, None)
             if isinstance(call, Generation):
                 self.generations.append(call)
-            else:
+            elif isinstance(call, EnvironmentCall):
                 self.environment_calls.append(call)
+            else:
+                self.notes.append(call)
             self.size += call.size
 
-    @contextmanager
-    def outermost_generation(self) -> Iterator[bool]:
-        """True for a generation that is not part of another: a wrapped model's `generate` calls its base model's, in
-        the same thread.
-        """
-        outermost = not getattr(self._thread, "generating", False)
-        self._thread.generating = True
-        try:
-            yield outermost
-        finally:
-            if outermost:
-                self._thread.generating = False
+    def forget(self, begun: Begun) -> None:
+        """For a call of which nothing is kept."""
+        with self._lock:
+            self._waiting.pop(begun.order, None)
+
+    def note(self, strand: Strand, kind: str, values: bytes) -> None:
+        """Keeps what is said of the row that `strand` is about."""
+        self.add(Note(next(self._orders), kind, values, strand))
+
+    def so_far(self) -> "CallLog":
+        """A copy as of now, in order. Environment calls that have not come back are there, without `seconds`."""
+        with self._lock:
+            waiting = [
+                EnvironmentCall(
+                    begun.order, begun.began, None, begun.client, begun.kind, begun.sent or b"null",
+                    None, None, None, None, None, begun.strand, begun.strand.call,
+                )
+                for begun in self._waiting.values()
+                if begun.kind != "generation"
+            ]  # fmt: skip
+            copy = CallLog(list(self.generations), self.environment_calls + waiting, list(self.notes))
+        copy._sort()
+        return copy
 
     def close(self) -> None:
-        """Lets go of the model and the clients, and puts the calls in order."""
+        """Ends what is unfinished, lets go of the model and the clients, and puts the calls in order."""
+        for reply in list(self.unfinished):
+            reply.end()
         with self._lock:
             self.model = None
             self._clients.clear()
-            self.generations.sort(key=lambda call: call.order)
-            self.environment_calls.sort(key=lambda call: call.order)
+            self._waiting.clear()
+            self._sort()
 
     def release(self) -> None:
         """Lets go of the calls."""
         with self._lock:
             self.generations.clear()
             self.environment_calls.clear()
+            self.notes.clear()
             self.size = 0
 
+    def _sort(self) -> None:
+        self.generations.sort(key=lambda call: call.order)
+        self.environment_calls.sort(key=lambda call: call.order)
+        self.notes.sort(key=lambda call: call.order)
 
-_active: list[CallLog] = []
-if hasattr(os, "register_at_fork"):  # a child's calls cannot reach the parent's log, and would only fill its copy
-    os.register_at_fork(after_in_child=_active.clear)
 
-
-def active_calls() -> CallLog | None:
-    """Of the rollout function that runs now, in whichever thread: a trainer calls one at a time. None outside."""
-    return _active[-1] if _active else None
+def generating_strand() -> Strand | None:
+    """Where a generation that is to be recorded is made; None outside of what is recorded, and within another one:
+    seams nest, and the outermost records.
+    """
+    strand = current_strand()
+    return None if strand is None or strand.generating else strand
 
 
 @contextmanager
-def collecting(log: CallLog) -> Iterator[None]:
-    """Calls that begin inside go to `log`."""
-    _active.append(log)
-    try:
+def generating() -> Iterator[None]:
+    """Generations made inside are parts of the one that is under way."""
+    strand = branch(generating=True)
+    if strand is None:
         yield
-    finally:
-        with suppress(ValueError):  # in a child that was forked inside
-            _active.remove(log)
+        return
+    with within(strand):
+        yield
+
+
+@contextmanager
+def calling(begun: Begun) -> Iterator[None]:
+    """Environment calls made inside are made by this one."""
+    with within(begun.strand.tree.child(begun.strand, call=begun.order)):
+        yield
+
+
+@contextmanager
+def collecting(log: CallLog, *, everywhere: bool = True) -> Iterator[None]:
+    """Calls that begin inside go to `log`; with `everywhere` also those of threads that nobody saw start: a trainer
+    calls one rollout function at a time.
+    """
+    with opened(log.tree, everywhere=everywhere):
+        yield

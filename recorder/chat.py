@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,39 @@ def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt if isinstance(prompt, str) else str(prompt)}]
 
 
-def completion_messages(tokenizer: Tokenizer, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
+class Spelling:
+    """The texts of token ids, each made once: a row's messages and its actions ask for the same."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[bytes, str] = {}
+
+    def of(self, ids: Ids) -> str:
+        """Without special tokens."""
+        key = ids.tobytes()
+        if key not in self._known:
+            self._known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        return self._known[key]
+
+    def whole(self, ids: Ids) -> str:
+        """With them."""
+        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+
+
+def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
     """The completion's spans in order: what the model sampled, parsed, and what was inserted between, by role.
 
     Args:
-        tokenizer: of the model.
+        spelling: the model's.
         completion: (C,) token ids.
         mask: (C,) 1 = sampled by the model; None = all of it.
     """
     messages: list[dict[str, Any]] = []
     for sampled, ids in _spans(completion, mask):
         if sampled:
-            messages.append(assistant_message(tokenizer.decode(ids.tolist(), skip_special_tokens=True)))
+            messages.append(assistant_message(spelling.of(ids)))
         else:
-            messages.extend(_inserted_messages(tokenizer, ids))
+            messages.extend(_inserted_messages(spelling, ids))
     return messages
 
 
@@ -109,19 +129,19 @@ def _spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bo
         if len(completion):
             yield True, completion
         return
-    edges = np.flatnonzero(np.diff(mask)) + 1
-    for span, flags in zip(np.split(completion, edges), np.split(mask, edges), strict=True):
-        if len(span):
-            yield bool(flags[0]), span
+    edges = (np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist()
+    for start, end in pairwise([0, *edges, len(mask)]):
+        if start < end:
+            yield bool(mask[start]), completion[start:end]
 
 
-def _inserted_messages(tokenizer: Tokenizer, ids: Ids) -> list[dict[str, Any]]:
+def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
     """By role where the chat template is a known one, else one message of the user's."""
-    text = tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+    text = spelling.whole(ids)
     for header, closing in _TEMPLATES:
         if found := list(_templated(text, header, closing)):
             return found
-    content = tokenizer.decode(ids.tolist(), skip_special_tokens=True).strip()
+    content = spelling.of(ids).strip()
     return [{"role": "user", "content": content}] if content else []
 
 

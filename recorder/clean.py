@@ -8,7 +8,7 @@ each other, by the limits below.
 import dataclasses
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -17,6 +17,11 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PAS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _REPR_LENGTH = 1_000
 _LINE = 300
+_MASK = "***"
+# `tokenizer`, `max_tokens` and `token_ids` are none: a secret token stands alone, or at a name's end.
+_SECRET = re.compile(
+    r"(?i)(^|[_-])(token|secret|passw(or)?d|pwd|credentials?|authorization|cookie|api[_-]?key|access[_-]?key|private[_-]?key)$"
+)
 _DEPTH = 40
 _OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
@@ -24,14 +29,27 @@ _INT64 = range(-(2**63), 2**64)
 _CONTAINERS = (dict, list, tuple)  # that orjson writes without asking
 
 
-def snapshot(value: Any) -> bytes:
+def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
     """JSON of `value` as it is now. What JSON lacks becomes text; NaN and infinities become null. Whatever the value's
     own methods raise is not passed on.
+
+    Args:
+        value: of any kind.
+        special: what to write of a value that JSON lacks, arrays among them; None where it does not know better.
     """
+    options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
     try:
-        return orjson.dumps(value, default=_Conversion(value).replacement, option=_OPTIONS)
+        return orjson.dumps(value, default=_Conversion(value, special).replacement, option=options)
     except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
         return orjson.dumps(plain(value))
+
+
+def tree(value: Any) -> bytes:
+    """The same of a value in which nothing is shared, as what was read from JSON: there is no need to count first."""
+    try:
+        return orjson.dumps(value, option=_OPTIONS)
+    except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
+        return snapshot(value)
 
 
 def plain(value: Any) -> Any:
@@ -70,6 +88,17 @@ def one_line(message: str) -> str:
     return (column(" ".join(message.split())) or "")[:_LINE]
 
 
+def masked(value: Any) -> Any:
+    """A copy of plain JSON values in which what is named like a secret is `***`, at any depth."""
+    if isinstance(value, dict):
+        return {key: _MASK if _is_secret(key) and item else masked(item) for key, item in value.items()}
+    return [masked(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_secret(name: object) -> bool:
+    return bool(_SECRET.search(str(name)))
+
+
 class _TooLargeError(Exception):
     """A value whose JSON would be larger than what is kept."""
 
@@ -79,15 +108,18 @@ class _Conversion:
     is shared as often as it is met: forty lists that hold the next one twice would fill the memory.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, special: Callable[[Any], Any] | None) -> None:
         """Raises _TooLargeError where the value itself is too large."""
+        self._special = special
         self._written = self._converted = 0
         self._count(value)
 
     def replacement(self, value: Any) -> Any:
         """One level of what orjson does not know."""
         self._converted += 1
-        replacement = _replacement(value)
+        replacement = None if self._special is None else self._special(value)
+        if replacement is None:
+            replacement = _replacement(value)
         self._count(replacement)
         return replacement
 
@@ -104,7 +136,8 @@ def _size(value: Any, known: dict[int, int]) -> int:
     if id(value) not in known:
         known[id(value)] = _WRITTEN  # met again before it is counted, it holds itself
         inside = dict.values(value) if isinstance(value, dict) else value
-        known[id(value)] = 1 + len(value) + sum(_size(v, known) for v in inside if isinstance(v, _CONTAINERS))
+        containers = [v for v in inside if isinstance(v, _CONTAINERS)]
+        known[id(value)] = 1 + len(value) + sum([_size(v, known) for v in containers])
     return known[id(value)]
 
 

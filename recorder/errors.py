@@ -6,6 +6,7 @@ LogsUIError
 │   └── RefusedDatabaseError it never can be: not one of ours, newer, a folder, ...
 ├── RunNotFoundError         no run has that id, prefix or name, or several have
 ├── RolloutNotFoundError     no rollout has that id
+├── ImageNotFoundError       no image has that hash
 └── FilterError              a filter that is misspelt or out of range
 
 Each message is one line: what, why, and what to do.
@@ -34,6 +35,10 @@ class RunNotFoundError(LogsUIError):
 
 class RolloutNotFoundError(LogsUIError):
     """No rollout has that id."""
+
+
+class ImageNotFoundError(LogsUIError):
+    """No image has that hash."""
 
 
 class FilterError(LogsUIError):

@@ -127,6 +127,7 @@ RUN_COLUMNS = (
     Column("unattributed_calls", Kind.WHOLE, "generations and environment calls that no rollout was found for"),
     Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
     Column("dropped", Kind.WHOLE, "changes that a full queue or a broken disk cost"),
+    Column("dropped_payloads", Kind.WHOLE, "rollouts that a full queue cost all but their columns"),
 )
 
 FORMATS = ("parquet", "csv", "jsonl")
@@ -201,6 +202,29 @@ def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) 
         by_name.setdefault(scalar.name, {})[scalar.step] = scalar.value
     steps = pd.Index(sorted({scalar.step for scalar in logged}), dtype="int64", name="step")
     return pd.DataFrame({name: pd.Series(values, steps, "float64") for name, values in by_name.items()}, steps)
+
+
+def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  # noqa: A002
+    """An image that an observation refers to, as `{"$image": hash, "width": ..., "height": ..., "media_type": ...}`.
+
+    Args:
+        hash: what `$image` says.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Returns:
+        A PNG, JPEG or WebP, as `media_type` says.
+
+    Raises:
+        ImageNotFoundError: there is none of that hash.
+        DatabaseError: the database is missing, or cannot be read.
+    """
+    path = database_path(db)
+    with errors_in_plain_words(path):
+        engine = reading_engine(path)
+        try:
+            return queries.image(engine, hash).data
+        finally:
+            engine.dispose()
 
 
 def export_run(

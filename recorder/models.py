@@ -72,9 +72,13 @@ class StopReason(StrEnum):
     TURN_LIMIT = "turn_limit"
     """The environment would have gone on; the rollout function did not."""
     NO_ACTION = "no_action"
-    """The last answer was never sent to the environment: most often no action could be parsed from it."""
+    """No action was found in the last answer: it was never sent to the environment, or `record(parse=...)` says so."""
     ENVIRONMENT_ERROR = "environment_error"
     """A call to the environment raised."""
+    TIMEOUT = "timeout"
+    """A call to the environment took too long, and was given up."""
+    AT_CAPACITY = "at_capacity"
+    """The environment's server had no session left: it serves fewer at once than the rollout function opened."""
     EXCEPTION = "exception"
     """The rollout function raised, or returned what the trainer cannot take."""
     ABORTED = "aborted"
@@ -131,6 +135,9 @@ class Run(Table, table=True):
         default=0, sa_column_kwargs=_COUNTER
     )  # failures inside the recorder, which training never saw
     dropped: int = Field(default=0, sa_column_kwargs=_COUNTER)  # changes that a full queue or a broken disk cost
+    dropped_payloads: int = Field(
+        default=0, sa_column_kwargs=_COUNTER
+    )  # rollouts that a full queue cost all but their columns
     unattributed_calls: int = Field(
         default=0, sa_column_kwargs=_COUNTER
     )  # generations and environment calls that no row could be found for
@@ -243,6 +250,16 @@ class Tokenizer(Table, table=True):
 
     hash: str = Field(primary_key=True)  # sha256 of the JSON
     data: bytes = Field(sa_type=LargeBinary)  # the `tokenizers` library's JSON, zstd
+
+
+class Image(Table, table=True):
+    """An image of an observation, once for all observations that show it."""
+
+    hash: str = Field(primary_key=True)  # sha256 of the data
+    media_type: str  # image/png, image/jpeg or image/webp
+    width: int  # pixels
+    height: int
+    data: bytes = Field(sa_type=LargeBinary)
 
 
 class SchemaVersion(Table, table=True):

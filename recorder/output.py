@@ -57,6 +57,17 @@ class Output:
             _fitting(self.env_mask, i, len(completion), _ones),
         )
 
+    def lengths(self, i: int) -> dict[str, int]:
+        """Row `i`'s columns that count its tokens, without making arrays of them."""
+        length = len(self.completion_ids[i])
+        mask = _fitting(self.env_mask, i, length, _ones)
+        inserted = 0 if mask is None else length - int(mask.sum())
+        return {
+            "prompt_tokens": len(self.prompt_ids[i]),
+            "completion_tokens": length - inserted,
+            "env_tokens": inserted,
+        }
+
     def extras(self, i: int) -> dict[str, Any]:
         """Row `i`'s other fields; as TRL hands them on, a list holds one for each row, anything else is every row's."""
         return {
@@ -137,12 +148,15 @@ def _fitting(
 
 def _ones(values: Any) -> NDArray[np.uint8]:
     """(C,) 1 where the mask is not 0."""
-    mask: NDArray[np.bool_] = np.asarray(values) != 0
-    return mask.astype(np.uint8)
+    return np.asarray(values, np.bool_).view(np.uint8)
 
 
 def _half_precision(values: Any) -> NDArray[np.float16]:
     """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
-    flat = [value[0] if isinstance(value, list | tuple) and value else value for value in values]
+    with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+        numbers = np.asarray(values, np.float64)
+        if numbers.ndim == 1:
+            return numbers.astype(np.float16)
+    first = [value[0] if isinstance(value, list | tuple) and value else value for value in values]
     with np.errstate(over="ignore"):
-        return np.array([np.nan if value is None else value for value in flat], np.float64).astype(np.float16)
+        return np.asarray(first, np.float64).astype(np.float16)

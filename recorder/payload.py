@@ -1,6 +1,7 @@
 """How a rollout's messages and tokens are packed into two compressed blobs, and unpacked."""
 
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,15 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
-from logs_ui.recorder.clean import snapshot
+from logs_ui.recorder.clean import tree
 
 _HEADER = struct.Struct("<4i")
 _ABSENT = -1
 _ZSTD_LEVEL = 3  # measured: higher levels cost more CPU than they save disk on chat text
+_of_thread = threading.local()  # a compressor, which only one thread may use; making one takes as long as using it
+
+NO_TOKENS = zstandard.compress(b"")
+"""In place of tokens that are known no more: None would leave those that a running row had come to."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Tokens:
 
 
 def pack_content(content: dict[str, Any]) -> bytes:
-    """Messages, actions, sampling and metadata; what JSON or UTF-8 cannot hold is replaced."""
-    return zstandard.compress(snapshot(content), _ZSTD_LEVEL)
+    """Messages, actions, sampling and metadata: a tree; what JSON or UTF-8 cannot hold is replaced."""
+    return _compressed(tree(content))
 
 
 def unpack_content(blob: bytes | None) -> dict[str, Any]:
@@ -51,16 +56,14 @@ def unpack_content(blob: bytes | None) -> dict[str, Any]:
 def pack_tokens(tokens: Tokens) -> bytes:
     arrays = (tokens.prompt_ids, tokens.completion_ids, tokens.logprobs, tokens.mask)
     sizes = [_ABSENT if array is None else len(array) for array in arrays]
-    return zstandard.compress(
-        b"".join([_HEADER.pack(*sizes), *(a.tobytes() for a in arrays if a is not None)]), _ZSTD_LEVEL
-    )
+    return _compressed(b"".join([_HEADER.pack(*sizes), *(a.tobytes() for a in arrays if a is not None)]))
 
 
 def unpack_tokens(blob: bytes | None) -> Tokens | None:
     """None for a rollout that has no tokens yet, or whose payload was dropped."""
-    if blob is None:
+    data = b"" if blob is None else zstandard.decompress(blob)
+    if not data:
         return None
-    data = zstandard.decompress(blob)
     offset = _HEADER.size
     arrays: list[NDArray[Any] | None] = []
     for size, dtype in zip(_HEADER.unpack_from(data), (np.int32, np.int32, np.float16, np.uint8), strict=True):
@@ -70,3 +73,10 @@ def unpack_tokens(blob: bytes | None) -> Tokens | None:
     assert prompt_ids is not None  # noqa: S101 - the writer always has both
     assert completion_ids is not None  # noqa: S101
     return Tokens(prompt_ids, completion_ids, logprobs, mask)
+
+
+def _compressed(data: bytes) -> bytes:
+    if not hasattr(_of_thread, "compressor"):
+        _of_thread.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    compressed: bytes = _of_thread.compressor.compress(data)
+    return compressed

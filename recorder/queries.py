@@ -17,10 +17,11 @@ from sqlalchemy import ColumnElement, Connection, Engine, Integer, case, cast, f
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.errors import DatabaseError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, nearest
 from logs_ui.recorder.models import (
     EvaluationRow,
+    Image,
     Mode,
     RolloutPayload,
     Run,
@@ -348,6 +349,21 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
     if not found:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
     return found[0]
+
+
+def image(db: Database, hash: str) -> Image:  # noqa: A002
+    """An image that an observation refers to.
+
+    Raises:
+        ImageNotFoundError: there is none of that hash.
+    """
+    with Session(db) as session:
+        found = session.get(Image, hash)
+    if found is None:
+        raise ImageNotFoundError(
+            f"There is no image {hash[:64]!r}. What refers to it may have been recorded elsewhere."
+        )
+    return found
 
 
 def neighbours(db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002

@@ -2,18 +2,19 @@
 
 import functools
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import database_path
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.instruments import openenv, transformers, trl
-from logs_ui.recorder.recording import Recording, Task
-from logs_ui.recorder.rows import RolloutCall
-from logs_ui.recorder.writer import Writer, writer_for
+from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
+from logs_ui.recorder.recording import Recordings, Wanted
+from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
+from logs_ui.recorder.tasks import Task
+from logs_ui.recorder.writer import writer_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +28,9 @@ def record(
     *,
     eval_name: str | None = None,
     task: Task | None = None,
+    parse: Parse | None = None,
+    edit: Edit | None = None,
+    server_log: str | os.PathLike[str] | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> F: ...
@@ -37,6 +41,9 @@ def record(
     *,
     eval_name: str | None = None,
     task: Task | None = None,
+    parse: Parse | None = None,
+    edit: Edit | None = None,
+    server_log: str | os.PathLike[str] | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Callable[[F], F]: ...
@@ -46,6 +53,9 @@ def record(
     *,
     eval_name: str | None = None,
     task: Task | None = None,
+    parse: Parse | None = None,
+    edit: Edit | None = None,
+    server_log: str | os.PathLike[str] | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Any:
@@ -55,10 +65,16 @@ def record(
     the recorder reaches the training: it is logged once, and counted on the run.
 
     Args:
-        rollout_func: as `GRPOTrainer(rollout_func=...)` takes it.
+        rollout_func: as `GRPOTrainer(rollout_func=...)` takes it, in any release of TRL from 0.25 on.
         eval_name: what the rollouts are an evaluation of; the function's name where it is None.
         task: names a rollout's task: a column of the dataset, or a function of the dataset row. None takes the column
             `task` or `task_id`, else a hash of the prompt.
+        parse: your own parser, an answer's text to an action, or None: tells answers without an action where the
+            function falls back to some other one. Called in a background thread, as the next.
+        edit: gets each row before it is stored, as a dict of its columns, `messages`, `actions`, `sampling`,
+            `metadata`, `prompt_ids`, `completion_ids`, `logprobs` and `mask`; returns what to store, or None to store
+            nothing. If it raises, the row is stored without its text.
+        server_log: log file of the environment's server; its last 4,000 bytes are kept with each error.
         db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
         announce: whether to say on stderr, once a run, what it is called and how to browse it.
 
@@ -68,19 +84,31 @@ def record(
     Raises:
         DatabaseError: what `db` or LOGS_UI_DB names can never be recorded into: not a database of logs-ui, or of a
             newer one, or a URL of a database that is not supported. What may heal, as a full disk, is not raised.
+        LogsUIError: LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS or LOGS_UI_END_SECONDS is no number that it may be.
         TypeError: `rollout_func` cannot be called.
     """
     if rollout_func is None:
-        return functools.partial(record, eval_name=eval_name, task=task, db=db, announce=announce)
+        return functools.partial(
+            record,
+            eval_name=eval_name,
+            task=task,
+            parse=parse,
+            edit=edit,
+            server_log=server_log,
+            db=db,
+            announce=announce,
+        )
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
     rollout_func = _without_recording(rollout_func)
+    options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    recorder = _Recorder(rollout_func, writer_for(database_path(db)), column(name) or "", task, announce=announce)
+    wanted = Wanted(column(name) or "", task, options, announce=announce)
+    recorder = _Recorder(rollout_func, Recordings(writer_for(database_path(db)), wanted))
 
     @functools.wraps(rollout_func)
-    def recorded(prompts: Sequence[Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        return recorder.call(prompts, trainer, *args, **kwargs)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        return recorder.call(args, kwargs)
 
     setattr(recorded, _MARK, (recorded, rollout_func))
     return recorded
@@ -95,42 +123,28 @@ def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
 class _Recorder:
     """One wrapped rollout function, for all trainers that call it."""
 
-    def __init__(
-        self, rollout_func: Callable[..., Any], writer: Writer, eval_name: str, task: Task | None, *, announce: bool
-    ) -> None:
+    def __init__(self, rollout_func: Callable[..., Any], recordings: Recordings) -> None:
         self._rollout_func = rollout_func
-        self._writer = writer
-        self._eval_name = eval_name
-        self._task = task
-        self._announce = announce
-        self._recordings: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
-        with guard("preparing to attach"):
-            for library in (trl, transformers, openenv):
-                library.install()
+        self._recordings = recordings
+        install()
 
-    def call(self, prompts: Sequence[Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        """The rollout function, recorded."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The rollout function, recorded; the arguments are those of any age of TRL."""
         call: RolloutCall | None = None
-        recording: Recording | None = None
         with guard("opening the rows of a rollout call"):
-            recording = self._recording(trainer)
-            call = recording.open(prompts, trainer)
-        if recording is None or call is None:
-            return self._rollout_func(prompts, trainer, *args, **kwargs)
+            asked = trl_shapes.asked(args, kwargs, trl.generating())
+            recording = self._recordings.of(asked.trainer)
+            call = recording.open(asked.prompts, asked.trainer)
+        if call is None:
+            return self._rollout_func(*args, **kwargs)
         try:
-            with collecting(call.calls):
-                output = self._rollout_func(prompts, trainer, *args, **kwargs)
+            with collecting(call.calls), openenv_harness.a_row_for_each_session(self._rollout_func):
+                output = self._rollout_func(*args, **kwargs)
         except BaseException as error:
             with guard("recording that the rollout function raised"):
                 recording.failed(call, error)
             raise
         with guard("recording what the rollout function returned"):
-            recording.returned(call, output)
+            copy = openenv_harness.with_env_reward(self._rollout_func, output)
+            recording.returned(call, asked.with_each_prompts_ids(copy))
         return output
-
-    def _recording(self, trainer: Any) -> Recording:
-        recording = self._recordings.get(trainer)
-        if recording is None or recording.is_over(trainer):
-            recording = Recording(trainer, self._writer, self._eval_name, self._task, announce=self._announce)
-            self._recordings[trainer] = recording
-        return recording

@@ -3,65 +3,61 @@
 import atexit
 import hashlib
 import os
-import shlex
-import sys
-import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.calls import CallLog
-from logs_ui.recorder.clean import column, error_line, plain, snapshot, trace
-from logs_ui.recorder.database import database_path
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.clean import masked, plain, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
 from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
-from logs_ui.recorder.rows import ColumnsJob, FailedJob, OpenedJob, ReturnedJob, RolloutCall, prompt_task
-from logs_ui.recorder.run import RunName, git, machine, name_run, now_us, versions
-from logs_ui.recorder.store import Change, RunChange, ScalarsChange, TokenizerChange
+from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
+from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.run import name_run, now_us
+from logs_ui.recorder.run_record import RunRecord, finite
+from logs_ui.recorder.store import TokenizerChange
+from logs_ui.recorder.tasks import Task, name_task, prompt_task
 from logs_ui.recorder.writer import Writer
-
-Task = str | Callable[[dict[str, Any]], object]
-"""A dataset column, or a function of the dataset row."""
-
-_TASK_COLUMNS = ("task", "task_id")
-_TASK_LENGTH = 120
-_PATIENCE = 10.0  # seconds that the end of a training waits for its last rows
 
 
 @dataclass(frozen=True)
-class ChangesJob:
-    """Changes that are ready, or made by a function in the writer's thread."""
+class Wanted:
+    """What the user says of what is recorded.
 
-    make: Callable[[], Iterable[Change]]
-    size: int = 1_000
+    Attributes:
+        eval_name: what the rollouts are an evaluation of.
+        task: names their tasks; see `record()`.
+        options: what is done to rows.
+        announce: whether a run is named on stderr.
+    """
 
-    def changes(self) -> Iterable[Change]:
-        return self.make()
+    eval_name: str
+    task: Task | None = None
+    options: RowOptions = field(default_factory=RowOptions)
+    announce: bool = True
 
 
 class Recording:
     """Rows of one trainer's rollout calls during one training, and what the trainer says of them afterwards."""
 
-    def __init__(self, trainer: Any, writer: Writer, eval_name: str, task: Task | None, *, announce: bool) -> None:
+    def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
         self._writer = writer
-        self._eval_name = eval_name
-        self._task = task
-        self._announce = announce
+        self._wanted = wanted
         self._last_call: RolloutCall | None = None
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
-        self._training = self._ended = False
+        self._training = False
         # First of all, and on every rank: a rank that failed before it would leave the others waiting.
-        self._run: RunName = trl.shared_from_first(trainer, name_run(writer.path))
+        self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.path)))
         self._model: str | None = None
         self._tokenizer: Tokenizer | None = None
         with guard("describing the run"):
@@ -73,11 +69,11 @@ class Recording:
     @property
     def run(self) -> str:
         """The run's uid."""
-        return self._run.uid
+        return self._record.uid
 
     def is_over(self, trainer: Any) -> bool:
         """Whether the trainer trains anew after this training ended: that is another run. An evaluation is not."""
-        return self._ended and trl.position(trainer, 0).mode == Mode.TRAIN
+        return self._record.ended and trl.position(trainer, 0).mode == Mode.TRAIN
 
     def open(self, prompts: Sequence[Any], trainer: Any) -> RolloutCall:
         """Rows for the prompts that a rollout function is called with."""
@@ -86,8 +82,8 @@ class Recording:
         number, attempt = self._number(batch)
         call = RolloutCall(
             run=self.run,
-            launch=self._run.launch,
-            eval_name=self._eval_name,
+            launch=self._record.launch,
+            eval_name=self._wanted.eval_name,
             mode=where.mode,
             step=where.step,
             policy_step=where.policy_step,
@@ -103,14 +99,28 @@ class Recording:
             columns=None,
             tokenizer=self._tokenizer,
             calls=CallLog(model=trainer.model),
+            options=self._wanted.options,
         )
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
         self._last_call = self._awaiting = self._running = call
-        self._training = self._training or where.mode == Mode.TRAIN
-        self._writer.put(OpenedJob(call))
+        self._training = self._training or (where.mode == Mode.TRAIN and trl.is_heard(trainer))
+        running = RunningJob(call)
+        self._writer.put(running)
+        self._writer.follow(running)
         return call
+
+    def prompted(self, call: RolloutCall, prompts: Sequence[Any], trainer: Any) -> None:
+        """What the prompts became when the environments were reset. Those that are the environments' alone tell the
+        tasks apart.
+        """
+        theirs = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
+        call.prompts = [snapshot(prompt) for prompt in prompts]
+        batch = trl.current_batch(trainer, len(prompts))
+        if any(theirs) and batch is not None:
+            tasks = zip(theirs, self._tasks(batch.rows, call), call.tasks, strict=True)
+            call.tasks = [new if is_theirs else old for is_theirs, new, old in tasks]
 
     def returned(self, call: RolloutCall, output: Any) -> None:
         """The rollout function returned; what it returned is copied."""
@@ -126,7 +136,7 @@ class Recording:
         """The rollout function raised: the training ends unless somebody catches it, so nothing is left in memory."""
         call.calls.close()
         self._settle(call, FailedJob.of(call, error))
-        self._writer.flush(_PATIENCE)
+        self._writer.flush_at_end()
 
     def rewards(
         self,
@@ -144,17 +154,19 @@ class Recording:
         totals = np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values * weights, axis=1))
         names = _distinct(names)
         scored = now_us()
-        tasks = call.tasks if None not in call.tasks else self._tasks(inputs, call)
+        tasks = call.tasks
+        if None in tasks and len(inputs) == len(tasks):
+            tasks = self._tasks(inputs, call)
         columns = [
             {
-                "rewards": {name: _number(value) for name, value in zip(names, row, strict=True)},
+                "rewards": {name: finite(value) for name, value in zip(names, row, strict=True)},
                 "odd_rewards": _odd(names, row, none) or None,
                 "reward_weights": dict(zip(names, weights, strict=True)),
-                "reward": _number(total),
-                "task": task,
+                "reward": finite(total),
+                "task": task or prompt_task(prompt),
                 "scored": scored,
             }
-            for row, none, total, task in zip(values, declined, totals, tasks, strict=True)
+            for row, none, total, task, prompt in zip(values, declined, totals, tasks, call.prompts, strict=True)
         ]
         self._writer.put(ColumnsJob(call, columns))
 
@@ -162,27 +174,21 @@ class Recording:
         """See `trl.Listener`."""
         call, self._awaiting = self._awaiting, None
         if call is not None and len(values) == len(call.prompts):
-            self._writer.put(ColumnsJob(call, [{"advantage": _number(value)} for value in values]))
+            self._writer.put(ColumnsJob(call, [{"advantage": finite(value)} for value in values]))
 
     def logged(self, step: int, values: dict[str, Any]) -> None:
         """See `trl.Listener`."""
-        numbers = {
-            name: _number(value)
-            for name, value in values.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        self._put(ScalarsChange(self.run, step, numbers))
+        self._record.log(step, values)
 
     def train_ended(self) -> None:
         """See `trl.Listener`."""
-        self._end(RunState.FINISHED)
-        self._writer.flush(_PATIENCE)
+        self._record.end(RunState.FINISHED)
+        self._writer.flush_at_end()
 
     def train_raised(self, error: BaseException) -> None:
         """See `trl.Listener`."""
-        state = RunState.FAILED if isinstance(error, Exception) else RunState.INTERRUPTED
-        self._end(state, error=error_line(error), traceback=trace(error))
-        self._writer.flush(_PATIENCE)
+        self._record.raised(error)
+        self._writer.flush_at_end()
 
     def process_ends(self) -> None:
         """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
@@ -190,16 +196,16 @@ class Recording:
             self._running.calls.close()
             error = "The process ended in the middle of the rollout"
             self._settle(self._running, FailedJob(self._running, error, None, Status.ABORTED, now_us()))
-        if self._ended:
+        if self._record.ended:
             return
         if self._training:
-            self._end(RunState.FAILED, error="The process ended in the middle of the training")
+            self._record.end(RunState.FAILED, error="The process ended in the middle of the training")
         else:
-            self._end(RunState.FINISHED)
+            self._record.end(RunState.FINISHED)
 
     def _describe(self, trainer: Any) -> None:
         """The run's row, once, by the first process."""
-        columns = {**trl.run_columns(trainer), **machine(), "versions": versions()}
+        columns = trl.run_columns(trainer)
         self._model = columns["model"]
         source = trl.tokenizer_json(trainer)
         if source is not None:
@@ -207,25 +213,11 @@ class Recording:
             self._tokenizer = Tokenizer.from_str(source)
         if trainer.accelerator.process_index != 0:
             return
-        now = now_us()
-        columns |= {"config": plain(trainer.args.to_dict()), "created": now, "heartbeat": now}
-        columns["name"] = column(str(columns.get("name", self.run)))
+        columns["config"] = masked(plain(trainer.args.to_dict()))
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
-        self._put(RunChange(self.run, columns, resumes=resumes))
-        if self._announce:
-            sys.stderr.write(f"logs-ui: recording run {self.run}; browse it with: {self._serve_command()}\n")
+        self._record.begin(columns, resumes=resumes, announce=self._wanted.announce)
         if source is not None:
-            self._put(TokenizerChange(columns["tokenizer"], source), len(source))
-        # git may take seconds on a large tree: neither the training nor the rows wait for it.
-        threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
-
-    def _serve_command(self) -> str:
-        path = self._writer.path
-        return "logs-ui serve" + ("" if path == database_path().absolute() else f" --db {shlex.quote(str(path))}")
-
-    def _describe_code(self, folder: Path) -> None:
-        with guard("asking git for the commit"):
-            self._put(RunChange(self.run, git(folder)))
+            self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
 
     def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
         """The batch's number and the attempt at it; our own count where the trainer shows no batches."""
@@ -237,44 +229,29 @@ class Recording:
         return batch.number, last.attempt + 1 if batch.number == last.batch else 0
 
     def _tasks(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[str | None]:
-        return [self._task_or_prompt(row, prompt) for row, prompt in zip(rows, call.prompts, strict=True)]
-
-    def _task_or_prompt(self, row: dict[str, Any], prompt: bytes) -> str:
-        with guard("naming a task"):
-            return _shortened(self._task_of(row, prompt))
-        return prompt_task(prompt)
-
-    def _task_of(self, row: dict[str, Any], prompt: bytes) -> str:
-        """Of one dataset row.
-
-        Raises:
-            LogsUIError: the column that the user named is not there.
-        """
-        if callable(self._task):
-            return str(self._task(row))
-        names = _TASK_COLUMNS if self._task is None else (self._task,)
-        for name in names:
-            if row.get(name) is not None:
-                return str(row[name])
-        if self._task is not None and self._task not in row:
-            raise LogsUIError(
-                f"record(task={self._task!r}) names no column of the dataset, which has {', '.join(sorted(row))}. "
-                "Name one of them, or give a function of the dataset row; until then tasks are told apart by prompt."
-            )
-        return prompt_task(prompt)
+        pairs = zip(rows, call.prompts, strict=True)
+        return [name_task(self._wanted.task, row, prompt) for row, prompt in pairs]
 
     def _settle(self, call: RolloutCall, job: ReturnedJob | FailedJob) -> None:
         call.settled = True
         self._running = None
         self._writer.put(job)
 
-    def _end(self, state: RunState, **why: str | None) -> None:
-        self._ended = True
-        now = now_us()
-        self._put(RunChange(self.run, {"state": state, "finished": now, "heartbeat": now, **why}))
 
-    def _put(self, change: Change, size: int = 1_000) -> None:
-        self._writer.put(ChangesJob(lambda: [change], size))
+class Recordings:
+    """Of one recorded function or factory: one for each trainer that calls it, and for each of its trainings."""
+
+    def __init__(self, writer: Writer, wanted: Wanted) -> None:
+        self._writer = writer
+        self._wanted = wanted
+        self._by_trainer: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
+
+    def of(self, trainer: Any) -> Recording:
+        """The trainer's; a new one where it trains anew. All ranks must call it alike."""
+        recording = self._by_trainer.get(trainer)
+        if recording is None or recording.is_over(trainer):
+            recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
+        return recording
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -291,19 +268,6 @@ def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.boo
     """What reward functions gave one row that is no number to learn from; None is a function's right."""
     odd = ~np.isfinite(values) & ~declined
     return {name: str(value) for name, value, is_odd in zip(names, values, odd, strict=True) if is_odd}
-
-
-def _shortened(task: str) -> str:
-    """A task's name is in every row and two indexes: one that is a whole problem keeps its beginning and a hash."""
-    if len(task) > _TASK_LENGTH:
-        task = f"{task[:_TASK_LENGTH]}... {hashlib.sha256(task.encode(errors='replace')).hexdigest()[:8]}"
-    return column(task) or ""
-
-
-def _number(value: float) -> float | None:
-    """JSON and SQL have no NaN: it becomes None."""
-    number = float(value)
-    return number if np.isfinite(number) else None
 
 
 _recordings: list[Recording] = []

@@ -4,16 +4,20 @@ transaction.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, Engine, case, func, select, tuple_, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, Engine, LargeBinary, bindparam, case, func, select, update
+from sqlalchemy.dialects.sqlite import Insert, insert
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import SQLModel, col
 
+from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
     EvaluationRow,
+    Image,
     RolloutPayload,
     Run,
     RunState,
@@ -24,7 +28,9 @@ from logs_ui.recorder.models import (
     Tokenizer,
 )
 
-_VARIABLES = 500  # rows named in one statement
+_STATEMENTS = 64  # that are kept, by table and columns: making one takes longer than writing rows
+_OF_STEP = ("mode", "eval_name", "step")
+_CHANGE_BYTES = 1_400  # of a row's columns; measured
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class RunChange:
     """Columns of a run, made or changed. The first one of a run needs all that have no default.
 
     Attributes:
-        unattributed_calls: added to those that the run has.
+        unattributed_calls, dropped_payloads: added to those that the run has.
         resumes: output folder of a training that goes on; the newest other run that wrote there becomes the parent.
     """
 
@@ -40,6 +46,7 @@ class RunChange:
     columns: Mapping[str, Any]
     unattributed_calls: int = 0
     resumes: str | None = None
+    dropped_payloads: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class RowChange:
     Attributes:
         identity: the columns without default, the same in each change of the row, so that any of them can come first.
         content, tokens: payload; None leaves what is there.
+        images: those that the content refers to, and that may not be stored yet.
     """
 
     run: str
@@ -57,6 +65,7 @@ class RowChange:
     columns: Mapping[str, Any]
     content: bytes | None = None
     tokens: bytes | None = None
+    images: tuple[StoredImage, ...] = ()
 
     def then(self, later: "RowChange") -> "RowChange":
         """Both as one."""
@@ -65,6 +74,7 @@ class RowChange:
             columns={**self.columns, **later.columns},
             content=later.content or self.content,
             tokens=later.tokens or self.tokens,
+            images=self.images + later.images,
         )
 
 
@@ -86,6 +96,17 @@ class TokenizerChange:
 
 
 Change = RunChange | RowChange | ScalarsChange | TokenizerChange
+
+
+def kept_bytes(change: Change) -> int:
+    """About how many a change keeps alive. Images have bounds of their own."""
+    match change:
+        case RowChange():
+            return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
+        case TokenizerChange():
+            return len(change.json)
+        case _:
+            return _CHANGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -131,7 +152,13 @@ class Batch:
     def without_payload(self) -> "Batch":
         """What is left to try for a row that the database refuses."""
         kept = [
-            replace(row, content=None, tokens=None, columns={**row.columns, "preview": None, "error": "not storable"})
+            replace(
+                row,
+                content=None,
+                tokens=None,
+                images=(),
+                columns={**row.columns, "preview": None, "error": "not storable"},
+            )
             for row in self.rows
         ]
         return replace(self, rows=kept)
@@ -142,12 +169,13 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     for change in changes:
         if "created" in change.columns:
             parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
-            _upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ["uid"])
+            _upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ("uid",))
         else:
-            lost = col(Run.unattributed_calls) + change.unattributed_calls
-            connection.execute(
-                update(Run).where(col(Run.uid) == change.uid).values(unattributed_calls=lost, **change.columns)
-            )
+            lost = {
+                "unattributed_calls": col(Run.unattributed_calls) + change.unattributed_calls,
+                "dropped_payloads": col(Run.dropped_payloads) + change.dropped_payloads,
+            }
+            connection.execute(update(Run).where(col(Run.uid) == change.uid).values(**lost, **change.columns))
 
 
 def run_ids(connection: Connection, uids: Iterable[str], now: int) -> dict[str, int]:
@@ -169,14 +197,10 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
         by_run[change.run].append(change)
     for uid, rows in by_run.items():
         run_id = runs[uid]
-        changed = connection.scalar(
-            update(Run)
-            .where(col(Run.id) == run_id)
-            .values(changed=col(Run.changed) + 1, heartbeat=now)
-            .returning(col(Run.changed))
-        )
+        changed = connection.scalar(_run_update(), {"of_run": run_id, "now": now})
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
+        _insert_images(connection, rows)
         _upsert_statistics(connection, rows, run_id)
 
 
@@ -192,7 +216,7 @@ def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs
         (runs[change.run], change.step, name): value for change in changes for name, value in change.values.items()
     }
     rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
-    _upsert(connection, Scalar, rows, ["run_id", "step", "name"])
+    _upsert(connection, Scalar, rows, ("run_id", "step", "name"))
 
 
 def write_heartbeat(connection: Connection, run_ids: Iterable[int], now: int) -> bool:
@@ -227,6 +251,13 @@ def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | Non
     return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
 
 
+@cache
+def _run_update() -> ReturningUpdate[Any]:
+    """Takes `of_run` and `now`; gives the `changed` that is this batch's."""
+    of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
+    return of_run.values(changed=col(Run.changed) + 1, heartbeat=bindparam("now")).returning(col(Run.changed))
+
+
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int | None) -> None:
     """Rows that name the same columns go in together."""
     by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
@@ -234,35 +265,54 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
         values = {"run_id": run_id, "uid": change.uid, "changed": changed, **change.identity, **change.columns}
         by_columns[tuple(sorted(values))].append(values)
     for rows in by_columns.values():
-        _upsert(connection, EvaluationRow, rows, ["run_id", "uid"])
+        _upsert(connection, EvaluationRow, rows, ("run_id", "uid"))
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
-    heavy = [change for change in changes if change.content is not None or change.tokens is not None]
-    ids: dict[str, int] = {}
-    for start in range(0, len(heavy), _VARIABLES):
-        uids = [change.uid for change in heavy[start : start + _VARIABLES]]
-        query = select(col(EvaluationRow.uid), col(EvaluationRow.id)).where(
-            tuple_(col(EvaluationRow.run_id), col(EvaluationRow.uid)).in_([(run_id, uid) for uid in uids])
-        )
-        ids.update({uid: row_id for uid, row_id in connection.execute(query) if row_id is not None})
-    for blob in ("content", "tokens"):
-        rows = [
-            {"row_id": ids[change.uid], blob: getattr(change, blob)}
-            for change in heavy
-            if getattr(change, blob) is not None
-        ]
-        _upsert(connection, RolloutPayload, rows, ["row_id"])
+    """Of rows that are there."""
+    heavy = [
+        {"of_run": run_id, "of_uid": change.uid, "new_content": change.content, "new_tokens": change.tokens}
+        for change in changes
+        if change.content is not None or change.tokens is not None
+    ]
+    if heavy:
+        connection.execute(_payload_upsert(), heavy)
+
+
+@cache
+def _payload_upsert() -> Insert:
+    """Takes `of_run`, `of_uid`, `new_content` and `new_tokens`; None leaves what is there."""
+    row, payload = EvaluationRow, RolloutPayload
+    new = select(
+        col(row.id), bindparam("new_content", type_=LargeBinary), bindparam("new_tokens", type_=LargeBinary)
+    ).where(col(row.run_id) == bindparam("of_run"), col(row.uid) == bindparam("of_uid"))
+    statement = insert(payload).from_select(["row_id", "content", "tokens"], new)
+    kept = {name: func.coalesce(statement.excluded[name], getattr(payload, name)) for name in ("content", "tokens")}
+    return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
+
+
+def _insert_images(connection: Connection, changes: list[RowChange]) -> None:
+    """One that is there already is the same."""
+    for image in (image for change in changes for image in change.images):
+        connection.execute(insert(Image).values(**asdict(image)).on_conflict_do_nothing())
 
 
 def _upsert_statistics(connection: Connection, changes: list[RowChange], run_id: int) -> None:
     """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
+    steps = {tuple(change.identity[name] for name in _OF_STEP) for change in changes}
+    connection.execute(
+        _statistics_upsert(),
+        [
+            {"of_run": run_id, **{f"of_{name}": value for name, value in zip(_OF_STEP, step, strict=True)}}
+            for step in steps
+        ],
+    )
+
+
+@cache
+def _statistics_upsert() -> Insert:
+    """Takes `of_run`, `of_mode`, `of_eval_name` and `of_step`."""
     row = EvaluationRow
-    by_series: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for change in changes:
-        by_series[change.identity["mode"], change.identity["eval_name"]].add(change.identity["step"])
-    key = ("run_id", "mode", "eval_name", "step")
-    columns = [getattr(row, name) for name in key]
     sums = {
         "rollouts": func.count(),
         "scored": func.count(col(row.reward)),
@@ -270,18 +320,22 @@ def _upsert_statistics(connection: Connection, changes: list[RowChange], run_id:
         "errors": func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)),
         "truncated": func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)),
     }
-    for (mode, eval_name), steps in by_series.items():
-        of_series = (col(row.run_id) == run_id, col(row.mode) == mode, col(row.eval_name) == eval_name)
-        counted = select(*columns, *sums.values()).where(*of_series, col(row.step).in_(steps)).group_by(*columns)
-        statement = insert(StepStatistics).from_select([*key, *sums], counted)
-        replaced = {name: statement.excluded[name] for name in sums}
-        connection.execute(statement.on_conflict_do_update(index_elements=key, set_=replaced))
+    columns = {name: getattr(row, name) for name in ("run_id", *_OF_STEP)}
+    of_step = [col(columns[name]) == bindparam(f"of_{name}") for name in _OF_STEP]
+    counted = select(*columns.values(), *sums.values()).where(col(row.run_id) == bindparam("of_run"), *of_step)
+    statement = insert(StepStatistics).from_select([*columns, *sums], counted.group_by(*columns.values()))
+    replaced = {name: statement.excluded[name] for name in sums}
+    return statement.on_conflict_do_update(index_elements=list(columns), set_=replaced)
 
 
-def _upsert(connection: Connection, table: type[SQLModel], rows: list[dict[str, Any]], key: list[str]) -> None:
+def _upsert(connection: Connection, table: type[SQLModel], rows: list[dict[str, Any]], key: tuple[str, ...]) -> None:
     """Rows must all name the same columns; those outside the key replace what is there."""
-    if not rows:
-        return
+    if rows:
+        connection.execute(_upserting(table, tuple(rows[0]), key), rows)
+
+
+@lru_cache(_STATEMENTS)
+def _upserting(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...]) -> Insert:
     statement = insert(table)
-    others = {name: statement.excluded[name] for name in rows[0] if name not in key}
-    connection.execute(statement.on_conflict_do_update(index_elements=key, set_=others), rows)
+    others = {name: statement.excluded[name] for name in columns if name not in key}
+    return statement.on_conflict_do_update(index_elements=key, set_=others)

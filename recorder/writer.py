@@ -20,16 +20,18 @@ from logs_ui.recorder import store
 from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble, refuse_hopeless, writing_engine
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.store import Batch, Change
+from logs_ui.recorder.limits import Limits
+from logs_ui.recorder.store import Batch, Change, kept_bytes
 
 logger = logging.getLogger("logs_ui")
 
 _INTERVAL = 0.2  # seconds between two transactions
+_BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
 _BATCH = 512  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
-_QUEUE_BYTES = 256 << 20  # beyond it new jobs are dropped, and counted
 _HEARTBEAT = 5.0  # seconds
 _CHECKPOINT_BYTES = 4 << 20
-_EXIT_DEADLINE = 10.0  # seconds that the process waits for the last rows
+_FOLLOW_UP = 1.0  # seconds until what goes on is written again; each time twice as long
+_FOLLOW_UP_LONGEST = 60.0
 _PATIENCE = 5.0  # longest pause, in seconds, between two tries at a locked or full disk
 
 
@@ -45,6 +47,32 @@ class Job(Protocol):
         """What to write."""
         ...
 
+    def without_payload(self) -> "Job":
+        """Lets go of texts and tokens, and returns what to write then: itself where it has none. Called by any thread,
+        at most once, before `changes` and not while it runs; takes no longer than some milliseconds.
+        """
+        ...
+
+
+class FollowedJob(Job, Protocol):
+    """Something that goes on, and is written as it stands now and then."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        ...
+
+
+@dataclass
+class _Followed:
+    """Written next at `due`, and after twice the pause then: all that is written of it is then no more than about twice
+    its last.
+    """
+
+    job: FollowedJob
+    due: float
+    pause: float
+
 
 @dataclass
 class _Failures:
@@ -58,15 +86,23 @@ class Writer:
     """Writes to one database, for all runs of this process.
 
     A job that was handed over is committed within a fraction of a second; `flush` waits for it. A locked, full or
-    missing disk is tried again for as long as the process lives, while the queue is bounded in bytes: what does not fit
-    is dropped, and counted on the run. A path that can never be a database of ours is given up: all is dropped.
+    missing disk is tried again for as long as the process lives, while the queue is bounded in bytes. What does not fit
+    is dropped, and counted on the run: first the payloads of what waits, oldest first, so that what happened last, as
+    whatever ended a training, is still there in full; only where even the rest has no room, the newest job. A path that
+    can never be a database of ours is given up: all is dropped.
 
     Attributes:
         given_up: whether it is, in this process.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        """Limits of None are the environment's.
+
+        Raises:
+            LogsUIError: see `Limits.from_environment`.
+        """
         self.path = path
+        self._limits = limits or Limits.from_environment()
         self._engine: Engine | None = None
         self._told = _Failures()  # to the run
         self._dropped = 0
@@ -75,10 +111,15 @@ class Writer:
     def _reset(self) -> None:
         """A state without thread: at the start, and in a child after a fork."""
         self._opening = threading.Lock()
-        self._jobs: deque[tuple[Job, int]] = deque()  # each with the bytes that it was counted with
+        # Each job with the bytes that it was counted with. Those whose payload was dropped are the oldest.
+        self._bare: deque[tuple[Job, int]] = deque()
+        self._whole: deque[tuple[Job, int]] = deque()
         self._bytes = 0
+        self._room_expected = True  # until somebody waited for it in vain
+        self._said_full = False
         self._accepted = 0
         self._committed = 0
+        self._followed: list[_Followed] = []
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._hurry = False
@@ -89,18 +130,21 @@ class Writer:
         self._last_heartbeat = time.monotonic()
 
     def put(self, job: Job) -> None:
-        """Hands a job over. Never blocks; never raises."""
+        """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; not again
+        after it waited in vain, until something was written. Never raises.
+        """
         size = job.size
         with self._condition:
-            if self.given_up or self._bytes + size > _QUEUE_BYTES:
-                self._dropped += 1
-                return
-            self._jobs.append((job, size))
-            self._bytes += size
-            self._accepted += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
-                self._thread.start()
+            if self._bytes + size <= self._limits.queue_bytes and not self.given_up:
+                self._append(job, size)
+            else:
+                self._wait_for_room(size)
+                self._squeeze_in(job, size)
+
+    def follow(self, job: FollowedJob) -> None:
+        """Writes it in a second, and now and then until it is over."""
+        with self._condition:
+            self._followed.append(_Followed(job, time.monotonic() + _FOLLOW_UP, _FOLLOW_UP))
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until all that was handed over is committed.
@@ -117,6 +161,15 @@ class Writer:
             self._condition.notify_all()
             self._condition.wait_for(lambda: self.given_up or self._committed >= wanted, timeout)
             return not self.given_up and self._committed >= wanted
+
+    def flush_at_end(self) -> bool:
+        """As `flush`, for the end of a training: as long as the limits say."""
+        return self.flush(self._limits.end_seconds)
+
+    @property
+    def end_seconds(self) -> float:
+        """See `Limits`."""
+        return self._limits.end_seconds
 
     def engine(self) -> Engine:
         """Opens the database, and makes it where it is missing.
@@ -136,6 +189,57 @@ class Writer:
             why = self._trouble or "the process ended first."
             logger.error("logs-ui: %d recorded changes were never written: %s", self._dropped + unwritten, why)
 
+    def _append(self, job: Job, size: int) -> None:
+        self._whole.append((job, size))
+        self._bytes += size
+        self._accepted += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
+            self._thread.start()
+
+    def _has_room(self, size: int) -> bool:
+        return self._bytes + size <= self._limits.queue_bytes
+
+    def _wait_for_room(self, size: int) -> None:
+        if self._limits.queue_seconds and self._room_expected and size <= self._limits.queue_bytes:
+            self._hurry = True
+            self._condition.notify_all()
+            self._room_expected = self._condition.wait_for(
+                lambda: self.given_up or self._has_room(size), self._limits.queue_seconds
+            )
+
+    def _squeeze_in(self, job: Job, size: int) -> None:
+        """Drops payloads as far as there is no room without; the job where there is none even so."""
+        if not self.given_up and not self._has_room(size):
+            self._say_full_once()
+            if size <= self._limits.queue_bytes:
+                self._drop_payloads(size)
+            if not self._has_room(size):
+                job = _without_payload(job)
+                size = job.size
+                self._drop_payloads(size)
+        if self.given_up or not self._has_room(size):
+            self._dropped += 1
+            self._followed = [followed for followed in self._followed if not followed.job.is_over]
+        else:
+            self._append(job, size)
+
+    def _drop_payloads(self, size: int) -> None:
+        """Of what waits, oldest first, until there is room for so many bytes or none is left."""
+        while self._whole and not self._has_room(size):
+            job, before = self._whole[0]
+            bare = _without_payload(job)
+            after = bare.size
+            self._whole.popleft()
+            self._bare.append((bare, after))
+            self._bytes += after - before
+
+    def _next(self) -> tuple[Job, int] | None:
+        """The oldest job, out of the queue; its bytes are still counted."""
+        with self._condition:
+            jobs = self._bare or self._whole
+            return jobs.popleft() if jobs else None
+
     def _work(self) -> None:
         try:
             self._write_as_it_comes()
@@ -147,29 +251,54 @@ class Writer:
             with self._condition:
                 self._condition.wait_for(lambda: self._hurry, _INTERVAL)
                 self._hurry = False
-                waiting = len(self._jobs)
+                waiting = len(self._bare) + len(self._whole)
             while waiting > 0:
                 waiting -= self._write_some()
+            self._follow_up()
             if self._is_heartbeat_due():
                 self._write_all(Batch())
 
+    def _follow_up(self) -> None:
+        now = time.monotonic()
+        with self._condition:
+            self._followed = [followed for followed in self._followed if not followed.job.is_over]
+            due = [followed for followed in self._followed if followed.due <= now]
+        for followed in due:
+            followed.pause = min(2 * followed.pause, _FOLLOW_UP_LONGEST)
+            followed.due = now + followed.pause
+            with self._condition:  # and no waiting for room, which this thread alone can make
+                self._squeeze_in(followed.job, followed.job.size)
+
     def _write_some(self) -> int:
-        """As many of the oldest jobs as one transaction takes, encoded one by one; returns how many they were."""
-        changes: list[Change] = []
-        jobs = size = 0
-        while self._jobs and len(changes) < _BATCH:
-            job, job_size = self._jobs.popleft()
-            jobs += 1
-            size += job_size
-            with guard("encoding what was recorded"):
-                changes += list(job.changes())  # all of them or none
-        self._write_all(Batch.merged(changes))
+        """As many of the oldest jobs as one transaction takes; returns how many they were."""
+        batch, jobs, size = self._encode_some()
+        self._write_all(batch)
         self._checkpoint()
         with self._condition:
             self._bytes -= size
             self._committed += jobs
+            self._room_expected = True
             self._condition.notify_all()
         return jobs
+
+    def _encode_some(self) -> tuple[Batch, int, int]:
+        """One by one; returns also how many they were, and how many bytes are counted for them from now on."""
+        changes: list[Change] = []
+        jobs = before = 0
+        while len(changes) < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
+            following = self._next()
+            if following is None:
+                break
+            job, size = following
+            jobs += 1
+            before += size
+            with guard("encoding what was recorded"):
+                changes += list(job.changes())  # all of them or none
+        after = sum(map(kept_bytes, changes))
+        with self._condition:
+            self._bytes += after - before
+            self._condition.notify_all()
+        return Batch.merged(changes), jobs, after
 
     def _write_all(self, batch: Batch) -> None:
         """Together; where the database refuses that, one by one, and what it refuses then without its text."""
@@ -278,7 +407,8 @@ class Writer:
         with self._condition:
             self.given_up = True
             self._trouble = str(error)
-            self._jobs.clear()
+            self._bare.clear()
+            self._whole.clear()
             self._condition.notify_all()
 
     def _say_once(self, error: DatabaseError) -> None:
@@ -286,10 +416,28 @@ class Writer:
             self._trouble = str(error)
             logger.error("logs-ui: %s Your training goes on; what it makes is kept in memory, and tried again.", error)
 
+    def _say_full_once(self) -> None:
+        if not self._said_full:
+            self._said_full = True
+            logger.warning(
+                "logs-ui: more waits to be written to %s than the %d MiB that it may take. Rollouts lose their text "
+                "now, the oldest first, and keep their figures; the run counts them. To keep more, find what holds up "
+                "the disk, or set LOGS_UI_QUEUE_MB to what your memory allows.",
+                self.path,
+                self._limits.queue_bytes >> 20,
+            )
+
     def _say_all_is_well(self) -> None:
         if self._trouble is not None:
             self._trouble = None
             logger.warning("logs-ui: %s can be written again.", self.path)
+
+
+def _without_payload(job: Job) -> Job:
+    """The job as it is where that fails."""
+    with guard("dropping a payload"):
+        return job.without_payload()
+    return job
 
 
 _by_path: dict[Path, Writer] = {}
@@ -301,6 +449,7 @@ def writer_for(path: Path) -> Writer:
 
     Raises:
         RefusedDatabaseError: it can never be one.
+        LogsUIError: see `Limits.from_environment`.
     """
     path = path.absolute()
     refuse_hopeless(path)
@@ -326,7 +475,7 @@ def flush(timeout: float | None = 30.0) -> bool:
 
 
 def _at_exit() -> None:
-    flush(_EXIT_DEADLINE)
+    flush(max((writer.end_seconds for writer in _by_path.values()), default=0.0))
     for writer in _by_path.values():
         writer.say_what_is_lost()
 

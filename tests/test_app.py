@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from logs_ui.app import charts, errors, figures, overview, rollout, rollouts, ru
 from logs_ui.app.main import create_app, make_templates
 from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
-from logs_ui.recorder import queries
+from logs_ui.recorder import flush, queries, start_run, trace_env
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, parse_filter
@@ -248,10 +249,11 @@ def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client:
 def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -> None:
     assert "had trouble" not in client.get(f"/runs/{LIVE}").text
     with engine.begin() as connection:
-        trouble = {"dropped": 7, "recorder_errors": 1, "last_recorder_error": "disk full <b>"}
+        trouble = {"dropped": 7, "dropped_payloads": 5, "recorder_errors": 1, "last_recorder_error": "disk full <b>"}
         connection.execute(update(Run).where(col(Run.uid) == LIVE).values(**trouble))
     html = client.get(f"/runs/{LIVE}").text
     assert "7 changes lost" in html
+    assert "5 rollouts lost messages and tokens to a full queue, and kept reward" in html
     assert "1 error inside the recorder" in html
     assert "disk full &lt;b&gt;" in html
 
@@ -928,3 +930,46 @@ def test_a_filter_survives_the_address(client: TestClient) -> None:
 
     query = urls.rollouts(RUN, chosen).partition("?")[2]
     assert parse_filter(httpx.QueryParams(query).multi_items()) == chosen
+
+
+def test_a_rollout_shows_what_it_waits_for_and_what_was_said_of_it(tmp_path: Path) -> None:
+    db, let_go = tmp_path / "a.db", threading.Event()
+    environment = trace_env(SlowEnvironment(let_go))
+    with start_run(db=db) as run, TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+
+        def play() -> None:
+            with run.rollout("open the door", task="door") as row:
+                row.turn("I push")
+                environment.reset()
+                row.tag("stuck <door>")
+                row.metric("depth", 3)
+
+        player = threading.Thread(target=play)
+        player.start()
+        deadline = time.monotonic() + 30
+        while ">waiting</span>" not in (html := client.get(f"/runs/{run.id}/rollouts/1").text):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "This is what was seen so far" in html
+        let_go.set()
+        player.join()
+        flush()
+        html = client.get(f"/runs/{run.id}/rollouts/1").text
+    assert ">waiting</span>" not in html
+    assert "stuck &lt;door&gt;" in html
+    assert re.search(r"<dt>.*depth.*</dt>\s*<dd>.*3.*</dd>", html)
+    assert ">scope</dd>" in html
+
+
+class SlowEnvironment:
+    """Does not come up before it is let."""
+
+    def __init__(self, let_go: threading.Event) -> None:
+        self._let_go = let_go
+
+    def reset(self) -> str:
+        assert self._let_go.wait(30)
+        return "a door"
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        return action, 0.0, False

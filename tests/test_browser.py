@@ -41,6 +41,7 @@ def engine(path: Path) -> Iterator[Engine]:
             "traceback": "Traceback\n  line",
             "recorder_errors": 3,
             "dropped": 2,
+            "dropped_payloads": 40,
             "last_recorder_error": "OSError: no space left",
         }
         connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**trouble))

@@ -9,7 +9,7 @@ from logs_ui.recorder.chat import assistant_message
 
 DEGENERATE = """
 import numpy as np
-from logs_ui.recorder.chat import assistant_message, completion_messages
+from logs_ui.recorder.chat import Spelling, assistant_message, completion_messages
 
 class Spelt:
     def decode(self, ids, *, skip_special_tokens):
@@ -29,7 +29,7 @@ for piece in pieces:
         assistant_message(bulk + closing)
     for text in ("<tool_response>" + bulk, "<|im_start|>user\\n<tool_response>" + bulk + "<|im_end|>"):
         ids = np.array([ord(c) for c in text], np.int32)
-        completion_messages(Spelt(), ids, np.zeros(len(ids), np.uint8))
+        completion_messages(Spelling(Spelt()), ids, np.zeros(len(ids), np.uint8))
 print("read")
 """
 

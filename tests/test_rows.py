@@ -1,5 +1,7 @@
 """What a row says, from the calls that were seen and what the function returned; and that no text can break it."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,19 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import load_run
-from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence
-from logs_ui.recorder.chat import assistant_message, completion_messages
+from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Note, Sequence, collecting
+from logs_ui.recorder.chat import Spelling, assistant_message, completion_messages
 from logs_ui.recorder.clean import snapshot
-from logs_ui.recorder.models import Mode
+from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
+from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.models import Mode, Status
 from logs_ui.recorder.output import OutputError, checked_output
-from logs_ui.recorder.recording import ChangesJob
-from logs_ui.recorder.rows import ReturnedJob, RolloutCall
-from logs_ui.recorder.store import RunChange
+from logs_ui.recorder.payload import unpack_content
+from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
+from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.run_record import ChangesJob
+from logs_ui.recorder.store import RowChange, RunChange
+from logs_ui.recorder.strands import current_strand
 from logs_ui.recorder.writer import Writer
 
 END = 9
@@ -40,10 +47,39 @@ def generation(order: int, context: list[int], sampled: list[int], finish: str =
 
 
 def recorded(
-    db: Path, output: dict[str, Any], *calls: Generation | EnvironmentCall, prompt: Any = "a b", columns: Any = None
+    db: Path,
+    output: dict[str, Any],
+    *calls: Generation | EnvironmentCall | Note,
+    options: RowOptions | None = None,
+    **differs: Any,
 ) -> dict[str, Any]:
     """The row that one call with one prompt becomes."""
-    call = RolloutCall(
+    log = CallLog(
+        [one for one in calls if isinstance(one, Generation)],
+        [one for one in calls if isinstance(one, EnvironmentCall)],
+        [one for one in calls if isinstance(one, Note)],
+    )
+    call = rollout_call(log, options=options, **differs)
+    writer = Writer(db)
+    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    writer.put(ReturnedJob(call, checked_output(output, 1), 2))
+    assert writer.flush(30)
+    return only_row(db)
+
+
+def only_row(db: Path) -> dict[str, Any]:
+    try:
+        rows = load_run(db=db).to_dict("records")
+    except (NoDatabaseError, RunNotFoundError):  # the writer has not come as far
+        rows = []
+    return {str(name): value for name, value in rows[0].items()} if rows else {"actions": []}
+
+
+def rollout_call(
+    calls: CallLog, *, prompt: Any = "a b", columns: Any = None, options: RowOptions | None = None
+) -> RolloutCall:
+    """A call of a rollout function with one prompt."""
+    return RolloutCall(
         run="r",
         launch="l",
         eval_name="e",
@@ -61,17 +97,9 @@ def recorded(
         tasks=["t"],
         columns=None if columns is None else [snapshot(columns)],
         tokenizer=tokenizer(),
-        calls=CallLog(
-            [one for one in calls if isinstance(one, Generation)],
-            [one for one in calls if isinstance(one, EnvironmentCall)],
-        ),
+        calls=calls,
+        options=options or RowOptions(),
     )
-    writer = Writer(db)
-    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
-    writer.put(ReturnedJob(call, checked_output(output, 1), 2))
-    assert writer.flush(30)
-    (row,) = load_run(db=db).to_dict("records")
-    return {str(name): value for name, value in row.items()}
 
 
 def returned(completion: list[int], **more: Any) -> dict[str, Any]:
@@ -79,6 +107,7 @@ def returned(completion: list[int], **more: Any) -> dict[str, Any]:
 
 
 FIRST = generation(1, [0, 1], [5, 6, END])
+FAILED = env(2, "step", error="ValueError: no")
 
 
 @pytest.mark.parametrize(
@@ -88,15 +117,23 @@ FIRST = generation(1, [0, 1], [5, 6, END])
         ("turn_limit", [env(0, "reset"), FIRST, env(2, "step")]),
         ("no_action", [env(0, "reset"), FIRST]),
         ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
-        ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
+        ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
+        ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
+        (
+            "at_capacity",
+            [env(0, "reset", error="RuntimeError: Server at capacity: 4/4 sessions active. (CAPACITY_REACHED)")],
+        ),
+        ("no_action", [env(0, "reset"), FIRST, FAILED, generation(3, [0, 1, 5, 6, END], [5, 7, END])]),
         ("stop", [FIRST]),
         ("not_recorded", []),
     ],
 )
 def test_each_stop_reason_is_told_from_what_was_seen(tmp_path: Path, reason: str, calls: list[Any]) -> None:
-    row = recorded(tmp_path / "a.db", returned([5, 6, END]), *calls)
+    completion = [5, 6, END, 5, 7, END] if FAILED in calls else [5, 6, END]
+    row = recorded(tmp_path / "a.db", returned(completion), *calls)
     assert row["stop_reason"] == reason
-    assert row["status"] == ("error" if reason == "environment_error" else "ok")
+    failed = reason in {"environment_error", "timeout", "at_capacity"}
+    assert row["status"] == ("error" if failed else "ok")
 
 
 def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -> None:
@@ -196,7 +233,7 @@ def test_what_was_inserted_keeps_its_role(inserted: str, role: str, content: str
     ids = np.array([ord(c) for c in said + inserted + said], np.int32)
     mask = np.array([1] * len(said) + [0] * len(inserted) + [1] * len(said), np.uint8)
     spelt: Any = Spelt()
-    assert completion_messages(spelt, ids, mask) == [
+    assert completion_messages(Spelling(spelt), ids, mask) == [
         {"role": "assistant", "content": "ok"},
         {"role": role, "content": content},
         {"role": "assistant", "content": "ok"},
@@ -216,3 +253,168 @@ def test_what_was_inserted_keeps_its_role(inserted: str, role: str, content: str
 def test_a_return_that_the_trainer_cannot_take_is_named(output: Any, words: str) -> None:
     with pytest.raises(OutputError, match=words):
         checked_output(output, 1)
+
+
+def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    writer, call = Writer(db), rollout_call(CallLog())
+    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    running = RunningJob(call)
+    writer.put(running)
+    writer.follow(running)
+    with collecting(call.calls):
+        strand = current_strand()
+        assert strand is not None
+        call.calls.begin(strand, "reset", object(), b'{"seed":3}')
+        deadline = time.monotonic() + 30
+        while not (row := only_row(db))["actions"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    (waiting,) = row["actions"]
+    assert (row["status"], row["stop_reason"]) == ("running", None)
+    assert (waiting["turn"], waiting["seconds"], waiting["metadata"]["waiting"]) == (0, None, True)
+    call.settled = True
+
+
+def test_what_the_users_parser_says_stands_above_what_was_sent(tmp_path: Path) -> None:
+    options = RowOptions(parse=lambda answer: answer.split()[1] if "guess one" in answer else None)
+    calls: list[Any] = [
+        env(0, "reset"),
+        FIRST,
+        env(2, "step"),
+        generation(3, [0, 1, 5, 6, END, 2], [7, END]),
+        env(4, "step"),
+    ]
+    row = recorded(tmp_path / "a.db", returned([5, 6, END, 2, 7, END]), *calls, options=options)
+    assert [action["metadata"] for action in row["actions"][1:]] == [{"parsed": True}, {"parsed": False}]
+    assert row["stop_reason"] == "no_action"
+
+
+def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> None:
+    def edit(row: dict[str, Any]) -> dict[str, Any] | None:
+        return None if row["task"] == "secret" else row | {"messages": [], "completion_ids": None, "error": "-"}
+
+    kept = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=RowOptions(edit=edit))
+    assert (kept["messages"], kept["completion_ids"], kept["error"]) == ([], None, "-")
+    db = tmp_path / "b.db"
+    call = replace(rollout_call(CallLog(), options=RowOptions(edit=edit)), tasks=["secret"])
+    job = ReturnedJob(call, checked_output(returned([5, 6, END]), 1), 2)
+    assert list(job.changes()) == list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
+    assert not db.exists()
+
+
+def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_while_it_ran(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    call = rollout_call(CallLog([FIRST]), columns={"answer": 1})
+    writer = Writer(db)
+    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    running = RunningJob(call)
+    for _ in range(2):
+        writer.put(running)
+        assert writer.flush(30)
+    assert list(only_row(db)["completion_ids"]) == [5, 6, END]
+    output = returned([5, 6, END, 2, 7], env_mask=[[1, 1, 1, 0, 1]], env_reward=[0.5])
+    header = ReturnedJob(call, checked_output(output, 1), 2).without_payload()
+    assert (call.calls.size, call.prompts, call.columns) == (0, [b"[]"], None)
+    assert header.without_payload() is header
+    writer.put(header)
+    assert writer.flush(30)
+    row = only_row(db)
+    assert {name: row[name] for name in ("status", "stop_reason", "task", "message_count", "rollout_reward")} == {
+        "status": "ok", "stop_reason": "not_recorded", "task": "t", "message_count": 0, "rollout_reward": 0.5,
+    }  # fmt: skip
+    assert (row["prompt_tokens"], row["completion_tokens"], row["env_tokens"]) == (2, 4, 1)
+    assert (row["messages"], row["actions"], row["metadata"], row["completion_ids"]) == ([], [], {}, None)
+    assert row["error"].startswith("logs-ui dropped its text: ")
+
+
+def test_a_failed_row_without_its_text_keeps_its_error_and_traceback() -> None:
+    job = FailedJob(rollout_call(CallLog([FIRST])), "ValueError: " + "x" * 280, "Traceback: no", Status.ERROR, 2)
+    size, header = job.size, job.without_payload()
+    assert header.size < size + 1_000
+    change = next(c for c in header.changes() if isinstance(c, RowChange))
+    assert unpack_content(change.content)["metadata"] == {"traceback": "Traceback: no"}
+    assert (change.columns["status"], change.columns["stop_reason"]) == ("error", "exception")
+    error = change.columns["error"]
+    assert error.startswith("ValueError: xxx")
+    assert error.endswith("(logs-ui dropped its text: what waited to be written took too much memory)")
+
+
+def test_a_row_without_its_text_is_edited_and_left_out_as_any_other() -> None:
+    def edit(row: dict[str, Any]) -> dict[str, Any] | None:
+        return None if row["task"] == "secret" else row | {"task": "edited"}
+
+    output = checked_output(returned([5, 6, END]), 1)
+    call = replace(rollout_call(CallLog(), options=RowOptions(edit=edit)), tasks=["secret"])
+    changes = list(ReturnedJob(call, output, 2).without_payload().changes())
+    assert changes == [RunChange("r", {}, dropped_payloads=0)]
+    assert list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
+    call = rollout_call(CallLog(), options=RowOptions(edit=edit))
+    told, change = ReturnedJob(call, output, 2).without_payload().changes()
+    assert told == RunChange("r", {}, dropped_payloads=1)
+    assert isinstance(change, RowChange)
+    assert change.columns["task"] == "edited"
+
+
+def test_a_prompt_that_names_its_task_is_kept_without_the_other_text() -> None:
+    call = replace(rollout_call(CallLog()), prompts=[b"1", b"2"], tasks=["t", None])
+    call.drop_text()
+    assert call.prompts == [b"[]", b"2"]
+
+
+def test_an_edit_that_raises_shows_nothing_of_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+
+    def edit(row: dict[str, Any]) -> dict[str, Any] | None:
+        raise KeyError(row["preview"])
+
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=RowOptions(edit=edit))
+    assert (row["messages"], row["completion_ids"]) == ([], None)
+    assert row["error"] == "logs-ui could not encode this rollout"
+
+
+def test_a_tools_own_calls_are_its_childrens_and_give_it_their_reward(tmp_path: Path) -> None:
+    tool = EnvironmentCall(
+        2, 2, 0.5, 0, "tool", snapshot({"name": "move", "arguments": {"to": 1}}), snapshot("ok"), None, None, None, None
+    )
+    inner = replace(env(3, "step", done=True, reward=0.75), within=2, client=1)
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, tool, inner)
+    (action,) = row["actions"]
+    assert action["action"] == {"name": "move", "arguments": {"to": 1}}
+    assert (action["reward"], action["done"], row["stop_reason"]) == (0.75, True, "done")
+    assert [call["action"] for call in action["metadata"]["calls"]] == [{"guess": 1}]
+    assert row["env_reward_sum"] == 0.75
+
+
+def test_what_a_function_says_of_its_row_is_kept(tmp_path: Path) -> None:
+    notes = [
+        Note(2, "note", b'{"seen":1,"kept":2}'),
+        Note(3, "note", b'{"seen":3}'),
+        Note(4, "tag", b'["a"]'),
+        Note(5, "tag", b'["b"]'),
+        Note(6, "metric", b'{"score":0.5}'),
+    ]
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, *notes)
+    said = {name: row["metadata"][name] for name in ("notes", "tags", "metrics")}
+    assert said == {"notes": {"seen": 3, "kept": 2}, "tags": ["a", "b"], "metrics": {"score": 0.5}}
+
+
+def test_a_chat_whose_server_returned_no_ids_is_told_by_what_it_was_sent(tmp_path: Path) -> None:
+    sent = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
+    reply = {"role": "assistant", "content": "guess one"}
+    sequence = Sequence(None, None, "stop", messages=snapshot(sent), reply=snapshot(reply), completion_tokens=2)
+    call = rollout_call(CallLog([Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")]))
+    (change,) = [c for c in FailedJob(call, "ValueError", None, Status.ERROR, 2).changes() if isinstance(c, RowChange)]
+    content = unpack_content(change.content)
+    assert content["messages"] == [*sent, reply]
+    assert content["sampling"] == {"api_key": "***", "temperature": 1.0}
+    assert (change.columns["completion_tokens"], change.columns["preview"]) == (2, "guess one")
+
+
+def test_an_error_keeps_the_end_of_the_servers_log(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("x" * 5_000 + "\nout of memory\n")
+    calls: list[Any] = [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: gone")]
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), *calls, options=RowOptions(server_log=log))
+    assert row["metadata"]["server_log"].endswith("x\nout of memory\n")
+    assert len(row["metadata"]["server_log"]) == 4_000

@@ -59,6 +59,7 @@ def first_row_only(env_reward: list[float], **_: Any) -> list[float | None]:
     return [1.0 if i == 0 else None for i, _ in enumerate(env_reward)]
 
 
+@pytest.mark.versions
 def test_a_sequential_function_is_recorded_as_it_saw_itself(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     seen: list[Any] = []
@@ -101,6 +102,7 @@ def test_a_batched_function_is_recorded_too(server: str, tmp_path: Path) -> None
             assert np.isnan(row["env_reward_sum"])
 
 
+@pytest.mark.versions
 def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     trainer = make_trainer(
@@ -122,6 +124,7 @@ def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_
     assert rows.reward_weights[0] == {"solved": 1.0, "picky": pytest.approx(0.3)}
 
 
+@pytest.mark.versions
 def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(server: str, tmp_path: Path) -> None:
     def declines(env_reward: list[float], **_: Any) -> list[float | None]:
         return [None, *env_reward[1:]]
@@ -191,6 +194,7 @@ def test_the_stored_tokenizer_spells_the_stored_ids(server: str, tmp_path: Path)
         assert spelling.decode(ids, skip_special_tokens=False) == trainer.processing_class.decode(ids)
 
 
+@pytest.mark.versions
 def test_groups_stay_apart_where_a_step_repeats(server: str, tmp_path: Path) -> None:
     """Gradient accumulation and evaluation call the function several times at one global step."""
     db = tmp_path / "a.db"
@@ -271,6 +275,7 @@ def test_the_function_gets_the_same_arguments_and_gives_the_same_object(server: 
     assert set(load_run(db=tmp_path / "a.db").eval_name) == {"rollout_func"}
 
 
+@pytest.mark.versions
 def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, tmp_path: Path) -> None:
     db, inner = tmp_path / "a.db", sequential(server)
 
@@ -292,6 +297,7 @@ def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, 
     assert only_run(db).state == "failed"
 
 
+@pytest.mark.versions
 def test_an_environment_that_dies_is_named(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     with guess_server() as doomed:
@@ -408,6 +414,7 @@ def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(server: str, 
     assert (rows.reward == rows.rollout_reward.astype("float32") + 1).all()
 
 
+@pytest.mark.versions
 def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1)

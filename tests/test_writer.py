@@ -9,21 +9,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import event
 
 from logs_ui.recorder import guard as guards
-from logs_ui.recorder import store
+from logs_ui.recorder import load_run, store
 from logs_ui.recorder import writer as writers
+from logs_ui.recorder.calls import CallLog, Generation, Sequence
+from logs_ui.recorder.clean import snapshot
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.limits import Limits
+from logs_ui.recorder.models import Mode
+from logs_ui.recorder.output import checked_output
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.record import record
-from logs_ui.recorder.recording import ChangesJob, Recording
+from logs_ui.recorder.rollout_call import RolloutCall
+from logs_ui.recorder.rows import ColumnsJob, ReturnedJob, RunningJob
+from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.store import Change, RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.writer import Writer
 
@@ -271,6 +280,9 @@ def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db
             self.size = 10
             return [BEGUN]
 
+        def without_payload(self) -> "Shrinking":
+            return self
+
     writer = Writer(db)
     writer.put(Shrinking())
     assert writer._bytes == 1_000
@@ -338,7 +350,6 @@ from pathlib import Path
 from logs_ui.recorder import writer as writers
 from tests.test_writer import BEGUN, job, row
 logging.basicConfig(format="%(message)s")
-writers._EXIT_DEADLINE = 0.5
 writer = writers.writer_for(Path(sys.argv[1]))
 if sys.argv[2] == "a text":
     writer.path.write_text("my precious notes")
@@ -362,17 +373,140 @@ def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
 ) -> None:
     command = [sys.executable, "-c", ENDED, str(db), trouble]
     root = Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
     last = done.stderr.splitlines()[-1]
     assert f"{lost} recorded changes were never written: {db} " in last
     assert why in last
 
 
-def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "_QUEUE_BYTES", 10_000)
+def rollout(number: int) -> RolloutCall:
+    """A call with two prompts, and some text of its own."""
+    sequence = Sequence(np.arange(500, dtype=np.int32), np.arange(200, dtype=np.int32), "stop")
+    calls = CallLog([Generation(0, 0.0, 1.0, [sequence], {})])
+    prompts, tasks = [snapshot("a" * 2_000)] * 2, ["t", "t"]
+    return RolloutCall(
+        "r", "l", "e", Mode.TRAIN, number, 0, None, number, 0, 0, 0, 2, None, prompts, list(tasks), None, None, calls
+    )
+
+
+def returned(call: RolloutCall) -> ReturnedJob:
+    output = {
+        "prompt_ids": [[1] * 300] * 2,
+        "completion_ids": [[2] * 200] * 2,
+        "logprobs": None,
+        "env_reward": [0.5, 1],
+    }
+    mask = [[1] * 150 + [0] * 50] * 2
+    return ReturnedJob(call, checked_output(output | {"env_mask": mask}, 2), 7)
+
+
+def rewarded(call: RolloutCall) -> ColumnsJob:
+    return ColumnsJob(call, [{"reward": float(call.step)}] * 2)
+
+
+@contextmanager
+def locked(db: Path) -> Iterator[None]:
+    """By another connection; nobody can write, nor open it anew."""
+    other = sqlite3.connect(db, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    limit, steps = 1_000_000, 60
+    writer = Writer(db, Limits(queue_bytes=limit))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    waits, most, longest = [], 0, 0.0
+    with locked(db), caplog.at_level(logging.WARNING):
+        for step in range(steps):
+            call = rollout(step)
+            began = time.monotonic()
+            for each in (returned(call), rewarded(call)):
+                writer.put(each)
+                most = max(most, writer._bytes)
+            longest = max(longest, time.monotonic() - began)
+            waits.append(call)
+            if step == 0:
+                while writer._whole:  # the writer has it, and waits for the lock
+                    time.sleep(0.01)
+        assert not writer.flush(0.1)
+    assert limit / 2 < most <= limit
+    assert longest < 1
+    assert writer.flush(60)
+    assert writer._bytes == 0
+    frame = load_run(db=db).sort_values(["step", "id"])
+    assert list(frame["step"]) == [step for step in range(steps) for _ in range(2)]
+    assert (frame["reward"] == frame["step"]).all()
+    for column, value in {"status": "ok", "prompt_tokens": 300, "completion_tokens": 150, "env_tokens": 50}.items():
+        assert (frame[column] == value).all(), column
+    assert list(frame["rollout_reward"]) == [0.5, 1.0] * steps
+    lost = frame[frame["error"].notna()]
+    assert 0 < len(lost) < 2 * steps - 2
+    assert list(lost["step"]) == [1 + i // 2 for i in range(len(lost))], "the oldest of those that waited"
+    assert lost["error"].unique().tolist() == [
+        "logs-ui dropped its text: what waited to be written took too much memory"
+    ]
+    assert lost["messages"].str.len().sum() == 0
+    assert lost["completion_ids"].isna().all()
+    kept = frame[frame["error"].isna()]
+    assert (kept["messages"].str.len() > 0).all()
+    assert (kept["completion_ids"].map(len) == 200).all()
+    assert stored(db, "select dropped_payloads, dropped from run") == [(len(lost), 0)]
+    assert len([r for r in caplog.records if "Rollouts lose their text now" in r.getMessage()]) == 1
+    before = stored(db, "select heartbeat from run")
+    time.sleep(0.5)
+    assert stored(db, "select heartbeat from run") > before
+
+
+def test_a_queue_that_is_full_of_headers_drops_what_comes_and_counts_it_apart(db: Path) -> None:
+    writer = Writer(db, Limits(queue_bytes=50_000))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    with locked(db):
+        for step in range(100):
+            call = rollout(step)
+            writer.follow(RunningJob(call))
+            call.settled = True
+            writer.put(returned(call))
+            assert writer._bytes <= 50_000
+        assert writer._followed == []
+        accepted = writer._accepted - 1
+    assert 5 < accepted < 50
+    assert writer.flush(60)
+    writer.put(job(row("last", {})))
+    assert writer.flush(30)
+    assert stored(db, "select dropped from run") == [(100 - accepted,)]
+    assert stored(db, "select count(*) from evaluation_row where uid != 'last'") == [(2 * accepted,)]
+
+
+def test_what_is_larger_than_the_queue_loses_its_own_payload_and_costs_no_other(db: Path) -> None:
+    writer = Writer(db, Limits(queue_bytes=90_000))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    large = rollout(2)
+    large.prompts = [b"0" * 50_000] * 2
+    with locked(db):
+        writer.put(returned(rollout(1)))
+        writer.put(returned(large))
+    assert writer.flush(60)
+    assert large.prompts == [b"[]"] * 2
+    assert stored(db, "select step, error is null from evaluation_row") == [(1, 1), (1, 1), (2, 0), (2, 0)]
+    assert stored(db, "select dropped_payloads, dropped from run") == [(2, 0)]
+
+
+def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path) -> None:
     blocked = sqlite3.connect(db, isolation_level=None)
     blocked.execute("BEGIN EXCLUSIVE")
-    writer = Writer(db)
+    writer = Writer(db, Limits(queue_bytes=10_000))
     for i in range(20):
         writer.put(job(BEGUN, row(str(i), {}), size=1_000))
     blocked.execute("ROLLBACK")
@@ -382,6 +516,75 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path, monkeypatch: p
     assert writer.flush(30)
     assert stored(db, "select dropped from run") == [(10,)]
     assert stored(db, "select count(*) from evaluation_row") == [(11,)]
+
+
+def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(db: Path) -> None:
+    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=0.5))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    with locked(db):
+        for _ in range(4):
+            writer.put(job(row("a", {}), size=2_500))
+        took = []
+        for _ in range(2):
+            began = time.monotonic()
+            writer.put(job(row("b", {}), size=9_000))
+            took.append(time.monotonic() - began)
+    assert 0.5 <= took[0] < 5
+    assert took[1] < 0.4
+    assert writer.flush(60)
+    assert writer._dropped == 2
+
+
+def test_room_that_comes_in_time_costs_nothing(db: Path) -> None:
+    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=60))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    for i in range(50):
+        writer.put(job(row(str(i), {}), size=4_000))
+    assert writer.flush(60)
+    assert stored(db, "select count(*) from evaluation_row") == [(50,)]
+    assert writer._dropped == 0
+
+
+def test_the_writers_own_thread_waits_for_no_room(db: Path) -> None:
+    """Nobody else could make it."""
+    writer = Writer(db, Limits(queue_bytes=1_500, queue_seconds=60))
+    writer._bytes = 1_000
+    writer._followed = [writers._Followed(RunningJob(rollout(0)), 0.0, 1.0)]
+    began = time.monotonic()
+    writer._follow_up()
+    assert time.monotonic() - began < 10
+    assert writer._dropped == 1
+
+
+def test_the_end_of_a_training_waits_no_longer_than_the_limit(db: Path) -> None:
+    writer = Writer(db, Limits(end_seconds=0.3))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    with locked(db):
+        writer.put(job(row("a", {})))
+        began = time.monotonic()
+        assert not writer.flush_at_end()
+        assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_the_environment_sets_the_limits(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Limits.from_environment() == Limits(256 << 20, 0.0, 10.0)
+    for name, value in {"QUEUE_MB": "1.5", "QUEUE_SECONDS": "2", "END_SECONDS": " 0 "}.items():
+        monkeypatch.setenv(f"LOGS_UI_{name}", value)
+    assert Limits.from_environment() == Writer(db)._limits == Limits(3 << 19, 2.0, 0.0)
+
+
+@pytest.mark.parametrize("value", ["much", "0", "-1", "nan", "inf", "1e9"])
+def test_a_limit_that_is_none_is_refused_before_anything_is_recorded(
+    db: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("LOGS_UI_QUEUE_MB", value)
+    said = f"^LOGS_UI_QUEUE_MB is '{value}', where a number from 1 to 1,000,000 is needed. Without it, it is 256.$"
+    with pytest.raises(LogsUIError, match=said):
+        record(lambda prompts, trainer: {}, db=db)
+    assert not db.exists()
 
 
 def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> None:
@@ -516,14 +719,6 @@ def test_a_mistake_of_the_users_is_one_line_without_a_traceback(
     (logged,) = caplog.records
     assert logged.exc_info is None
     assert "recording failed (there is no such column). Your training goes on" in logged.getMessage()
-
-
-def test_a_task_that_is_no_column_says_which_there_are() -> None:
-    recording = Recording.__new__(Recording)
-    recording._task = "typo"
-    said = r"record\(task='typo'\) names no column of the dataset, which has answer, prompt\. Name one of them"
-    with pytest.raises(LogsUIError, match=said):
-        recording._task_of({"prompt": "p", "answer": 1}, b"p")
 
 
 def test_the_guard_hides_nothing_from_these_tests() -> None:

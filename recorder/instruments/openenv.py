@@ -1,68 +1,84 @@
-"""OpenEnv: resets and steps of its clients. From 0.4 on, sync, bare and async calls all go through two coroutines."""
+"""OpenEnv: resets, steps and tool calls of its clients, over all generations of them.
+
+    0.1            `HTTPEnvClient.reset/step`, of `openenv_core`
+    0.2.0, 0.2.1   `EnvClient.reset/step`
+    0.2.2 to 0.3   the same as coroutines; `.sync()` goes through them
+    0.4 on         `EnvClient._reset_async/_step_async`: sync, bare and async calls all go through these two. In a
+                   running loop a bare call that nobody awaits runs when its result is first read, and is recorded then.
+
+`MCPToolClient.call_tool` makes a step, which is its child, or in "production" mode, the only one now, none.
+"""
 
 import functools
-import time
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from logs_ui.recorder.calls import CallLog, EnvironmentCall, active_calls
-from logs_ui.recorder.clean import snapshot, text
-from logs_ui.recorder.guard import guard
+from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.instruments.patch import patches
 
-Coroutine = Callable[..., Awaitable[Any]]
+Method = Callable[..., Any]
+Sent = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 def install() -> None:
-    """Patches `EnvClient`, now or when openenv is imported."""
+    """Patches the clients, now or when their modules are imported."""
+    patches.when_imported("openenv_core.http_env_client", _attach_http)
     patches.when_imported("openenv.core.env_client", _attach)
+    patches.when_imported("openenv.core.mcp_client", _attach_mcp)
+
+
+def _attach_http(module: Any) -> None:
+    patches.method(module.HTTPEnvClient, "reset", _reset)
+    patches.method(module.HTTPEnvClient, "step", _step)
 
 
 def _attach(module: Any) -> None:
-    patches.method(module.EnvClient, "_reset_async", functools.partial(_recorded, "reset"))
-    patches.method(module.EnvClient, "_step_async", functools.partial(_recorded, "step"))
+    client = module.EnvClient
+    by_coroutines = hasattr(client, "_step_async")
+    patches.method(client, "_reset_async" if by_coroutines else "reset", _reset)
+    patches.method(client, "_step_async" if by_coroutines else "step", _step)
 
 
-def _recorded(kind: str, original: Coroutine) -> Coroutine:
+def _attach_mcp(module: Any) -> None:
+    patches.method(module.MCPToolClient, "call_tool", _tool)
+
+
+def _reset(original: Method) -> Method:
+    return _recorded("reset", original, lambda _, kwargs: kwargs, _step_result)
+
+
+def _step(original: Method) -> Method:
+    return _recorded("step", original, lambda args, kwargs: args[0] if args else kwargs.get("action"), _step_result)
+
+
+def _tool(original: Method) -> Method:
+    return _recorded("tool", original, _called, Answer)
+
+
+def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    name = args[0] if args else kwargs.get("name")
+    return {"name": name, "arguments": {key: value for key, value in kwargs.items() if args or key != "name"}}
+
+
+def _step_result(result: Any) -> Answer:
+    """`StepResult` has metadata from 0.4 on."""
+    return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
+
+
+def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Answer]) -> Method:
+    if not inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+                return came_back(original(self, *args, **kwargs))
+
+        return call
+
     @functools.wraps(original)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = active_calls()
-        if log is None:
-            return await original(self, *args, **kwargs)
-        order, began = log.begin()
-        sent = b"null"
-        with guard("recording what was sent to an environment"):
-            sent = snapshot(args[0] if kind == "step" and args else kwargs.get("action", kwargs))
-        try:
-            result = await original(self, *args, **kwargs)
-        except BaseException as error:  # also where a timeout cancels it
-            with guard("recording an environment's error"):
-                _add(log, order, began, self, kind, sent, None, f"{type(error).__name__}: {error}".removesuffix(": "))
-            raise
-        with guard("recording an environment's answer"):
-            _add(log, order, began, self, kind, sent, result, None)
-        return result
+    async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+            return came_back(await original(self, *args, **kwargs))
 
-    return call
-
-
-def _add(
-    log: CallLog, order: int, began: float, client: Any, kind: str, sent: bytes, result: Any, error: str | None
-) -> None:
-    reward = getattr(result, "reward", None)
-    metadata = getattr(result, "metadata", None)
-    log.add(
-        EnvironmentCall(
-            order=order,
-            began=began,
-            seconds=time.perf_counter() - began,
-            client=log.client(client),
-            kind=kind,
-            sent=sent,
-            observation=None if result is None else snapshot(result.observation),
-            reward=None if reward is None else float(reward),
-            done=None if result is None else bool(result.done),
-            metadata=None if metadata is None else snapshot(metadata),
-            error=None if error is None else text(error),
-        )
-    )
+    return call_async

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.calls import CallLog, Generation, Sequence, active_calls
+from logs_ui.recorder.calls import Begun, CallLog, Generation, Sequence, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
 
@@ -34,15 +34,20 @@ def install() -> None:
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = active_calls()
-        if log is None or not _is_policy(log, self):
+        strand = generating_strand()
+        if strand is None or not _is_policy(strand.tree.log, self):
             return original(self, *args, **kwargs)
-        order, began = log.begin()
-        with log.outermost_generation() as outermost:
-            output = original(self, *args, **kwargs)
-        if outermost:
-            with guard("recording a generation of transformers"):
-                _add(log, order, began, self, args, kwargs, output)
+        log = strand.tree.log
+        begun = log.begin(strand, "generation")
+        try:
+            with generating():
+                output = original(self, *args, **kwargs)
+        except BaseException as error:
+            with guard("recording that a generation failed"):
+                log.add(failed(begun, "transformers", error))
+            raise
+        with guard("recording a generation of transformers"):
+            _add(log, begun, self, args, kwargs, output)
         return output
 
     return generate
@@ -60,10 +65,8 @@ def _is_policy(log: CallLog, model: Any) -> bool:
     return True
 
 
-def _add(
-    log: CallLog, order: int, began: float, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> None:
-    seconds = time.perf_counter() - began
+def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    seconds = time.perf_counter() - begun.began
     inputs = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
     if inputs is None:
         return  # generated from embeddings: there are no ids to record
@@ -81,7 +84,7 @@ def _add(
         finish = "length" if not ended and len(sampled) >= limit > 0 else "stop"
         sequences.append(Sequence(given[i // copies][kept[i // copies]], sampled, finish))
     sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
-    log.add(Generation(order, began, seconds, sequences, sampling))
+    log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
 
 
 def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

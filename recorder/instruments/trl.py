@@ -6,6 +6,12 @@ What is relied on (trl 1.16), and what is lost without it:
     trainer.reward_func_names, .reward_weights                                names and weights of those
     trainer.state, .model.training, .accelerator, .num_generations(_eval)     step, mode, rank, group size
     trainer.train()                                                           that training ended with an exception
+Where TRL rolls out by itself, in recorded environments (0.29.1 to 1.16):
+    trainer._generate_and_score_completions(inputs)   when a batch begins: nothing is recorded without it
+    trainer._generate(prompts) -> (prompt_ids, completion_ids, tool_mask, messages, ...)   tokens: rows end as errors
+    trainer._calculate_rewards(...)                   when `get_reward` has been asked: rows end with the batch
+    trainer.environments                              which environment plays which row: calls are nobody's
+    trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments` tell)
 
 A subclass may override these and call what it overrides: each class is patched, and the outermost call is listened to,
 since its result is what the trainer goes on with.
@@ -16,7 +22,7 @@ import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.instruments import trl_shapes
 from logs_ui.recorder.instruments.patch import patches
 from logs_ui.recorder.models import Mode
 
@@ -39,7 +46,7 @@ class Listener(Protocol):
         weights: list[float],
         inputs: list[Any],
     ) -> None:
-        """Of this process's N rows.
+        """Of this process's N rows; of all ranks' where it alone calls rollout functions, and `inputs` its own.
 
         Args:
             values: (N, F) by row and reward function, NaN where a function returned None.
@@ -60,6 +67,21 @@ class Listener(Protocol):
 
     def train_raised(self, error: BaseException) -> None:
         """`train()` was left by an exception."""
+
+
+class EnvironmentDoor(Protocol):
+    """Told of batches whose rollouts TRL makes itself, in environments that may be recorded."""
+
+    def batch(self, trainer: Any, prompts: list[Any]) -> AbstractContextManager[None]:
+        """Round all that the trainer does for one batch of N prompts of the dataset: `NO_PROMPT` where it has none."""
+
+    def generated(self, trainer: Any, prompts: list[Any], output: dict[str, Any]) -> None:
+        """The rollouts are made. `prompts` are what they became when the environments were reset, `output` is as a
+        rollout function returns it.
+        """
+
+    def scored(self, trainer: Any) -> None:
+        """All reward functions have returned."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +116,17 @@ class Batch:
     rows: list[dict[str, Any]]
 
 
+NO_PROMPT = [{"role": "user", "content": ""}]
+"""What TRL takes where the dataset has no prompt: the environments' resets give it."""
+
+_door: EnvironmentDoor | None = None
 _listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()
 _callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
 _counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def install() -> None:
@@ -108,8 +135,47 @@ def install() -> None:
     patches.when_imported("transformers.trainer", lambda module: _patch_loops(module.Trainer))
 
 
+def generating() -> dict[Any, int]:
+    """The trainers that are in the middle of a batch, and how many rows of it this process has."""
+    return {trainer: len(_batches[trainer].rows) for trainer in _generating}
+
+
+def watch_environments(door: EnvironmentDoor) -> None:
+    """From now on it is told of all batches that no rollout function makes."""
+    global _door  # noqa: PLW0603 - the process has one
+    _door = door
+
+
+def environment_factories(trainer: Any) -> list[Any]:
+    """By which it makes its environments; before TRL 1.8 it does not keep them."""
+    return list((getattr(trainer, "environment_factories", None) or {}).values())
+
+
+def environments(trainer: Any) -> list[Any]:
+    """Of the current batch, row by row; before TRL 1.8 the same ones for all batches."""
+    return list(getattr(trainer, "environments", None) or ())
+
+
+def place_of(environment: Any) -> tuple[Any, int | None] | None:
+    """The trainer that is in the middle of a batch in which the environment plays, and whose row it plays; None for the
+    row where one environment plays for several.
+    """
+    for trainer in tuple(_generating):
+        rows = [row for row, other in enumerate(environments(trainer)) if other is environment]
+        if rows:
+            return trainer, rows[0] if len(rows) == 1 else None
+    return None
+
+
+def is_heard(trainer: Any) -> bool:
+    """Whether a listener would hear of it, and so of the end of its training."""
+    return not isinstance(trainer, trl_shapes.AbsentTrainer)
+
+
 def attach(trainer: Any, listener: Listener) -> None:
     """From now on this listener hears of the trainer, in place of any before it."""
+    if not is_heard(trainer):
+        return
     _listeners[trainer] = listener
     _patch_classes(trainer)
     if trainer in _callbacks:
@@ -126,7 +192,7 @@ def current_batch(trainer: Any, count: int) -> Batch | None:
 
 def position(trainer: Any, count: int) -> Position:
     """For a call with `count` prompts in this process."""
-    training = bool(trainer.model.training)
+    training = trainer.model is None or bool(trainer.model.training)
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
     generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
@@ -143,10 +209,11 @@ def position(trainer: Any, count: int) -> Position:
 
 def run_columns(trainer: Any) -> dict[str, Any]:
     """Columns of the run that the trainer knows."""
-    config = getattr(trainer.model, "config", None)
+    model = trainer.model
+    config = getattr(model, "config", None)
     run_name = trainer.args.run_name
     columns = {
-        "model": getattr(config, "_name_or_path", None) or type(trainer.model).__name__,
+        "model": None if model is None else getattr(config, "_name_or_path", None) or type(model).__name__,
         "max_steps": int(trainer.state.max_steps) if trainer.state.max_steps > 0 else None,
         "num_generations": int(trainer.num_generations),
         "output_dir": output_folder(trainer),
@@ -168,8 +235,8 @@ def tokenizer_json(trainer: Any) -> str | None:
 
 
 def shared_from_first(trainer: Any, value: Any) -> Any:
-    """Rank 0's value, on every rank. All ranks must call it."""
-    if trainer.accelerator.num_processes == 1:
+    """Rank 0's value, on every rank. All ranks must call it, unless the main process alone calls rollout functions."""
+    if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
         return value
     from accelerate.utils import broadcast_object_list
 
@@ -189,6 +256,7 @@ def _patch_classes(trainer: Any) -> None:
 def _patch(owner: type) -> None:
     patches.method(owner, "_calculate_rewards", _with_rewards)
     patches.method(owner, "_generate_and_score_completions", _with_advantages)
+    patches.method(owner, "_generate", _with_tokens)
 
 
 @contextmanager
@@ -221,11 +289,15 @@ def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
         returned: dict[int, Any] = {}
         with _outermost(_scoring, self) as outermost, _watched(self, returned):
             gathered = original(self, inputs, prompts, *args, **kwargs)
+        if outermost and _door is not None:
+            with guard("recording that a batch was scored"):
+                _door.scored(self)
         listener = _listeners.get(self)
         if outermost and listener is not None:
             with guard("recording rewards"):
                 first = self.accelerator.process_index * len(prompts)
-                own = gathered[first : first + len(prompts)].detach().cpu().numpy().astype(np.float64)
+                rows = slice(None) if trl_shapes.only_main_calls(self) else slice(first, first + len(prompts))
+                own = gathered[rows].detach().cpu().numpy().astype(np.float64)
                 weights = [float(weight) for weight in self.reward_weights.tolist()]
                 declined = _declined(own.shape, returned)
                 listener.rewards(own, declined, list(self.reward_func_names), weights, inputs)
@@ -287,7 +359,8 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
             if outermost:
                 _batches[self] = Batch(_counts.setdefault(self, 0), inputs)
                 _counts[self] += 1
-            scored = original(self, inputs, *args, **kwargs)
+            with _recorded_batch(self, inputs, outermost=outermost):
+                scored = original(self, inputs, *args, **kwargs)
         listener = _listeners.get(self)
         if outermost and listener is not None:
             with guard("recording advantages"):
@@ -295,6 +368,33 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
         return scored
 
     return generate_and_score
+
+
+def _recorded_batch(trainer: Any, inputs: Any, *, outermost: bool) -> AbstractContextManager[None]:
+    """A rollout function records its own batches."""
+    if _door is None or not outermost or getattr(trainer, "rollout_func", None) is not None:
+        return nullcontext()
+    return _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in inputs])
+
+
+def _with_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        with _outermost(_rolling_out, self) as outermost:
+            generated = original(self, prompts, *args, **kwargs)
+        if outermost and _door is not None:
+            with guard("recording the tokens of a batch"):
+                _door.generated(self, prompts, _output(generated))
+        return generated
+
+    return generate
+
+
+def _output(generated: Any) -> dict[str, Any]:
+    """As a rollout function returns it. Older releases have a number of tokens before the log-probs."""
+    prompt_ids, completion_ids, tool_mask, _, *rest = generated
+    logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
+    return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}
 
 
 def _with_end(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,177 @@
+"""Which generations go on from one another, before it is known whose they are; and the strands that tell rows apart."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from math import inf
+
+from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Sequence
+from logs_ui.recorder.strands import Strand, common
+
+
+class Branches:
+    """The strands right below the deepest one that all calls have in common: what a function starts for each row, or
+    for each worker, stands there.
+    """
+
+    def __init__(self, calls: Seq[Call]) -> None:
+        paths = {strand: strand.path for strand in {call.strand for call in calls} if strand is not None}
+        depth = len(common(list(paths.values())))
+        self._by_strand = {strand: path[depth] for strand, path in paths.items() if len(path) > depth}
+
+    def of(self, call: Call) -> Strand | None:
+        """None for a call that was made above all branches, or nobody knows where."""
+        return None if call.strand is None else self._by_strand.get(call.strand)
+
+
+@dataclass
+class Chain:
+    """Generations of one row that follow one another, as far as their tokens show it.
+
+    Attributes:
+        branch: where they were made.
+        row: whose scope they were made in; None outside of one.
+        begins: whether the first one can be a row's first. Else it is some row's later turn.
+        head: bytes of its first context's ids; empty where the server returned none.
+        tail: bytes of the ids up to the last answer's end; None where the server returned no ids.
+    """
+
+    branch: Strand | None
+    row: int | None
+    begins: bool
+    parts: list[tuple[Generation, Sequence]] = field(default_factory=list)
+    head: bytes = b""
+    tail: bytes | None = None
+
+    def add(self, generation: Generation, sequence: Sequence) -> None:
+        """Its next turn."""
+        context = b"" if sequence.context is None else sequence.context.tobytes()
+        if not self.parts:
+            self.head = context
+        self.parts.append((generation, sequence))
+        if sequence.context is not None and sequence.sampled is not None:
+            self.tail = context + sequence.sampled.tobytes()
+
+    def split(self) -> list["Chain"]:
+        """A chain of each turn."""
+        single = [Chain(self.branch, self.row, self.begins) for _ in self.parts]
+        for chain, part in zip(single, self.parts, strict=True):
+            chain.add(*part)
+        return single
+
+    @property
+    def last(self) -> int:
+        """Order of its last generation."""
+        return self.parts[-1][0].order
+
+
+def chains_of(generations: Seq[Generation], calls: Seq[EnvironmentCall], branches: Branches) -> list[Chain]:
+    """In the order in which they began.
+
+    A generation whose context goes on where another ended continues its chain. So does one whose context was tokenised
+    anew, or is not known, if it came within the episode of the generation before it. Any other begins a chain.
+    """
+    chains: list[Chain] = []
+    episodes = _Episodes(calls)
+    current: Chain | None = None  # of the generation before, if it was of one sequence
+    for before, generation, after in _neighbours(generations):
+        branch = branches.of(generation)
+        alone = len(generation.sequences) == 1
+        goes_on = alone and current is not None and current.branch is branch
+        if not goes_on or not episodes.go_on(before, generation.order, after):
+            current = None
+        row = _row(generation)
+        own = [chain for chain in chains if chain.branch is branch and chain.row == row]
+        free = {id(chain): chain for chain in own if chain.tail is not None}
+        taken: dict[int, Chain] = {}
+        for sequence in generation.sequences:
+            chain = _continued(generation, sequence, free.values(), episodes)
+            if chain is None and current is not None and not _is_first_again(sequence, own):
+                chain = current
+            if chain is None:
+                chain = Chain(branch, row, _begins(sequence, own))
+                chains.append(chain)
+            chain.add(generation, sequence)
+            free.pop(id(chain), None)
+            taken[id(chain)] = chain
+        current = next(iter(taken.values()), None) if alone else None
+    return chains
+
+
+def _row(generation: Generation) -> int | None:
+    return None if generation.strand is None else generation.strand.row
+
+
+def _continued(
+    generation: Generation, sequence: Sequence, chains: Iterable[Chain], episodes: "_Episodes"
+) -> Chain | None:
+    """The chain whose last answer stands at the end of what the context repeats. Of several the longest; of those,
+    twins so far, the one whose episode goes on; then the first of one generation, else the latest.
+    """
+    if sequence.context is None:
+        return None
+    context = sequence.context.tobytes()
+    fitting = [chain for chain in chains if chain.tail is not None and context.startswith(chain.tail)]
+    if len(fitting) > 1:
+        longest = max(len(chain.tail or b"") for chain in fitting)
+        fitting = [chain for chain in fitting if len(chain.tail or b"") == longest]
+        fitting = [chain for chain in fitting if episodes.lead(chain.last, generation.order)] or fitting
+    latest = max((chain.last for chain in fitting), default=0)
+    return next((chain for chain in fitting if chain.last == latest), None)
+
+
+def _begins(sequence: Sequence, chains: list[Chain]) -> bool:
+    """Not where the context begins as another's first did and goes on: that is a later turn of some row."""
+    if sequence.context is None:
+        return True
+    context = sequence.context.tobytes()
+    heads = {chain.head for chain in chains if chain.begins and chain.head}
+    return context in heads or not any(context.startswith(head) for head in heads)
+
+
+def _is_first_again(sequence: Sequence, chains: list[Chain]) -> bool:
+    """Whether the context is that of another chain's first turn: the next row of its group."""
+    context = None if sequence.context is None else sequence.context.tobytes()
+    return context is not None and any(chain.begins and chain.head == context for chain in chains)
+
+
+def _neighbours(generations: Seq[Generation]) -> Iterator[tuple[float, Generation, float]]:
+    """Each with the order of the one before it and of the one after it."""
+    orders = [-inf, *(generation.order for generation in generations), inf]
+    return zip(orders, generations, orders[2:], strict=False)
+
+
+class _Episodes:
+    """What environment calls, in order, say of the generations between them."""
+
+    def __init__(self, calls: Seq[EnvironmentCall]) -> None:
+        self._calls = [call for call in calls if call.within is None]
+
+    def go_on(self, before: float, order: float, after: float) -> bool:
+        """Whether the generation at `order` answers what the one `before` it had brought about: between the two, one
+        client was stepped and none reset, and that client is called next, or is the only one.
+        """
+        first, middle, end = (bisect_left(self._calls, at, key=_order) for at in (before, order, after))
+        between = self._calls[first:middle]
+        stepped = {call.client for call in between}
+        if len(stepped) != 1 or any(call.kind == "reset" for call in between):
+            return False
+        following = self._calls[middle : middle + 1] if middle < end else self._calls
+        return {call.client for call in following} == stepped
+
+    def lead(self, earlier: float, order: float) -> bool:
+        """Whether the client that was called first after the generation `earlier` is the one that is called first
+        after the one at `order`, and was not reset between them.
+        """
+        first, middle = (bisect_left(self._calls, at, key=_order) for at in (earlier, order))
+        between, following = self._calls[first:middle], self._calls[middle : middle + 1]
+        if not between:
+            return False
+        client = between[0].client
+        reset = any(call.kind == "reset" for call in between if call.client == client)
+        return not reset and all(call.client == client for call in following)
+
+
+def _order(call: EnvironmentCall) -> float:
+    return call.order

@@ -1,0 +1,57 @@
+"""What a rollout function can say itself: which row it is at, and what it knows of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from logs_ui.recorder.clean import snapshot
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.strands import branch, current_strand, within
+
+
+@contextmanager
+def row_scope(index: int) -> Iterator["CurrentRow"]:
+    """Calls made inside, in tasks and executor threads that are started there too, belong to one row.
+
+    Only needed where logs-ui could not tell by itself: the dashboard shows how many calls of a run found no row.
+    Outside of a recorded rollout function it does nothing.
+
+    Args:
+        index: of the prompt in the list that the rollout function was given, from 0.
+    """
+    strand = branch(row=index)
+    if strand is None:
+        yield CurrentRow()
+        return
+    with within(strand):
+        yield CurrentRow()
+
+
+def current_row() -> "CurrentRow":
+    """The row that the code runs for: that of the scope it is in, else the one whose generation or environment call
+    was the last in the same task or thread. Say something before a row's first call inside `row_scope`.
+    """
+    return CurrentRow()
+
+
+class CurrentRow:
+    """Takes what a rollout function knows of its row. Outside of a recorded rollout function it forgets it."""
+
+    def note(self, **values: Any) -> None:
+        """Keeps values under `metadata["notes"]`; a name that comes again replaces the value."""
+        _say("note", values)
+
+    def tag(self, *tags: str) -> None:
+        """Adds to `metadata["tags"]`."""
+        _say("tag", [str(tag) for tag in tags])
+
+    def metric(self, name: str, value: float) -> None:
+        """Keeps a number under `metadata["metrics"]`."""
+        _say("metric", {name: value})
+
+
+def _say(kind: str, values: Any) -> None:
+    with guard("taking a note"):
+        strand = current_strand()
+        if strand is not None:
+            strand.tree.log.note(strand, kind, snapshot(values))

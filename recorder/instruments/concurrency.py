@@ -1,0 +1,50 @@
+"""asyncio and concurrent.futures: what a rollout function starts gets a strand of its own, below the one it was started
+from. Context variables alone would give all tasks the same, and an executor's threads none.
+"""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from logs_ui.recorder.instruments.patch import patches
+from logs_ui.recorder.strands import branch, enter, within
+
+
+def install() -> None:
+    """Patches the event loop of asyncio and the thread pool. Another loop, as uvloop's, is told apart by its tasks."""
+    patches.method(asyncio.BaseEventLoop, "create_task", _task_with_strand)
+    patches.method(concurrent.futures.ThreadPoolExecutor, "submit", _work_with_strand)
+
+
+def _task_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_task(self: Any, coro: Any, *args: Any, context: Any = None, **kwargs: Any) -> Any:
+        strand = branch() if context is None else None  # whose context it is decides what is in it
+        if strand is None:
+            given = {} if context is None else {"context": context}
+            return original(self, coro, *args, **given, **kwargs)
+        context = contextvars.copy_context()  # as a task makes its own
+        context.run(enter, strand)
+        return original(self, coro, *args, context=context, **kwargs)
+
+    return create_task
+
+
+def _work_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        strand = branch()
+        if strand is None:
+            return original(self, fn, *args, **kwargs)
+
+        @functools.wraps(fn, updated=())
+        def work(*args: Any, **kwargs: Any) -> Any:
+            with within(strand):
+                return fn(*args, **kwargs)
+
+        return original(self, work, *args, **kwargs)
+
+    return submit

@@ -1,0 +1,366 @@
+"""An explicit run, for loops that no wrapper knows: verl, a notebook, an offline evaluation."""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+from tokenizers import Tokenizer
+
+from logs_ui.recorder import instruments
+from logs_ui.recorder.attribution import attribute, attribute_unfinished
+from logs_ui.recorder.calls import EnvironmentCall, Generation, collecting
+from logs_ui.recorder.calls import Sequence as Answer
+from logs_ui.recorder.clean import column, masked, plain, snapshot
+from logs_ui.recorder.current import CurrentRow
+from logs_ui.recorder.database import database_path
+from logs_ui.recorder.encoding import encoded, unfinished_tokens
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.images import observed
+from logs_ui.recorder.models import Mode, RunState, StopReason
+from logs_ui.recorder.output import Output, checked_output
+from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
+from logs_ui.recorder.rows import ColumnsJob, FailedJob, HeaderJob, RunningJob, returned_header, seen_of
+from logs_ui.recorder.run import name_run, now_us
+from logs_ui.recorder.run_record import RunRecord, finite
+from logs_ui.recorder.store import Change, TokenizerChange
+from logs_ui.recorder.strands import Strand, within
+from logs_ui.recorder.tasks import prompt_task
+from logs_ui.recorder.writer import Writer, writer_for
+
+
+def start_run(
+    name: str | None = None,
+    *,
+    eval_name: str = "rollouts",
+    model: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    parse: Parse | None = None,
+    edit: Edit | None = None,
+    db: str | os.PathLike[str] | None = None,
+) -> "OpenRun":
+    """Begins a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
+
+    Args:
+        name: of the run, for people; None shows its id.
+        eval_name: what the rollouts are an evaluation of, where `rollout()` does not say.
+        model: name of the model, where the calls do not show it.
+        config: settings to keep with the run; what is named like a secret is masked.
+        tokenizer: transformers' or tokenizers'; without one token ids are kept but not spelt.
+        parse: see `record()`.
+        edit: see `record()`.
+        db: see `record()`.
+
+    Raises:
+        DatabaseError: see `record()`.
+    """
+    return OpenRun(
+        writer_for(database_path(db)), name, eval_name, model, config or {}, tokenizer, RowOptions(parse, edit)
+    )
+
+
+class OpenRun:
+    """A run that takes rollouts, from any thread or task, until it is finished.
+
+    Attributes:
+        id: for `load_run()` and `logs-ui export`.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        name: str | None,
+        eval_name: str,
+        model: str | None,
+        config: Mapping[str, Any],
+        tokenizer: Any,
+        options: RowOptions,
+    ) -> None:
+        instruments.install()
+        self._writer = writer
+        self._record = RunRecord(writer, name_run(writer.path))
+        self._eval_name, self._model, self._options = eval_name, model, options
+        self._numbers = itertools.count()
+        self._tokenizer: Tokenizer | None = None
+        self.id = self._record.uid
+        with guard("describing the run"):
+            columns: dict[str, Any] = {"config": masked(plain(dict(config))), "model": column(model)}
+            source = _tokenizer_json(tokenizer)
+            if source is not None:
+                columns["tokenizer"] = hashlib.sha256(source.encode()).hexdigest()
+                self._tokenizer = Tokenizer.from_str(source)
+                self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
+            self._record.begin(columns | ({} if name is None else {"name": name}))
+
+    def rollout(
+        self,
+        prompt: Any,
+        *,
+        eval_name: str | None = None,
+        task: str | None = None,
+        step: int = 0,
+        mode: str = "eval",
+        group: str | None = None,
+        generation: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> "OpenRollout":
+        """One rollout, to be played inside `with` or `async with`: generations and environment calls made there are its
+        own, in tasks and executors that are started there, too.
+
+        Args:
+            prompt: messages, or a text.
+            eval_name: None takes the run's.
+            task: None takes a hash of the prompt.
+            step: of the optimizer; 0 outside of a training.
+            mode: "train" or "eval".
+            group: name of what it is compared with, unique within the run; None is a group of its own.
+            generation: its number in the group.
+            metadata: kept as it is now.
+
+        Raises:
+            ValueError: `mode` is neither.
+        """
+        number = next(self._numbers)
+        call = RolloutCall(
+            run=self.id,
+            launch=self._record.launch,
+            eval_name=column(eval_name or self._eval_name) or "",
+            mode=Mode(mode),
+            step=step,
+            policy_step=step,
+            epoch=None,
+            batch=number,
+            attempt=0,
+            process=0,
+            first=0,
+            generations=1,
+            model=self._model,
+            prompts=[snapshot(prompt)],
+            tasks=[column(task)],
+            columns=None,
+            tokenizer=self._tokenizer,
+            options=self._options,
+            group=None if group is None else column(f"{self.id}/{mode}/{group}"),
+            generation=generation,
+        )
+        if task is None:
+            call.tasks = [prompt_task(call.prompts[0])]
+        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})))
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Scalars of one step: loss, learning rate, ..."""
+        with guard("recording scalars"):
+            self._record.log(step, values)
+
+    def finish(self) -> None:
+        """Tells that the run ended, and waits for its rows: ten seconds at most, or LOGS_UI_END_SECONDS."""
+        if not self._record.ended:
+            self._record.end(RunState.FINISHED)
+        self._writer.flush_at_end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            with guard("recording that the run was left by an exception"):
+                self._record.raised(error)
+        self.finish()
+
+
+class OpenRollout(CurrentRow):
+    """One rollout of an `OpenRun`. Nothing that goes wrong in recording it is raised."""
+
+    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes) -> None:
+        self._writer, self._call, self._metadata = writer, call, metadata
+        self._strand: Strand = call.calls.tree.child(call.calls.tree.root, row=0)
+        self._stack = ExitStack()
+        self._output: Output | None = None
+        self._ended: dict[str, Any] = {}
+
+    def turn(
+        self,
+        text: str | None = None,
+        *,
+        action: Any = None,
+        observation: Any = None,
+        reward: float | None = None,
+        done: bool | None = None,
+        seconds: float | None = None,
+        error: str | None = None,
+    ) -> None:
+        """One turn that no instrument saw: the model's answer, what was sent to the environment, what came back.
+
+        Args:
+            text: None where the answer was seen by itself, as an openai client's.
+            action: None where nothing was sent; then what came back is left out.
+            observation: what came back; None where nothing did.
+            reward: as the environment said; None where it did not.
+            done: as the environment said; None where it did not.
+            seconds: that the environment took.
+            error: of the environment, in one line; None where it answered.
+        """
+        with guard("recording a turn"):
+            log = self._call.calls
+            if text is not None:
+                begun = log.begin(self._strand, "generation")
+                answer = Answer(None, None, None, text=text)
+                log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
+            if action is not None or error is not None:
+                begun = log.begin(self._strand, "step", self, snapshot(action))
+                heard, images = (None, None) if observation is None else observed(observation)
+                log.add(
+                    EnvironmentCall(
+                        begun.order, begun.began, seconds or 0.0, begun.client, "step", begun.sent or b"null", heard,
+                        None if reward is None else float(reward), done, None, error, self._strand, None, images,
+                    )
+                )  # fmt: skip
+
+    def tokens(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        *,
+        logprobs: Sequence[float] | None = None,
+        mask: Sequence[int] | None = None,
+    ) -> None:
+        """The row's tokens.
+
+        Args:
+            prompt_ids: (P,)
+            completion_ids: (C,) the model's and the environment's, in order.
+            logprobs: (C,) None where they are not known.
+            mask: (C,) 1 = the model's; None = all of them.
+        """
+        with guard("recording a rollout's tokens"):
+            rows = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": mask}
+            self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
+
+    def score(
+        self,
+        reward: float | None = None,
+        *,
+        rewards: Mapping[str, float | None] | None = None,
+        weights: Mapping[str, float] | None = None,
+        advantage: float | None = None,
+    ) -> None:
+        """Its rewards, at any time, also after the `with`. What is None stays as it is.
+
+        Args:
+            reward: in all; None with `rewards` takes their weighted sum, where any is not None.
+            rewards: by reward function.
+            weights: of those; 1 where one is missing.
+            advantage: as the trainer uses it.
+        """
+        with guard("recording a reward"):
+            columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(advantage)}
+            if rewards is not None:
+                values = {name: None if value is None else finite(value) for name, value in rewards.items()}
+                weight = {name: float((weights or {}).get(name, 1.0)) for name in values}
+                given = [value * weight[name] for name, value in values.items() if value is not None]
+                columns |= {"rewards": values, "reward_weights": weight, "scored": now_us()}
+                columns["reward"] = sum(given) if given else None
+            if reward is not None:
+                columns |= {"reward": finite(reward), "scored": now_us()}
+            self._writer.put(ColumnsJob(self._call, [columns]))
+
+    def stop(self, reason: str) -> None:
+        """Why it ended, where its calls do not show it.
+
+        Raises:
+            ValueError: no `StopReason` has that name.
+        """
+        self._ended["stop_reason"] = StopReason(reason)
+
+    def note(self, **values: Any) -> None:
+        """See `CurrentRow`."""
+        with within(self._strand):
+            super().note(**values)
+
+    def tag(self, *tags: str) -> None:
+        """See `CurrentRow`."""
+        with within(self._strand):
+            super().tag(*tags)
+
+    def metric(self, name: str, value: float) -> None:
+        """See `CurrentRow`."""
+        with within(self._strand):
+            super().metric(name, value)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(collecting(self._call.calls, everywhere=False))
+        self._stack.enter_context(within(self._strand))
+        running = RunningJob(self._call)
+        self._writer.put(running)
+        self._writer.follow(running)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        with guard("recording a rollout's end"):
+            self._call.calls.close()
+            self._call.settled = True
+            if error is None:
+                self._writer.put(_FinishedJob(self._call, self._output, self._metadata, self._ended, now_us()))
+            else:
+                self._writer.put(FailedJob.of(self._call, error))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+
+@dataclass(frozen=True)
+class _FinishedJob:
+    """A rollout that came to its end, with or without tokens."""
+
+    call: RolloutCall
+    output: Output | None
+    metadata: bytes
+    ended: dict[str, Any]
+    returned: int
+
+    @property
+    def size(self) -> int:
+        return self.call.size + len(self.metadata) + (self.output.size if self.output else 0)
+
+    def without_payload(self) -> HeaderJob:
+        """Its counts, and what was said of its end."""
+        header = returned_header(self.output, 0, {**self.ended, "returned": self.returned})
+        return HeaderJob.of(self.call, [header])
+
+    def changes(self) -> Iterable[Change]:
+        seen = seen_of(self.call.calls)
+        if self.output is None:
+            (row,) = attribute_unfinished(1, seen).rows
+            tokens = unfinished_tokens(row)
+        else:
+            tokens = self.output.tokens(0)
+            (row,) = attribute([tokens.prompt_ids], [tokens.completion_ids], seen).rows
+        known = {**self.ended, "returned": self.returned}
+        change = encoded(self.call, 0, row, tokens, lambda _: orjson.loads(self.metadata), known)
+        if change is not None:
+            yield change
+        self.call.release()
+
+
+def _tokenizer_json(tokenizer: Any) -> str | None:
+    if tokenizer is None:
+        return None
+    inner = getattr(tokenizer, "tokenizer", tokenizer)  # a processor's
+    backend = getattr(inner, "backend_tokenizer", inner)
+    return str(backend.to_str()) if hasattr(backend, "to_str") else None

@@ -1,0 +1,104 @@
+"""A run's own row, its scalars and its end, as one process writes them."""
+
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.clean import column, error_line, trace
+from logs_ui.recorder.database import database_path
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.models import RunState
+from logs_ui.recorder.run import RunName, git, machine, now_us, versions
+from logs_ui.recorder.store import Change, RunChange, ScalarsChange
+from logs_ui.recorder.writer import Writer
+
+
+@dataclass(frozen=True)
+class ChangesJob:
+    """Changes that are ready, or made by a function in the writer's thread."""
+
+    make: Callable[[], Iterable[Change]]
+    size: int = 1_000
+
+    def changes(self) -> Iterable[Change]:
+        return self.make()
+
+    def without_payload(self) -> "ChangesJob":
+        """Itself: it has none."""
+        return self
+
+
+class RunRecord:
+    """What is written of one run.
+
+    Attributes:
+        uid: what users call its id.
+        launch: see `RunName`.
+        ended: whether its end was told.
+    """
+
+    def __init__(self, writer: Writer, name: RunName) -> None:
+        self.uid, self.launch = name.uid, name.launch
+        self.ended = False
+        self._writer = writer
+
+    def begin(self, columns: Mapping[str, Any], *, resumes: str | None = None, announce: bool = True) -> None:
+        """Makes its row, and asks git for the commit.
+
+        Args:
+            columns: of `Run`, beside the machine's and the versions.
+            resumes: see `RunChange`.
+            announce: whether to say on stderr what it is called, and how to browse it.
+        """
+        now = now_us()
+        described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
+        described["name"] = column(str(described.get("name", self.uid)))
+        self.put(RunChange(self.uid, described, resumes=resumes))
+        if announce:
+            sys.stderr.write(f"logs-ui: recording run {self.uid}; browse it with: {self._serve_command()}\n")
+        # git may take seconds on a large tree: neither the training nor the rows wait for it.
+        threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Scalars of one step; what is no number is left out."""
+        numbers = {
+            column(str(name)) or "": finite(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self.put(ScalarsChange(self.uid, step, numbers))
+
+    def end(self, state: RunState, **why: str | None) -> None:
+        """Tells that it ended; `why` holds columns `error` and `traceback`."""
+        self.ended = True
+        now = now_us()
+        self.put(RunChange(self.uid, {"state": state, "finished": now, "heartbeat": now, **why}))
+
+    def raised(self, error: BaseException) -> None:
+        """Ended by an exception."""
+        state = RunState.FAILED if isinstance(error, Exception) else RunState.INTERRUPTED
+        self.end(state, error=error_line(error), traceback=trace(error))
+
+    def put(self, change: Change, size: int = 1_000) -> None:
+        """Hands a change to the writer."""
+        self._writer.put(ChangesJob(lambda: [change], size))
+
+    def _describe_code(self, folder: Path) -> None:
+        with guard("asking git for the commit"):
+            self.put(RunChange(self.uid, git(folder)))
+
+    def _serve_command(self) -> str:
+        path = self._writer.path
+        return "logs-ui serve" + ("" if path == database_path().absolute() else f" --db {shlex.quote(str(path))}")
+
+
+def finite(value: float) -> float | None:
+    """JSON and SQL have no NaN: it becomes None."""
+    number = float(value)
+    return number if np.isfinite(number) else None

@@ -1,0 +1,163 @@
+"""Which thread of control a call is made in: the rollout function's own, a task's, an executor's, a row's scope.
+
+Strands form a tree under the rollout function call. What a strand starts gets a strand of its own below it, so that
+calls of one row have a deeper ancestor in common than calls of two (`instruments/concurrency.py` starts them).
+"""
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False)
+class StrandTree:
+    """All strands of one rollout function call.
+
+    Attributes:
+        log: where its calls are kept; a `calls.CallLog`.
+        root: the rollout function's own.
+        closed: True once it returned: what is still running then belongs to nothing.
+    """
+
+    log: Any
+    closed: bool = False
+    root: "Strand" = field(init=False)
+    _process: object = field(init=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
+    _strays: dict[tuple[object, object], "Strand"] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._process = _process
+        self.root = Strand(self, None, next(self._numbers))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls: the function has not returned, and this is no child of its process."""
+        return not self.closed and self._process is _process
+
+    def child(self, parent: "Strand", **differs: Any) -> "Strand":
+        """A strand below `parent`; row and call are the parent's unless they differ."""
+        inherited = {"row": parent.row, "generating": parent.generating, "call": parent.call}
+        return Strand(self, parent, next(self._numbers), **(inherited | differs))
+
+    def stray(self) -> "Strand":
+        """For a thread or a task that was started where nobody saw it."""
+        key = (threading.current_thread(), _current_task())
+        if key not in self._strays:
+            self._strays[key] = self.child(self.root)
+        return self._strays[key]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Strand:
+    """One thread of control.
+
+    Attributes:
+        number: in the order in which strands were started.
+        row: index of the row whose scope this is in; None outside of one.
+        generating: whether a generation that is recorded is under way: those within it are parts of it.
+        call: order of the environment call that is under way; None outside of one.
+    """
+
+    tree: StrandTree
+    parent: "Strand | None"
+    number: int
+    row: int | None = None
+    generating: bool = False
+    call: int | None = None
+
+    @property
+    def path(self) -> tuple["Strand", ...]:
+        """From the root to this one."""
+        path = [self]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        return tuple(reversed(path))
+
+
+def common(paths: list[tuple[Strand, ...]]) -> tuple[Strand, ...]:
+    """The path down to the deepest strand that all of them pass; empty where there is none."""
+    shared = []
+    for level in zip(*paths, strict=False):
+        if any(strand is not level[0] for strand in level):
+            break
+        shared.append(level[0])
+    return tuple(shared)
+
+
+_here: ContextVar[Strand | None] = ContextVar("logs_ui_strand", default=None)
+_open: list[StrandTree] = []
+_process = object()
+
+
+def _in_forked_child() -> None:
+    """A child's calls cannot reach the parent's log, and would only fill its copy."""
+    global _process  # noqa: PLW0603 - what is open belongs to one process
+    _process = object()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def _current_task() -> object:
+    """None outside of asyncio."""
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
+
+
+def current_strand() -> Strand | None:
+    """Where the caller is; None outside of what is recorded.
+
+    A thread or task of unknown origin belongs to the call that is open: a trainer makes one at a time.
+    """
+    strand = _here.get()
+    if strand is not None and strand.tree.is_open:
+        return strand
+    return _open[-1].stray() if _open else None
+
+
+def enter(strand: Strand) -> None:
+    """Makes it the current one of the context in which this runs, for good."""
+    _here.set(strand)
+
+
+@contextmanager
+def within(strand: Strand) -> Iterator[Strand]:
+    """Makes it the current one."""
+    token = _here.set(strand)
+    try:
+        yield strand
+    finally:
+        # Another context where a generator was closed from elsewhere: the value there is not ours.
+        with suppress(ValueError):
+            _here.reset(token)
+
+
+def branch(**differs: Any) -> Strand | None:
+    """A new strand below the current one, for what is started from here; None outside of what is recorded."""
+    strand = current_strand()
+    return None if strand is None else strand.tree.child(strand, **differs)
+
+
+@contextmanager
+def opened(tree: StrandTree, *, everywhere: bool) -> Iterator[None]:
+    """Calls made inside belong to the tree; with `everywhere` also those of threads that nobody saw start."""
+    if everywhere:
+        _open.append(tree)
+    try:
+        with within(tree.root):
+            yield
+    finally:
+        tree.closed = True
+        if everywhere:
+            with suppress(ValueError):  # in a child that was forked inside
+                _open.remove(tree)

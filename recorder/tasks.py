@@ -1,0 +1,58 @@
+"""What a rollout's task is called."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from logs_ui.recorder.clean import column
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.guard import guard
+
+Task = str | Callable[[dict[str, Any]], object]
+"""A dataset column, or a function of the dataset row."""
+
+_COLUMNS = ("task", "task_id")
+_LENGTH = 120
+
+
+def prompt_task(prompt: bytes) -> str:
+    """The name of a task that nobody named: the prompt's hash."""
+    return "prompt-" + hashlib.sha256(prompt).hexdigest()[:8]
+
+
+def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
+    """As `record(task=...)` says; what cannot be told so is told by the prompt.
+
+    Args:
+        task: None takes the first of the usual columns.
+        row: of the dataset.
+        prompt: its JSON.
+    """
+    with guard("naming a task"):
+        return _shortened(_named(task, row, prompt))
+    return prompt_task(prompt)
+
+
+def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
+    """
+    Raises:
+        LogsUIError: the column that the user named is not there.
+    """
+    if callable(task):
+        return str(task(row))
+    for name in _COLUMNS if task is None else (task,):
+        if row.get(name) is not None:
+            return str(row[name])
+    if task is not None and task not in row:
+        raise LogsUIError(
+            f"record(task={task!r}) names no column of the dataset, which has {', '.join(sorted(row))}. "
+            "Name one of them, or give a function of the dataset row; until then tasks are told apart by prompt."
+        )
+    return prompt_task(prompt)
+
+
+def _shortened(task: str) -> str:
+    """A task's name is in every row and two indexes: one that is a whole problem keeps its beginning and a hash."""
+    if len(task) > _LENGTH:
+        task = f"{task[:_LENGTH]}... {hashlib.sha256(task.encode(errors='replace')).hexdigest()[:8]}"
+    return column(task) or ""
