@@ -61,13 +61,13 @@ class Environment:
 class Model:
     """Samples after a pause in which it uses no processor."""
 
-    generation_config = None
-
-    def __init__(self, words: int, pause: float) -> None:
-        self._answers = torch.from_numpy(np.random.default_rng(0).integers(5, words, (ROWS, ANSWER)))
+    def __init__(self, tokenizer: Any, pause: float) -> None:
+        self._answers = torch.from_numpy(np.random.default_rng(0).integers(5, len(tokenizer), (ROWS, ANSWER)))
         self._pause = pause
+        ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        self.generation_config = SimpleNamespace(**ends, temperature=1.0, top_p=0.9, max_new_tokens=ANSWER)
 
-    def generate(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         time.sleep(self._pause)
         return torch.cat([input_ids, self._answers], 1)
 
@@ -76,7 +76,7 @@ class Rollouts:
     """A rollout function that does nothing but what is recorded."""
 
     def __init__(self, tokenizer: Any, pause: float, environments: list[Any]) -> None:
-        self._model, self._environments = Model(len(tokenizer), pause), environments
+        self._model, self._environments = Model(tokenizer, pause), environments
         self._prompt = torch.from_numpy(np.random.default_rng(1).integers(5, len(tokenizer), (ROWS // GROUP, PROMPT)))
         self._reply = torch.tensor([tokenizer.encode(REPLY, add_special_tokens=False)] * ROWS)
         inserted = self._reply.shape[1]
@@ -88,7 +88,7 @@ class Rollouts:
             environment.reset()
         tokens = self._prompt.repeat_interleave(GROUP, 0)
         for turn in range(TURNS):
-            tokens = self._model.generate(tokens)
+            tokens = self._model.generate(tokens, attention_mask=torch.ones_like(tokens))
             for environment in self._environments:
                 environment.step({"say": turn})
             tokens = torch.cat([tokens, self._reply], 1) if turn + 1 < TURNS else tokens

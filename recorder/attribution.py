@@ -250,19 +250,17 @@ def _match(chains: list[Chain], tokens: list[_Row], work: "_Work", text_of: Call
     def fits_of(chain: Chain, indices: Iterable[int]) -> dict[int, _Fit]:
         return {index: found for index in indices if (found := fit(chain, index))}
 
-    def best_fits(chain: Chain) -> dict[int, _Fit]:
-        """Those by context; only where there is none, all others, for which rows must be searched."""
-        found = fits_of(chain, _repeating(chain, tokens))
-        exact = {index: how for index, how in found.items() if how.evidence == "context"}
-        return exact or fits_of(chain, range(len(tokens)))
+    def best_fits(chain: Chain, likely: Iterable[int]) -> dict[int, _Fit]:
+        """Those by context; only where there is none, all others, for which every row must be searched."""
+        return _exact(fits_of(chain, likely)) or fits_of(chain, range(len(tokens)))
 
     rank: dict[Strand | None, int] = {branch: place for place, branch in enumerate(work.numbered())}
     chains = sorted(chains, key=lambda chain: (rank.get(chain.branch, -1), chain.parts[0][0].order))
-    fits = [best_fits(chain) for chain in chains]
+    fits = [best_fits(chain, _repeating(chain, tokens)) for chain in chains]
     unmatched = []
     for i in sorted(range(len(chains)), key=lambda i: _fewest(fits[i], tokens)):
         chain = chains[i]
-        again = best_fits(chain) if fits[i] else {}
+        again = best_fits(chain, fits[i]) if _exact(fits[i]) else fits_of(chain, fits[i])
         if not again:
             unmatched.append(i)
             continue
@@ -271,6 +269,10 @@ def _match(chains: list[Chain], tokens: list[_Row], work: "_Work", text_of: Call
         tokens[best].matched, tokens[best].text_matched = chosen.end, chosen.text_end
         work.give(best, chain, chosen.starts, chosen.evidence)
     return [chains[i] for i in sorted(unmatched)]
+
+
+def _exact(fits: dict[int, _Fit]) -> dict[int, _Fit]:
+    return {index: fit for index, fit in fits.items() if fit.evidence == "context"}
 
 
 def _repeating(chain: Chain, tokens: list[_Row]) -> list[int]:
@@ -372,6 +374,10 @@ class _Work:
         steps = [call.order for call in self._own if call.kind == "step"]
         if self._given or len(_episodes(self._own)) != 1 or not len(steps) == len(self.rows) > 1:
             return False
+        started = [self.branches.of(call) for call in self._own if call.kind == "step"]
+        numbers = [branch.number for branch in started if branch is not None and not branch.is_stray]
+        if any(started) and (len(numbers) < len(started) or numbers != sorted(set(numbers))):
+            return False
         answers = [turn.order for row in self.rows for turn in row.turns]
         answered_once = all(len(row.turns) == 1 for row in self.rows) and max(answers) < steps[0]
         return answered_once or not self._seen.generations
@@ -385,8 +391,9 @@ class _Work:
 
     def functions(self) -> None:
         """Tools that are functions, and have no episode: by their strand, else by the generation that they follow."""
-        homes = self._homes()
-        for call in [call for call in self._functions if call.order not in self._given]:
+        left = [call for call in self._functions if call.order not in self._given]
+        homes = self._homes() if left else {}
+        for call in left:
             branch = self.branches.of(call)
             rows = homes.get(branch, []) if branch is not None else []
             if len(rows) == 1:
@@ -404,7 +411,7 @@ class _Work:
         """Generations whose tokens stand in no row, as where only the last turn is returned: by their strand, else by
         the row whose environment was stepped next.
         """
-        homes = self._homes()
+        homes = self._homes() if self.left else {}
         for turn in [part for chain in self.left for part in chain.split()]:
             rows = homes.get(turn.branch, []) if turn.branch is not None else []
             index = rows[0] if len(rows) == 1 else self._answered_by(turn.parts[0][0])
@@ -510,7 +517,7 @@ class _Work:
 
     def _by_order(self, episodes: list[Episode], places: list[int], *, finished: bool) -> None:
         """By the generations that steps follow, then as many as there are rows left, in order."""
-        left = self._by_generations(episodes, places)
+        left = self._as_started(self._by_generations(episodes, places))
         open_places = [place for place in places if not self.rows[place].environment_calls]
         pairs = list(zip(left, open_places, strict=False))
         enough = len(left) == len(open_places) if finished else len(left) <= len(open_places)
@@ -519,6 +526,19 @@ class _Work:
             return
         for episode, place in pairs:
             self._give_calls(place, episode, "order")
+
+    def _as_started(self, episodes: list[Episode]) -> list[Episode]:
+        """In the order in which rows were begun, as far as that is known: episodes of strands that ran side by side in
+        the order in which these were started. Those of which it is not known are lost.
+        """
+        started = [self.branches.of(episode[0]) for episode in episodes]
+        if len(set(started)) <= 1:
+            return episodes
+        known = {branch for branch in started if branch is not None and not branch.is_stray}
+        if len(known) < len(episodes):  # several in one, or some above all, or of strands that nobody saw start
+            self.lost += sum(len(episode) for episode in episodes)
+            return []
+        return [episodes[i] for i in sorted(range(len(episodes)), key=lambda i: getattr(started[i], "number", 0))]
 
     def _by_generations(self, episodes: list[Episode], places: list[int]) -> list[Episode]:
         """Gives an episode to a row if each of its steps came right after a generation of that row alone, and no other

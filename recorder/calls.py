@@ -6,8 +6,9 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,8 +66,11 @@ class Sequence:
     @property
     def size(self) -> int:
         """Bytes that it keeps alive."""
-        arrays = sum(array.nbytes for array in (self.context, self.sampled, self.logprobs) if array is not None)
-        return arrays + sum(len(part) for part in (self.text, self.messages, self.reply) if part is not None)
+        size = len(self.text or "") + len(self.messages or b"") + len(self.reply or b"")
+        for array in (self.context, self.sampled, self.logprobs):
+            if array is not None:
+                size += array.nbytes
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class EnvironmentCall:
     @property
     def size(self) -> int:
         """Bytes of what was sent and of what came back."""
-        return sum(len(part) for part in (self.sent, self.observation, self.metadata, self.error) if part is not None)
+        return len(self.sent) + len(self.observation or b"") + len(self.metadata or b"") + len(self.error or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,7 @@ class CallLog:
     _orders: Iterator[int] = field(default_factory=itertools.count, init=False)
     _clients: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False)
     _waiting: dict[int, Begun] = field(default_factory=dict, init=False)
+    _is_closed: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -217,8 +222,10 @@ class CallLog:
         return begun
 
     def add(self, call: Call) -> None:
-        """Keeps a call that ended."""
+        """Keeps a call that ended, unless the log is closed: the writer reads it then."""
         with self._lock:
+            if self._is_closed:
+                return
             self._waiting.pop(call.order, None)
             if isinstance(call, Generation):
                 self.generations.append(call)
@@ -261,6 +268,7 @@ class CallLog:
             self._clients.clear()
             self._waiting.clear()
             self._sort()
+            self._is_closed = True
 
     def release(self) -> None:
         """Lets go of the calls."""
@@ -271,9 +279,8 @@ class CallLog:
             self.size = 0
 
     def _sort(self) -> None:
-        self.generations.sort(key=lambda call: call.order)
-        self.environment_calls.sort(key=lambda call: call.order)
-        self.notes.sort(key=lambda call: call.order)
+        for calls in (self.generations, self.environment_calls, self.notes):
+            calls.sort(key=attrgetter("order"))
 
 
 def generating_strand() -> Strand | None:
@@ -284,22 +291,15 @@ def generating_strand() -> Strand | None:
     return None if strand is None or strand.generating else strand
 
 
-@contextmanager
-def generating() -> Iterator[None]:
+def generating() -> AbstractContextManager[Strand | None]:
     """Generations made inside are parts of the one that is under way."""
     strand = branch(generating=True)
-    if strand is None:
-        yield
-        return
-    with within(strand):
-        yield
+    return nullcontext() if strand is None else within(strand)
 
 
-@contextmanager
-def calling(begun: Begun) -> Iterator[None]:
+def calling(begun: Begun) -> AbstractContextManager[Strand]:
     """Environment calls made inside are made by this one."""
-    with within(begun.strand.tree.child(begun.strand, call=begun.order)):
-        yield
+    return within(begun.strand.tree.child(begun.strand, call=begun.order))
 
 
 @contextmanager

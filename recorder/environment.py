@@ -1,8 +1,9 @@
 """One call of an environment or a tool while it is made, and what is kept of it."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from logs_ui.recorder.calls import Begun, EnvironmentCall, calling
@@ -29,10 +30,9 @@ class Answer(NamedTuple):
     metadata: Any = None
 
 
-@contextmanager
 def environment_call(
     kind: str, client: object, sent: Callable[[], Any], read: Callable[[Any], Answer]
-) -> Iterator[Callable[[Any], Any]]:
+) -> AbstractContextManager[Callable[[Any], Any]]:
     """Records the call that is made inside, unless nothing is recorded here.
 
     Args:
@@ -41,49 +41,65 @@ def environment_call(
         sent: makes what was sent, as the row shows it; asked only if it is recorded.
         read: takes apart what came back.
 
-    Yields:
-        A function that takes what came back and returns it. Without it, the call raised, or turned out to be none.
+    Returns:
+        What to make it in. It gives a function that takes what came back and returns it; where that is not called, the
+        call raised, or turned out to be none.
     """
-    strand = current_strand()
-    if strand is None:
-        yield lambda result: result
-        return
-    message = b"null"
-    with guard("recording what was sent to an environment"):
-        message = snapshot(sent())
-    begun = strand.tree.log.begin(strand, kind, client, message)
-    results: list[Any] = []
+    return _EnvironmentCall(kind, client, sent, read)
 
-    def came_back(result: Any) -> Any:
-        results.append(result)
+
+class _EnvironmentCall:
+    """A call that is made. No generator, since this is the caller's time."""
+
+    __slots__ = ("_begun", "_calling", "_client", "_kind", "_read", "_results", "_sent")
+
+    def __init__(self, kind: str, client: object, sent: Callable[[], Any], read: Callable[[Any], Answer]) -> None:
+        self._kind, self._client, self._sent, self._read = kind, client, sent, read
+        self._begun: Begun | None = None
+        self._results: list[Any] = []
+
+    def __enter__(self) -> Callable[[Any], Any]:
+        strand = current_strand()
+        if strand is not None:
+            message = b"null"
+            with guard("recording what was sent to an environment"):
+                message = snapshot(self._sent())
+            self._begun = strand.tree.log.begin(strand, self._kind, self._client, message)
+            self._calling = calling(self._begun)
+            self._calling.__enter__()
+        return self._came_back
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        begun = self._begun
+        if begun is None:
+            return
+        self._calling.__exit__(None, None, None)
+        if error is not None:  # also where a timeout cancels it
+            with guard("recording an environment's error"):
+                _add(begun, None, error)
+        elif not self._results:
+            begun.strand.tree.log.forget(begun)
+        else:
+            answer = Answer(self._results[0])
+            with guard("reading an environment's answer"):
+                answer = self._read(self._results[0])
+            with guard("recording an environment's answer"):
+                _add(begun, answer, None)
+
+    def _came_back(self, result: Any) -> Any:
+        self._results.append(result)
         return result
-
-    try:
-        with calling(begun):
-            yield came_back
-    except BaseException as error:  # also where a timeout cancels it
-        with guard("recording an environment's error"):
-            _add(begun, None, error)
-        raise
-    if not results:
-        strand.tree.log.forget(begun)
-        return
-    answer = Answer(results[0])
-    with guard("reading an environment's answer"):
-        answer = read(results[0])
-    with guard("recording an environment's answer"):
-        _add(begun, answer, None)
 
 
 def _add(begun: Begun, answer: Answer | None, error: BaseException | None) -> None:
     seconds = time.perf_counter() - begun.began
     observation, reward, done, metadata = answer or Answer(None)
     number, end = _as(float, reward), _as(bool, done)
-    odd = {
-        name: value
-        for name, value, kept in (("reward", reward, number), ("done", done, end))
-        if value is not None and kept is None
-    }
+    odd = {}
+    if number is None and reward is not None:
+        odd["reward"] = reward
+    if end is None and done is not None:
+        odd["done"] = done
     if odd:
         metadata = {"metadata": metadata, **odd} if metadata is not None else odd
     said, images = (None, None) if answer is None else observed(observation)

@@ -3,8 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from logs_ui.recorder.errors import LogsUIError
 
@@ -32,15 +31,9 @@ class Guard:
         """For a child: at the fork another of the parent's threads may have held it, and that thread is not here."""
         self._lock = threading.Lock()
 
-    @contextmanager
-    def __call__(self, doing: str) -> Iterator[None]:
+    def __call__(self, doing: str) -> "_Guarded":
         """`doing` says what was tried: "recording failed while {doing}"."""
-        try:
-            yield
-        except Exception as error:
-            self.caught(doing, error)
-            if os.environ.get(RAISE_VARIABLE) == "1":
-                raise
+        return _Guarded(self, doing)
 
     def caught(self, doing: str, error: Exception) -> None:
         """Counts and logs a failure that was caught elsewhere; the user's own mistake without its traceback."""
@@ -60,6 +53,24 @@ class Guard:
                 line.removesuffix("."),
                 exc_info=None if is_users else error,
             )
+
+
+class _Guarded:
+    """One thing that is tried. No generator: some are entered for each call of an environment."""
+
+    __slots__ = ("_doing", "_guard")
+
+    def __init__(self, guard: Guard, doing: str) -> None:
+        self._guard, self._doing = guard, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._guard.caught(self._doing, error)
+        return os.environ.get(RAISE_VARIABLE) != "1"
 
 
 guard = Guard()

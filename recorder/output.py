@@ -1,5 +1,6 @@
 """What a rollout function returned: checked, and copied so that later changes of it change nothing recorded."""
 
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,9 +50,9 @@ class Output:
         Raises:
             TypeError, ValueError, OverflowError: the ids are not token ids.
         """
-        completion = np.asarray(self.completion_ids[i], np.int32)
+        completion = _array(self.completion_ids[i], np.int32)
         return Tokens(
-            np.asarray(self.prompt_ids[i], np.int32),
+            _array(self.prompt_ids[i], np.int32),
             completion,
             _fitting(self.logprobs, i, len(completion), _half_precision),
             _fitting(self.env_mask, i, len(completion), _ones),
@@ -102,7 +103,7 @@ def checked_output(output: Any, count: int) -> Output:
     extras = {key: value for key, value in output.items() if key not in _TOKEN_KEYS}
     others = snapshot(extras)
     lists = frozenset(str(key) for key, value in extras.items() if isinstance(value, list))
-    size = len(others) + _NUMBER * sum(len(row) for rows in copies.values() if rows is not None for row in rows)
+    size = len(others) + _NUMBER * sum(sum(map(len, rows)) for rows in copies.values() if rows is not None)
     prompt_ids, completion_ids = copies["prompt_ids"] or [], copies["completion_ids"] or []
     return Output(prompt_ids, completion_ids, copies["logprobs"], copies["env_mask"], others, lists, size)
 
@@ -123,7 +124,7 @@ def _check_ids(key: str, rows: Any) -> None:
 
 
 def _copied(rows: Any) -> list[Any] | None:
-    return None if rows is None else [_copied_row(row) for row in rows]
+    return None if rows is None else [tuple(row) if type(row) is list else _copied_row(row) for row in rows]
 
 
 def _copied_row(row: Any) -> Any:
@@ -146,15 +147,25 @@ def _fitting(
     return None
 
 
+def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
+    """Of a tuple of plain numbers in a third of the time that numpy takes, which first looks at each for its type."""
+    if isinstance(values, tuple):
+        array = np.empty(len(values), dtype)
+        with suppress(struct.error):
+            struct.pack_into(f"{len(values)}{array.dtype.char}", array.data, 0, *values)
+            return array
+    return np.asarray(values, dtype)
+
+
 def _ones(values: Any) -> NDArray[np.uint8]:
     """(C,) 1 where the mask is not 0."""
-    return np.asarray(values, np.bool_).view(np.uint8)
+    return _array(values, np.bool_).view(np.uint8)
 
 
 def _half_precision(values: Any) -> NDArray[np.float16]:
     """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
     with suppress(TypeError, ValueError), np.errstate(over="ignore"):
-        numbers = np.asarray(values, np.float64)
+        numbers = _array(values, np.float64)
         if numbers.ndim == 1:
             return numbers.astype(np.float16)
     first = [value[0] if isinstance(value, list | tuple) and value else value for value in values]

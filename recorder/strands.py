@@ -43,14 +43,15 @@ class StrandTree:
 
     def child(self, parent: "Strand", **differs: Any) -> "Strand":
         """A strand below `parent`; row and call are the parent's unless they differ."""
-        inherited = {"row": parent.row, "generating": parent.generating, "call": parent.call}
-        return Strand(self, parent, next(self._numbers), **(inherited | differs))
+        own = differs.get
+        row, generating, call = own("row", parent.row), own("generating", parent.generating), own("call", parent.call)
+        return Strand(self, parent, next(self._numbers), row, generating, call, own("is_stray", parent.is_stray))
 
     def stray(self) -> "Strand":
         """For a thread or a task that was started where nobody saw it."""
         key = (threading.current_thread(), _current_task())
         if key not in self._strays:
-            self._strays[key] = self.child(self.root)
+            self._strays[key] = self.child(self.root, is_stray=True)
         return self._strays[key]
 
 
@@ -63,6 +64,7 @@ class Strand:
         row: index of the row whose scope this is in; None outside of one.
         generating: whether a generation that is recorded is under way: those within it are parts of it.
         call: order of the environment call that is under way; None outside of one.
+        is_stray: whether nobody saw it start: its number then says nothing of the order in which rows were begun.
     """
 
     tree: StrandTree
@@ -71,6 +73,7 @@ class Strand:
     row: int | None = None
     generating: bool = False
     call: int | None = None
+    is_stray: bool = False
 
     @property
     def path(self) -> tuple["Strand", ...]:
@@ -130,16 +133,27 @@ def enter(strand: Strand) -> None:
     _here.set(strand)
 
 
-@contextmanager
-def within(strand: Strand) -> Iterator[Strand]:
+def within(strand: Strand) -> "_Within":
     """Makes it the current one."""
-    token = _here.set(strand)
-    try:
-        yield strand
-    finally:
+    return _Within(strand)
+
+
+class _Within:
+    """No generator: one is entered for each call of an environment."""
+
+    __slots__ = ("_strand", "_token")
+
+    def __init__(self, strand: Strand) -> None:
+        self._strand = strand
+
+    def __enter__(self) -> Strand:
+        self._token = _here.set(self._strand)
+        return self._strand
+
+    def __exit__(self, *_: object) -> None:
         # Another context where a generator was closed from elsewhere: the value there is not ours.
-        with suppress(ValueError):
-            _here.reset(token)
+        with suppress(ValueError, LookupError):
+            _here.reset(self._token)
 
 
 def branch(**differs: Any) -> Strand | None:

@@ -164,8 +164,6 @@ def _call(
         with recorded() as came_back:
             return came_back(await coroutine)
 
-    if inspect.iscoroutinefunction(function):
-        return awaited(function(*args, **kwargs))
     with recorded() as came_back:
         result = function(*args, **kwargs)
         if inspect.iscoroutine(result):
@@ -213,7 +211,7 @@ def _reset_answer(result: Any) -> Answer:
 def _step_answer(result: Any) -> Answer:
     match result if type(result) is tuple else ():
         case (observation, reward, terminated, truncated, Mapping() as info):
-            return Answer(observation, reward, np.logical_or(terminated, truncated), _info(info, truncated))
+            return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
         case (observation, reward, done, Mapping() as info):
             return Answer(observation, reward, done, _info(info, info.get("TimeLimit.truncated", False)))
         case (observation, int() | float() as reward, bool() as done):
@@ -221,9 +219,14 @@ def _step_answer(result: Any) -> Answer:
     return _named_answer(result)
 
 
+def _either(one: Any, other: Any) -> Any:
+    """Of a vector environment, each."""
+    return one or other if isinstance(one, bool) and isinstance(other, bool) else np.logical_or(one, other)
+
+
 def _info(info: Mapping[Any, Any], truncated: Any) -> dict[Any, Any] | None:
     """With `truncated` where it was; of a vector environment, which of them were."""
-    if not np.any(truncated):
+    if truncated is False or not np.any(truncated):
         return dict(info) or None
     return {**info, "truncated": truncated if np.ndim(truncated) else True}
 
@@ -242,7 +245,7 @@ def _named_answer(result: Any) -> Answer:
         return Answer(result, reward, done)
     truncated = part("truncated")
     if truncated is not None:
-        done = np.logical_or(False if done is None else done, truncated)
+        done = _either(False if done is None else done, truncated)
     return Answer(observation, reward, done, _info(part("metadata", "info") or {}, truncated))
 
 

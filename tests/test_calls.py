@@ -1,10 +1,12 @@
 """What is seen of calls while a rollout function runs: in threads, in children, cancelled, of other models."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, collecting
-from logs_ui.recorder.instruments import transformers
+from logs_ui.recorder.instruments import concurrency, transformers
 from logs_ui.recorder.instruments.patch import Patches, patches
 from logs_ui.recorder.strands import current_strand
 from logs_ui.rollout.guess_model import make_model, make_tokenizer
@@ -102,6 +104,38 @@ def test_a_generation_within_another_is_recorded_once() -> None:
     assert len(log.generations) == 2
 
 
+@pytest.mark.parametrize(
+    ("eos", "pad", "answers", "finish"),
+    [
+        (9, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "stop", "stop", "length"]),
+        ([8, 9], None, [[5, 9], [5, 6, 9], [0, 0, 0], [5, 6, 7]], ["stop", "stop", "length", "length"]),
+        (None, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "length", "stop", "length"]),
+    ],
+)
+def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
+    eos: Any, pad: int | None, answers: list[list[int]], finish: list[str]
+) -> None:
+    class Model:
+        generation_config = SimpleNamespace(eos_token_id=eos, pad_token_id=pad, max_new_tokens=3)
+
+        def generate(self, input_ids: Any, attention_mask: Any) -> Any:
+            return torch.cat([input_ids, torch.tensor([[5, 9, 0], [5, 6, 9], [0, 0, 0], [5, 6, 7]])], 1)
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        Model().generate(torch.tensor([[0, 1]] * 4), attention_mask=torch.tensor([[0, 1]] * 4))
+    sequences = log.generations[0].sequences
+    assert [ids(sequence.context) for sequence in sequences] == [[1]] * 4
+    assert [ids(sequence.sampled) for sequence in sequences] == answers
+    assert [sequence.finish for sequence in sequences] == finish
+
+
+def ids(array: Any) -> list[int]:
+    """As numbers."""
+    return [int(number) for number in array]
+
+
 class Prompted(torch.nn.Module):
     """A model with a parameter of the wrapper's before its own."""
 
@@ -182,3 +216,22 @@ def test_undoing_gives_a_library_its_own_methods_back() -> None:
     with collecting(log):
         generate(make_model(TOKENIZER, 0))
     assert len(log.generations) == 1
+
+
+def test_a_task_factory_of_the_users_own_is_called_as_ever() -> None:
+    concurrency.install()
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(lambda loop, coro: asyncio.Task(coro, loop=loop))
+        return await asyncio.create_task(asyncio.sleep(0, "done"))
+
+    with collecting(CallLog()):
+        assert asyncio.run(main()) == "done"
+
+
+def test_what_comes_after_the_end_is_not_kept() -> None:
+    log = CallLog()
+    log.close()
+    log.add(step(b"{}", None))
+    assert (log.environment_calls, log.size) == ([], 0)

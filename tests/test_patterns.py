@@ -359,3 +359,61 @@ def test_notes_outside_of_a_recorded_function_are_forgotten() -> None:
     current_row().note(a=1)
     with row_scope(0) as row:
         row.metric("x", 1.0)
+
+
+def batch_then_a_pool(world: World) -> None:
+    """All answers at once; then each row's environment, in no order that anyone could tell from the calls."""
+    answers = world.generate([row.prompt for row in world.rows])
+
+    def play(row: Row, answer: list[int]) -> None:
+        time.sleep(world.pause())
+        client = Client()
+        world.call(client, "reset", world.pause())
+        row.heard(*answer)
+        row.answers.append(answer)
+        row.rewards.append(world.call(client, "step"))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(play, world.rows, answers))
+
+
+def batch_then_threads(world: World) -> None:
+    answers = world.generate([row.prompt for row in world.rows])
+
+    def play(row: Row, answer: list[int]) -> None:
+        time.sleep(world.pause())
+        row.heard(*answer)
+        row.answers.append(answer)
+        client = Client()
+        world.call(client, "reset")
+        row.rewards.append(world.call(client, "step"))
+
+    threads = [threading.Thread(target=play, args=pair) for pair in zip(world.rows, answers, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def one_client_stepped_from_a_pool(world: World) -> None:
+    answers = world.generate([row.prompt for row in world.rows])
+    client = Client()
+    world.call(client, "reset")
+
+    def play(row: Row, answer: list[int]) -> None:
+        time.sleep(world.pause())
+        row.heard(*answer)
+        row.answers.append(answer)
+        row.rewards.append(world.call(client, "step"))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(play, world.rows, answers))
+
+
+@pytest.mark.parametrize("pattern", [batch_then_a_pool, batch_then_threads, one_client_stepped_from_a_pool])
+def test_environments_that_are_called_side_by_side_after_one_generation(pattern: Callable[[World], None]) -> None:
+    for seed in range(6):
+        world, found = recorded(pattern, seed)
+        assert wrong(world, found) == []
+        if pattern is batch_then_a_pool:
+            assert found.unattributed == 0

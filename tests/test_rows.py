@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import load_run
@@ -253,6 +254,34 @@ def test_what_was_inserted_keeps_its_role(inserted: str, role: str, content: str
 def test_a_return_that_the_trainer_cannot_take_is_named(output: Any, words: str) -> None:
     with pytest.raises(OutputError, match=words):
         checked_output(output, 1)
+
+
+def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_see_it_first() -> None:
+    def text(job: RunningJob) -> bytes | None:
+        (change,) = job.changes()
+        assert isinstance(change, RowChange)
+        assert (change.columns["status"], change.columns["task"]) == ("running", "t")
+        return change.content
+
+    running, edited = (
+        RunningJob(rollout_call(CallLog(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
+    )
+    assert text(running) is None
+    assert unpack_content(text(running))["messages"] == [{"role": "user", "content": "a b"}]
+    assert text(edited) is not None
+
+
+@pytest.mark.parametrize(
+    "given", [[-0.5, None], (-0.5, float("nan")), [[-0.5, -3.0], [None]], torch.tensor([-0.5, float("nan")])]
+)
+def test_log_probs_come_as_numbers_or_as_lists_of_alternatives(given: Any) -> None:
+    output = checked_output(returned([5, 6], logprobs=[given], env_mask=[[0.5, 0]]), 1)
+    tokens = output.tokens(0)
+    assert tokens.logprobs is not None
+    assert str(tokens.logprobs.tolist()) == "[-0.5, nan]"
+    assert tokens.mask is not None
+    assert tokens.mask.tolist() == [1, 0]
+    assert all(array.flags.writeable for array in (tokens.prompt_ids, tokens.completion_ids, tokens.mask))
 
 
 def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,21 @@ def test_a_transaction_has_a_bound_in_rows_however_many_a_job_has(db: Path) -> N
     assert max(in_one) < writers._BATCH + 100
 
 
+def test_a_transaction_has_a_bound_in_bytes(db: Path) -> None:
+    """What it holds is encoded already, so that nothing of it can be dropped."""
+    writer = Writer(db, Limits(queue_bytes=100_000))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    with locked(db):
+        writer.put(job(row("first", {})))
+        wait_until(lambda: not writer._whole)
+        for i in range(9):
+            writer.put(job(row(str(i), {}), size=10_000))
+    assert writer.flush(60)
+    in_one = [count for (count,) in stored(db, "select count(*) from evaluation_row group by changed")]
+    assert (sum(in_one), max(in_one)) == (10, 3)
+
+
 def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db: Path) -> None:
     class Shrinking:
         size = 1_000
@@ -345,7 +360,7 @@ def test_a_writer_that_gave_up_is_followed_by_another_once_the_path_is_free(db: 
 
 
 ENDED = """
-import logging, sys
+import logging, sys, time
 from pathlib import Path
 from logs_ui.recorder import writer as writers
 from tests.test_writer import BEGUN, job, row
@@ -364,6 +379,7 @@ if sys.argv[2] == "locked":
     other.execute("BEGIN IMMEDIATE")
 for i in range(3):
     writer.put(job(row(str(i), {})))
+print(time.time())
 """
 
 
@@ -375,6 +391,7 @@ def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
     root = Path(__file__).parent.parent
     environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5"}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    assert time.time() - float(done.stdout) < 7, "no longer than it was told to wait"
     last = done.stderr.splitlines()[-1]
     assert f"{lost} recorded changes were never written: {db} " in last
     assert why in last
@@ -403,6 +420,13 @@ def returned(call: RolloutCall) -> ReturnedJob:
 
 def rewarded(call: RolloutCall) -> ColumnsJob:
     return ColumnsJob(call, [{"reward": float(call.step)}] * 2)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager
@@ -436,8 +460,7 @@ def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
             longest = max(longest, time.monotonic() - began)
             waits.append(call)
             if step == 0:
-                while writer._whole:  # the writer has it, and waits for the lock
-                    time.sleep(0.01)
+                wait_until(lambda: not writer._whole)  # the writer has it, and waits for the lock
         assert not writer.flush(0.1)
     assert limit / 2 < most <= limit
     assert longest < 1
@@ -488,12 +511,29 @@ def test_a_queue_that_is_full_of_headers_drops_what_comes_and_counts_it_apart(db
     assert stored(db, "select count(*) from evaluation_row where uid != 'last'") == [(2 * accepted,)]
 
 
+def test_what_the_writer_holds_leaves_room_for_headers(db: Path) -> None:
+    """It is encoded by then, and as small as it is in the database."""
+    writer = Writer(db, Limits(queue_bytes=200_000))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    large = rollout(0)
+    large.prompts = [snapshot("0" * 60_000)] * 2
+    with locked(db):
+        writer.put(returned(large))
+        wait_until(lambda: writer._bytes < 50_000)
+        for step in range(1, 40):
+            writer.put(returned(rollout(step)))
+    assert writer.flush(60)
+    assert writer._dropped == 0
+    assert stored(db, "select step, error is null from evaluation_row where step = 0") == [(0, 1)] * 2
+
+
 def test_what_is_larger_than_the_queue_loses_its_own_payload_and_costs_no_other(db: Path) -> None:
     writer = Writer(db, Limits(queue_bytes=90_000))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     large = rollout(2)
-    large.prompts = [b"0" * 50_000] * 2
+    large.prompts = [snapshot("0" * 50_000)] * 2
     with locked(db):
         writer.put(returned(rollout(1)))
         writer.put(returned(large))

@@ -22,7 +22,8 @@ def install() -> None:
 def _task_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_task(self: Any, coro: Any, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        strand = branch() if context is None else None  # whose context it is decides what is in it
+        # Whose context it is decides what is in it, and a factory of the user's own may not take one.
+        strand = branch() if context is None and self.get_task_factory() is None else None
         if strand is None:
             given = {} if context is None else {"context": context}
             return original(self, coro, *args, **given, **kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from logs_ui.recorder.calls import Begun, CallLog, Generation, Sequence, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
@@ -77,11 +78,11 @@ def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: 
     produced = getattr(output, "sequences", output).detach().cpu().numpy()[:, given.shape[1] :].astype(np.int32)
     copies = len(produced) // len(given)  # num_return_sequences
     limit = settings["max_new_tokens"] or (settings["max_length"] or 0) - given.shape[1]
+    lengths, ended = _lengths(produced, _ids(settings["eos_token_id"]), settings["pad_token_id"])
     sequences = []
-    for i, answer in enumerate(produced):
-        sampled, ended = _until_end(answer, _ids(settings["eos_token_id"]), settings["pad_token_id"])
-        sampled = sampled.copy()  # not a view, which would keep the whole batch alive
-        finish = "length" if not ended and len(sampled) >= limit > 0 else "stop"
+    for i, length in enumerate(lengths):
+        sampled = produced[i, :length].copy()  # not a view, which would keep the whole batch alive
+        finish = "length" if not ended[i] and length >= limit > 0 else "stop"
         sequences.append(Sequence(given[i // copies][kept[i // copies]], sampled, finish))
     sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
     log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
@@ -104,12 +105,15 @@ def _ids(eos: Any) -> set[int]:
     return set(eos) if isinstance(eos, list | tuple) else {int(eos)}
 
 
-def _until_end(answer: Any, eos: set[int], pad: int | None) -> tuple[Any, bool]:
-    """The sampled ids up to and with the first end token, and whether there is one; else without padding at the end."""
-    ends = np.flatnonzero(np.isin(answer, list(eos))) if eos else np.empty(0, int)
-    if len(ends):
-        return answer[: ends[0] + 1], True
-    if pad is None:
-        return answer, False
-    kept = np.flatnonzero(answer != pad)
-    return (answer[: kept[-1] + 1] if len(kept) else answer[:0]), False
+def _lengths(answers: Any, eos: set[int], pad: int | None) -> tuple[list[int], list[bool]]:
+    """Of each of the (N, L) answers: how many ids were sampled, up to and with the first end token, and whether there
+    is one; else those before the padding at the end.
+    """
+    count, length = answers.shape
+    ends = np.isin(answers, list(eos)) if eos else np.zeros(answers.shape, bool)
+    kept = np.ones(answers.shape, bool) if pad is None else answers != pad
+    # With a column more, the first of it counts where no other does.
+    to_end = np.column_stack([ends, np.ones(count, bool)]).argmax(1) + 1
+    to_padding = length - np.column_stack([kept[:, ::-1], np.ones(count, bool)]).argmax(1)
+    ended: NDArray[np.bool_] = np.any(ends, axis=1)
+    return np.where(ended, to_end, to_padding).tolist(), ended.tolist()
