@@ -9,7 +9,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from logs_ui.recorder import chat
-from logs_ui.recorder.calls import CallLog
+from logs_ui.recorder.calls import CallLog, Ids
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.run import now_us
 from logs_ui.recorder.store import RowChange
@@ -122,6 +122,15 @@ class RolloutCall:
         """Lets go of all that its rows can be written without. A prompt stays where it is what names the task."""
         self.release()
         self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
+
+    def asked(self, i: int) -> str:
+        """The last text of row `i`'s prompt; empty where it is no text."""
+        said = [message.get("content") for message in self.prompt(i)]
+        return said[-1] if said and isinstance(said[-1], str) else ""
+
+    def decode(self, ids: Ids) -> str:
+        """Their text without special tokens; empty where the tokenizer is not known."""
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) if self.tokenizer else ""
 
     def prompt(self, i: int) -> list[dict[str, Any]]:
         return chat.prompt_messages(orjson.loads(self.prompts[i]))

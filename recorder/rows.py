@@ -68,7 +68,7 @@ class RunningJob:
         seen = self.call.calls.so_far()
         found = Attribution([RowCalls() for _ in self.call.prompts], 0)
         with guard("giving calls to rows that run"):
-            found = attribute_unfinished(len(self.call.prompts), seen_of(seen))
+            found = _unfinished(self.call, seen)
         for i, row in enumerate(found.rows):
             yield encoded(self.call, i, row, unfinished_tokens(row), lambda _: {}, self._known(i))
 
@@ -101,7 +101,7 @@ class ReturnedJob:
         with guard("giving calls to rows"):
             prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
             completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
-            found = attribute(prompts, completions, seen_of(calls), lambda i: self._text(tokens[i]))
+            found = attribute(prompts, completions, seen_of(calls), self.call.decode)
         yield from _lost_calls(self.call, found)
         for i, row in enumerate(found.rows):
             change = encoded(self.call, i, row, tokens[i], self.output.extras, {"returned": self.returned})
@@ -114,11 +114,6 @@ class ReturnedJob:
         with suppress(TypeError, ValueError, OverflowError):
             return self.output.tokens(i)
         return None
-
-    def _text(self, tokens: Tokens | None) -> str:
-        if tokens is None or self.call.tokenizer is None:
-            return ""
-        return self.call.tokenizer.decode(tokens.completion_ids.tolist(), skip_special_tokens=True)
 
 
 @dataclass(frozen=True)
@@ -149,12 +144,12 @@ class FailedJob:
 
     def changes(self) -> Iterable[Change]:
         calls = self.call.calls
-        found = attribute_unfinished(len(self.call.prompts), seen_of(calls))
+        found = _unfinished(self.call, calls)
         yield from _lost_calls(self.call, found)
         for i, row in enumerate(found.rows):
             ended = self._ended(i)
             broken = [call.error for call in row.environment_calls if call.error]
-            if broken:
+            if broken and self.status == Status.ERROR:
                 ended["stop_reason"] = error_reason(broken[-1])
             change = encoded(self.call, i, row, unfinished_tokens(row), lambda _: _traceback(self.trace), ended)
             if change is not None:
@@ -244,6 +239,11 @@ def _traceback(trace: str | None) -> dict[str, Any]:
 def seen_of(calls: CallLog) -> Seen:
     """What attribution goes by."""
     return Seen(calls.generations, calls.environment_calls, calls.notes)
+
+
+def _unfinished(call: RolloutCall, calls: CallLog) -> Attribution:
+    prompts = [call.asked(i) for i in range(len(call.prompts))]
+    return attribute_unfinished(len(prompts), seen_of(calls), prompts, call.decode)
 
 
 def _lost_calls(call: RolloutCall, found: Attribution) -> Iterable[Change]:

@@ -498,7 +498,7 @@ def test_a_server_that_returns_no_ids_is_matched_by_text() -> None:
     calls = [env(0, "reset"), said(1, "guess 4"), env(2, "step"), said(3, "guess 6"), env(4, "step")]
     calls += [env(5, "reset"), said(6, "guess 6"), env(7, "step")]
     texts = ["guess 6", "guess 4 lower guess 6"]
-    found = attribute([ids(*PROMPT)] * 2, [ids(6), ids(4, 7, 6)], by_kind(calls), texts.__getitem__)
+    found = attribute([ids(*PROMPT)] * 2, [ids(6), ids(4, 7, 6)], by_kind(calls), lambda row: texts[len(row) // 2])
     assert orders(found) == [([6], [5, 7]), ([1, 3], [0, 2, 4])]
     assert {row.evidence for row in found.rows} == {"text"}
 
@@ -529,3 +529,75 @@ def test_rows_under_way_are_told_apart_by_their_tasks() -> None:
     calls += at(first, replace(env(3, "reset", 0), seconds=None), generation(4, (PROMPT, [3, END])))
     found = attribute_unfinished(2, by_kind(calls))
     assert orders(found) == [([4], [3]), ([1], [0, 2])]
+
+
+def test_a_generation_whose_request_names_its_row_is_that_rows() -> None:
+    calls = [replace(generation(0, ([8], [6, END])), request_id="cmpl-row-1"), generation(1, (PROMPT, [3, END]))]
+    found = attribute([ids(*PROMPT)] * 2, [ids(3, END), ids(4, END)], by_kind(calls))
+    assert orders(found) == [([1], []), ([0], [])]
+    assert found.rows[1].evidence == "scope"
+
+
+def test_what_a_judge_says_is_no_turn_of_the_row_that_says_it_too() -> None:
+    def said(order: int, text: str, model: str) -> Generation:
+        return Generation(order, order, 0.1, [Sequence(None, None, "stop", text=text)], {"model": model})
+
+    calls = [said(0, "yes, it is 4", "policy"), said(1, "it is 4", "judge"), said(2, "no, it is 5", "policy")]
+    texts = ["yes, it is 4 as it is 4", "no, it is 5"]
+    found = attribute([ids(*PROMPT)] * 2, [ids(4), ids(4, 5)], by_kind(calls), lambda row: texts[len(row) - 1])
+    assert orders(found) == [([0], []), ([2], [])]
+    assert found.unattributed == 1
+
+
+def sent(order: int, kind: str, client: int, action: bytes) -> EnvironmentCall:
+    return replace(env(order, kind, client), sent=action)
+
+
+def test_what_was_sent_says_whose_a_step_is_where_order_does_not() -> None:
+    batch = generation(0, *((PROMPT, [n, END]) for n in (3, 4, 5)))
+    calls: list[Generation | EnvironmentCall | Note] = [batch]
+    for i, number in enumerate((4, 5, 3)):
+        action = b'{"tool":"guess","number":%d,"id":"%d"}' % (number, 70 + i)
+        calls += [env(2 * i + 1, "reset", i), sent(2 * i + 2, "step", i, action)]
+    found = attribute([ids(*PROMPT)] * 3, [ids(n, END) for n in (3, 4, 5)], by_kind(calls), words)
+    assert orders(found) == [([0], [5, 6]), ([0], [1, 2]), ([0], [3, 4])]
+    assert {row.evidence for row in found.rows} == {"action"}
+
+
+def words(row: Ids) -> str:
+    return " ".join(map(str, row.tolist()))
+
+
+def test_a_number_is_no_part_of_a_longer_one() -> None:
+    batch = generation(0, (PROMPT, [5, END]), (PROMPT, [57, END]))
+    calls = [batch, sent(1, "step", 0, b'{"guess":5}'), sent(2, "step", 1, b'{"guess":57}')]
+    found = attribute([ids(*PROMPT)] * 2, [ids(5, END), ids(57, END)], by_kind(calls), words)
+    assert orders(found) == [([0], [1]), ([0], [2])]
+    assert {row.evidence for row in found.rows} == {"order"}
+
+
+def test_rows_played_twice_have_no_episode_that_could_be_the_other_tries() -> None:
+    calls: list[Generation | EnvironmentCall | Note] = []
+    for i, reward in enumerate((0.0, 1.0)):
+        calls += [env(3 * i, "reset", i), generation(3 * i + 1, (PROMPT, [3, END]))]
+        calls += [replace(env(3 * i + 2, "step", i), reward=reward)]
+    found = attribute([ids(*PROMPT)], [ids(3, END)], by_kind(calls))
+    assert found.rows[0].environment_calls == []
+    assert found.unattributed == 5
+
+
+def test_rows_that_raised_are_told_apart_by_their_prompts() -> None:
+    calls = [generation(0, ([5, 8], [3, END])), generation(1, ([5, 7], [4, END])), generation(2, ([5, 7], [6, END]))]
+    found = attribute_unfinished(4, by_kind(calls), ["7", "7", "8", "8"], words)
+    assert orders(found) == [([1], []), ([2], []), ([0], []), ([], [])]
+    assert [row.evidence for row in found.rows] == ["prompt", "prompt", "prompt", None]
+
+
+def test_generations_given_to_an_executor_one_by_one_are_turns_not_rows() -> None:
+    strands = Strands()
+    contexts = ([1, 2], [1, 2, 3, END, 7], [1, 2, 3, END, 7, 4, END, 7], [1, 2])
+    answers = ([3, END], [4, END], [5, END], [6, END])
+    calls = []
+    for i, pair in enumerate(zip(contexts, answers, strict=True)):
+        calls += at(strands.start(), generation(i, pair))
+    assert orders(attribute_unfinished(4, by_kind(calls))) == [([0, 1, 2], []), ([3], []), ([], []), ([], [])]

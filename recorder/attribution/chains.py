@@ -1,6 +1,8 @@
 """Which generations go on from one another, before it is known whose they are; and the strands that tell rows apart."""
 
+import re
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -8,6 +10,8 @@ from math import inf
 
 from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Sequence
 from logs_ui.recorder.strands import Strand, common
+
+_ROW_ID = re.compile(r"(?:^|-)row-(\d{1,9})$")
 
 
 class Branches:
@@ -25,13 +29,13 @@ class Branches:
         return None if call.strand is None else self._by_strand.get(call.strand)
 
 
-@dataclass
+@dataclass(eq=False)
 class Chain:
     """Generations of one row that follow one another, as far as their tokens show it.
 
     Attributes:
         branch: where they were made.
-        row: whose scope they were made in; None outside of one.
+        row: that they say they are of; None where they do not.
         begins: whether the first one can be a row's first. Else it is some row's later turn.
         head: bytes of its first context's ids; empty where the server returned none.
         tail: bytes of the ids up to the last answer's end; None where the server returned no ids.
@@ -60,6 +64,21 @@ class Chain:
             chain.add(*part)
         return single
 
+    def key(self) -> tuple[int, int]:
+        """Sorts chains as their rows were begun: by strands in the order in which these were started."""
+        return place_of(self.branch), self.parts[0][0].order
+
+    @property
+    def model(self) -> object:
+        """Which one answered, as far as it is known."""
+        generation = self.parts[0][0]
+        return generation.seam, generation.sampling.get("model")
+
+    @property
+    def size(self) -> int:
+        """Tokens, or characters where there are no ids, that were sampled."""
+        return sum(len(one.text or "") if one.sampled is None else len(one.sampled) for _, one in self.parts)
+
     @property
     def last(self) -> int:
         """Order of its last generation."""
@@ -69,20 +88,29 @@ class Chain:
 def chains_of(generations: Seq[Generation], calls: Seq[EnvironmentCall], branches: Branches) -> list[Chain]:
     """In the order in which they began.
 
-    A generation whose context goes on where another ended continues its chain. So does one whose context was tokenised
-    anew, or is not known, if it came within the episode of the generation before it. Any other begins a chain.
+    A generation whose context goes on where another of its branch ended continues its chain. So does one whose context
+    was tokenised anew, or is not known, if it came within the episode of the generation before it. Any other begins a
+    chain.
     """
+    made: dict[Strand | None, list[Generation]] = defaultdict(list)
+    for generation in generations:
+        made[branches.of(generation)].append(generation)
+    chains = []
+    for branch, own in made.items():
+        beside = [call for call in calls if branch is None or branches.of(call) in {None, branch}]
+        chains += _chains_in(branch, own, _Episodes(beside))
+    return sorted(chains, key=lambda chain: chain.parts[0][0].order)
+
+
+def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_Episodes") -> list[Chain]:
     chains: list[Chain] = []
-    episodes = _Episodes(calls)
     current: Chain | None = None  # of the generation before, if it was of one sequence
     for before, generation, after in _neighbours(generations):
-        branch = branches.of(generation)
         alone = len(generation.sequences) == 1
-        goes_on = alone and current is not None and current.branch is branch
-        if not goes_on or not episodes.go_on(before, generation.order, after):
+        if not alone or not episodes.go_on(before, generation.order, after):
             current = None
-        row = _row(generation)
-        own = [chain for chain in chains if chain.branch is branch and chain.row == row]
+        row = row_of(generation)
+        own = [chain for chain in chains if chain.row == row]
         free = {id(chain): chain for chain in own if chain.tail is not None}
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
@@ -99,8 +127,17 @@ def chains_of(generations: Seq[Generation], calls: Seq[EnvironmentCall], branche
     return chains
 
 
-def _row(generation: Generation) -> int | None:
-    return None if generation.strand is None else generation.strand.row
+def place_of(branch: Strand | None) -> int:
+    """Its number; -1 above all branches."""
+    return -1 if branch is None else branch.number
+
+
+def row_of(call: Call) -> int | None:
+    """The row that a call says it is of: by its scope, or by a request id as "row-17"."""
+    if call.strand is not None and call.strand.row is not None:
+        return call.strand.row
+    said = _ROW_ID.search(getattr(call, "request_id", None) or "")
+    return int(said[1]) if said else None
 
 
 def _continued(

@@ -1,0 +1,80 @@
+"""Which call belongs to which row. Pure functions over what was seen; nothing is forced: a call for which there is no
+evidence stays unattributed, and is counted on the run.
+
+Evidence, strongest first:
+    scope      made inside the row's own scope, or by a request id that names the row
+    context    the model was given exactly the row's tokens so far, and sampled exactly those that follow there
+    strand     made in the task or thread of this row's calls, and of no other's
+    generation the steps of the episode follow generations of this row alone
+    tokens     what was sampled stands, in order, in the row's completion (the prompt was tokenised anew)
+    text       the same, of texts, where the server returned no ids
+    action     what was sent to the environment stands in the answers of this row alone
+    prompt     what the model was given holds the prompt of this row's group, in a function that did not finish: its
+               rows have no tokens, and those of a group are alike
+    order      as many episodes, or tasks, as rows are left, in the order in which they began
+    position   one episode for all rows, with one step for each after all had answered; or the order of a function that
+               did not finish
+
+The last two are evidence only where nothing speaks against them: where generations show that rows were begun in another
+order, or were played more than once, or actions stand in other rows' answers, what they would tell is nobody's.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+from logs_ui.recorder.attribution.chains import Branches, chains_of
+from logs_ui.recorder.attribution.episodes import give_environment_calls, give_functions, give_leftovers
+from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
+from logs_ui.recorder.attribution.tokens import Matching, RowTokens
+from logs_ui.recorder.attribution.unfinished import give_unfinished
+from logs_ui.recorder.attribution.work import Work
+from logs_ui.recorder.calls import Ids
+
+__all__ = ["Attribution", "RowCalls", "Seen", "Turn", "attribute", "attribute_unfinished"]
+
+Decode = Callable[[Ids], str]
+
+
+def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Decode = lambda _: "") -> Attribution:
+    """Calls of a rollout function that returned.
+
+    Args:
+        prompts: (N) token ids as returned, one array a row.
+        completions: (N) as returned.
+        seen: its calls.
+        decode: token ids to text; asked only where ids do not tell.
+    """
+    tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+    work = Work(seen, len(tokens), Branches(seen.calls))
+    matching = Matching(tokens, work, lambda index: decode(completions[index]))
+    work.give_scoped()
+    outside = []
+    for chain in chains_of(seen.generations, seen.environment_calls, work.branches):
+        if chain.row is None or chain.row >= len(tokens):
+            outside.append(chain)
+        else:
+            found = matching.fit(chain, chain.row)
+            work.give(chain.row, chain, found.starts if found else [None] * len(chain.parts), "scope")
+    work.left = matching.match([part for chain in matching.match(outside) for part in chain.split()])
+    give_environment_calls(work, decode, finished=True)
+    give_functions(work)
+    give_leftovers(work)
+    work.part_twins([(row.data, row.prompt) for row in tokens])
+    return work.result()
+
+
+def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode: Decode = lambda _: "") -> Attribution:
+    """Calls of a rollout function that raised, or has not returned yet: no tokens tell the rows apart.
+
+    Args:
+        count: rows.
+        seen: the calls so far.
+        prompts: (N) what a person said last in each prompt, to be found in what the model was given; empty where that
+            is not known.
+        decode: token ids to text; asked only where prompts differ.
+    """
+    work = give_unfinished(count, seen, prompts, decode)
+    give_environment_calls(work, decode, finished=False)
+    give_functions(work)
+    give_leftovers(work)
+    return work.result()

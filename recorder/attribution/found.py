@@ -1,0 +1,78 @@
+"""What attribution goes by, and what it finds."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Note, Sequence
+
+STRENGTH = ("scope", "context", "strand", "generation", "tokens", "text", "action", "prompt", "order", "position")
+"""Evidence, strongest first; `attribution` says what each is."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen while a rollout function ran, each kind in the order in which it began."""
+
+    generations: Seq[Generation]
+    environment_calls: Seq[EnvironmentCall]
+    notes: Seq[Note] = ()
+
+    @property
+    def calls(self) -> list[Call]:
+        """All of them."""
+        return [*self.generations, *self.environment_calls, *self.notes]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of the model within a row.
+
+    Attributes:
+        order: of the generation call.
+        start: index of its first token in the completion; None where it does not stand there.
+    """
+
+    order: int
+    generation: Generation
+    sequence: Sequence
+    start: int | None
+
+
+@dataclass
+class RowCalls:
+    """The calls of one row, each kind in the order in which they began.
+
+    Attributes:
+        children: calls that the environment calls made themselves (`EnvironmentCall.within`).
+        evidence: the weakest evidence by which a call came here; None without calls.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    environment_calls: list[EnvironmentCall] = field(default_factory=list)
+    children: list[EnvironmentCall] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    evidence: str | None = None
+
+    def rests_on(self, evidence: str) -> None:
+        """Keeps the weaker of this evidence and what the row rests on so far."""
+        if self.evidence is None or STRENGTH.index(evidence) > STRENGTH.index(self.evidence):
+            self.evidence = evidence
+
+    @property
+    def calls(self) -> list[Call]:
+        """All of them, but for what environment calls made themselves."""
+        return [*(turn.generation for turn in self.turns), *self.environment_calls]
+
+    def sort(self) -> None:
+        """By the order in which they began."""
+        self.turns.sort(key=lambda turn: turn.order)
+        self.environment_calls.sort(key=lambda call: call.order)
+        self.notes.sort(key=lambda note: note.order)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Calls by row, and how many found none."""
+
+    rows: list[RowCalls]
+    unattributed: int

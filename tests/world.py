@@ -1,0 +1,154 @@
+"""A model and environments as rollout functions use them, and what each row knows of itself.
+
+Rows of a group share their prompt, answers are few, and every reward is another: rows that say the same are easily
+taken for one another, and it shows.
+"""
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import orjson
+
+from logs_ui.recorder.attribution import Attribution, Seen, attribute
+from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Ids, Sequence, collecting
+from logs_ui.recorder.instruments import concurrency
+from logs_ui.recorder.strands import current_strand
+
+ROWS, GROUP, TURNS = 16, 4, 3
+END, HINT, NEWLINE = 90, 91, 92
+ANSWERS = (50, 51)
+
+concurrency.install()
+
+
+@dataclass(eq=False)
+class Row:
+    """What a row knows of itself; `tries` are its rewards of resets and steps that came to nothing."""
+
+    prompt: list[int]
+    context: list[int] = field(default_factory=list)
+    completion: list[int] = field(default_factory=list)
+    answers: list[list[int]] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    resets: list[float] = field(default_factory=list)
+    tries: list[float] = field(default_factory=list)
+
+    def heard(self, *tokens: int) -> None:
+        self.completion += tokens
+
+    def said(self, answer: list[int]) -> None:
+        self.heard(*answer)
+        self.answers.append(answer)
+
+
+class Client:
+    """An environment's."""
+
+
+class World:
+    """A model and environments, as slow as chance has it; recorded as the instruments do it."""
+
+    def __init__(self, seed: int, rows: int = ROWS) -> None:
+        self._chance = random.Random(seed)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.rows = [Row([7, i // GROUP]) for i in range(rows)]
+
+    def pause(self) -> float:
+        with self._lock:
+            return self._chance.choice((0.0, 0.0, 0.001, 0.002))
+
+    def answers(self, count: int) -> list[list[int]]:
+        with self._lock:
+            return [[self._chance.choice(ANSWERS), END] for _ in range(count)]
+
+    def is_over(self) -> bool:
+        with self._lock:
+            return self._chance.random() < 0.4
+
+    def generate(self, contexts: list[list[int]], pause: float = 0.0) -> list[list[int]]:
+        strand = current_strand()
+        assert strand is not None
+        begun = strand.tree.log.begin(strand, "generation")
+        time.sleep(pause)
+        answers = self.answers(len(contexts))
+        pairs = zip(contexts, answers, strict=True)
+        sequences = [Sequence(np.array(c, np.int32), np.array(a, np.int32), "stop") for c, a in pairs]
+        strand.tree.log.add(Generation(begun.order, begun.began, 0.0, sequences, {}, strand=strand))
+        return answers
+
+    def reset(self, row: Row, client: object, pause: float = 0.0) -> None:
+        row.resets.append(self.call(client, "reset", pause))
+
+    def step(self, row: Row, client: object, pause: float = 0.0) -> None:
+        """Sends what the row said last."""
+        row.rewards.append(self.call(client, "step", pause, sent={"say": row.answers[-1][0]}))
+
+    def call(self, client: object, kind: str, pause: float = 0.0, *, fails: bool = False, sent: object = None) -> float:
+        strand = current_strand()
+        assert strand is not None
+        action = orjson.dumps(sent or {})
+        begun = strand.tree.log.begin(strand, kind, client, action)
+        time.sleep(pause)
+        with self._lock:
+            reward = float(next(self._numbers))
+        strand.tree.log.add(
+            EnvironmentCall(
+                begun.order, begun.began, 0.0, begun.client, kind, action, b"{}", reward, False, None,
+                "ConnectionError: gone" if fails else None, strand,
+            )
+        )  # fmt: skip
+        return reward
+
+    def turn(self, row: Row, client: object, pause: float = 0.0) -> None:
+        (answer,) = self.generate([row.prompt + row.completion], pause)
+        row.said(answer)
+        self.step(row, client, self.pause() if pause else 0.0)
+
+    def play(self, row: Row, client: object, *, slowly: bool = True) -> None:
+        self.reset(row, client, self.pause() if slowly else 0.0)
+        for turn in range(TURNS):
+            if turn:
+                row.heard(HINT)
+            self.turn(row, client, self.pause() if slowly else 0.0)
+            if self.is_over():
+                return
+
+
+def decode(ids: Ids) -> str:
+    return " ".join(map(str, ids.tolist()))
+
+
+def recorded(pattern: Callable[[World], None], seed: int) -> tuple[World, Attribution]:
+    world, log = World(seed), CallLog()
+    with collecting(log):
+        pattern(world)
+    log.close()
+    prompts = [np.array(row.prompt, np.int32) for row in world.rows]
+    completions = [np.array(row.completion, np.int32) for row in world.rows]
+    return world, attribute(prompts, completions, Seen(log.generations, log.environment_calls, log.notes), decode)
+
+
+def strangers(world: World, found: Attribution) -> list[int]:
+    """Rows that hold what is not theirs. A reset that was made for all rows is everybody's."""
+    shared = set(range(1, 10_000)) - {n for row in world.rows for n in row.resets + row.tries}
+    wrong = []
+    for index, (row, calls) in enumerate(zip(world.rows, found.rows, strict=True)):
+        steps = [c.reward for c in calls.environment_calls if c.kind == "step" and c.reward not in row.tries]
+        resets = {c.reward for c in calls.environment_calls if c.kind == "reset"}
+        answers = [turn.sequence.sampled.tolist() for turn in calls.turns if turn.sequence.sampled is not None]
+        theirs = {*row.resets, *row.tries, *shared}
+        if steps not in ([], row.rewards) or not resets <= theirs or not _is_subsequence(row.answers, answers):
+            wrong.append(index)
+    return wrong
+
+
+def _is_subsequence(answers: list[list[int]], seen: list[list[int]]) -> bool:
+    """Whether the row's own answers are all there, in order, or none is seen; tries may stand between them."""
+    left = iter(seen)
+    return not seen or all(answer in left for answer in answers)
