@@ -220,7 +220,8 @@ def _say_what_happened(path: Path, rewards: list[float]) -> None:
         f"Every rollout is in {escape(str(path))}",
         soft_wrap=True,
     )
-    _out.print("In Python: [bold]from logs_ui.recorder import load_run; load_run()[/]", soft_wrap=True)
+    said = escape(f'from logs_ui.recorder import load_run; load_run(db="{path}")')
+    _out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
 
 
 def _progress(*extra: TextColumn) -> Progress:
