@@ -16,7 +16,7 @@ check:  ## Formatting, lint, types, and the arrows between the rooms
 	ruff format --check .
 	ruff check .
 	mypy
-	mypy tests benchmarks
+	mypy tests benchmarks examples
 	lint-imports
 
 test:  ## All tests, with a real trainer, a real environment and a real browser

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
+from logs_ui.app.evaluate import evaluate
+from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
 from logs_ui.recorder.database import database_path, reading_engine, writing_engine
 from logs_ui.recorder.errors import LogsUIError, NoDatabaseError
 
@@ -24,13 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its boxes call a flag a <bool>
 )
 _UsageError: Any = typer.BadParameter.__base__  # typer has no name for it, and brings a click of its own or imports it
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
 
-Database = Annotated[
-    str | None,
-    typer.Option("--db", metavar="PATH", help="The database. Default: LOGS_UI_DB, else the one that record() writes."),
-]
 Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free one.")]
 
 
@@ -49,24 +44,19 @@ def main() -> None:
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except LogsUIError as error:
-        code = _say(str(error), 1)
+        code = say(str(error), 1)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "logs-ui"
         what = " ".join(error.format_message().split())
-        code = _say(f"{what}{'' if what.endswith(('.', '?')) else '.'} Try: {command} --help", 2)
+        code = say(f"{what}{'' if what.endswith(('.', '?')) else '.'} Try: {command} --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     sys.exit(code)
 
 
-def _say(message: str, code: int) -> int:
-    _err.print(f"[bold red]logs-ui:[/] {escape(message)}", soft_wrap=True)
-    return code
-
-
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with one argument
     if wanted:
-        _out.print(f"logs-ui {installed_version('logs-ui')}")
+        out.print(f"logs-ui {installed_version('logs-ui')}")
         raise typer.Exit
 
 
@@ -116,9 +106,9 @@ def demo(
 
     with BackgroundServer(path, port=port) as server:  # before anything is made: its port may be in use
         writing_engine(path).dispose()
-        _out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
+        out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
         _train_demo(path, steps)
-        _out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
+        out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
         while True:
             time.sleep(3600)
 
@@ -140,14 +130,17 @@ def export(
     kind = format or _format_of(output)
     if output.exists() and not force:
         raise LogsUIError(f"{output} is there already. Name another file, or replace it with --force.")
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("rollouts", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, visible=True)
 
         rows = export_run(run, kind.value, output, db, progress=show)
-    _out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
+    out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
+
+
+app.command("eval", short_help="Evaluate a model by an @evaluation, on any server.")(evaluate)
 
 
 def _format_of(output: Path) -> Format:
@@ -174,10 +167,10 @@ def _train_demo(path: Path, steps: int | None) -> None:
 
     settings = DemoSettings() if steps is None else DemoSettings(steps=steps)
     rewards: list[float] = []
-    with _progress(TextColumn("reward {task.fields[reward]}")) as progress:
+    with progress_bar(TextColumn("reward {task.fields[reward]}")) as progress:
         beginning = "making a model, starting the environment"
         bar = progress.add_task(beginning, total=settings.steps, reward="...")
-        _say_without_terminal(beginning)
+        say_without_terminal(beginning)
 
         def show(step: int, total: int, reward: float) -> None:
             rewards.append(reward)
@@ -185,7 +178,7 @@ def _train_demo(path: Path, steps: int | None) -> None:
             mean = f"{sum(recent) / len(recent):.2f}"
             progress.update(bar, completed=step, total=total, reward=mean, description="training")
             if step % max(1, total // 10) == 0:
-                _say_without_terminal(f"step {step} of {total}, reward {mean}")
+                say_without_terminal(f"step {step} of {total}, reward {mean}")
 
         try:
             train_demo(settings, wrap=record(eval_name="guess", db=path, announce=False), on_step=show)
@@ -194,7 +187,7 @@ def _train_demo(path: Path, steps: int | None) -> None:
         except KeyboardInterrupt:
             flush()
             progress.stop()
-            _out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. What was recorded is kept.")
+            out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. What was recorded is kept.")
             _say_how_to_browse(path)
             raise
     if not flush():
@@ -202,39 +195,20 @@ def _train_demo(path: Path, steps: int | None) -> None:
     _say_what_happened(path, rewards)
 
 
-def _say_without_terminal(line: str) -> None:
-    """Where a progress bar would leave nothing, or a mess."""
-    if not _err.is_terminal:
-        _err.print(line, soft_wrap=True)
-
-
 def _say_how_to_browse(path: Path) -> None:
-    _out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
+    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
 
 
 def _say_what_happened(path: Path, rewards: list[float]) -> None:
     tenth = max(1, len(rewards) // 10)
     first, last = (sum(part) / len(part) for part in (rewards[:tenth], rewards[-tenth:]))
-    _out.print(
+    out.print(
         f"Mean reward went from {first:.2f} (first {tenth} steps) to {last:.2f} (last {tenth}). "
         f"Every rollout is in {escape(str(path))}",
         soft_wrap=True,
     )
     said = escape(f'from logs_ui.recorder import load_run; load_run(db="{path}")')
-    _out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
-
-
-def _progress(*extra: TextColumn) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        *extra,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=_err,
-        disable=not _err.is_terminal,  # else it would leave an empty line in a log
-    )
+    out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Records the rollouts of a TRL training, and reads them back."""
 
-from logs_ui.recorder.current import CurrentRow, current_row, row_scope
+from logs_ui.recorder.current import CurrentRow, current_row, row_scope, unrecorded
 from logs_ui.recorder.environment_factory import record_environment
 from logs_ui.recorder.errors import (
     DatabaseError,
@@ -44,5 +44,6 @@ __all__ = [
     "start_run",
     "trace_client",
     "trace_env",
+    "unrecorded",
     "untrace_client",
 ]

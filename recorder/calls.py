@@ -28,6 +28,7 @@ class Begun(NamedTuple):
         order: grows with the time at which calls began.
         began: seconds, of `time.perf_counter`.
         sent: JSON of what was sent to an environment; None for a generation.
+        seam: see `Generation`; None for an environment's call.
     """
 
     order: int
@@ -36,6 +37,7 @@ class Begun(NamedTuple):
     kind: str
     client: int
     sent: bytes | None
+    seam: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +165,36 @@ class Note:
 Call = Generation | EnvironmentCall | Note
 
 
+GIVEN_UP = TimeoutError("the rollout ended before this call came back")
+"""The error of a call that was still waited for when the log was closed."""
+
+
 class Unfinished(Protocol):
-    """A reply that is still read."""
+    """A reply that is still waited for, or read."""
 
     def end(self) -> None:
         """Records it as far as it came."""
 
 
-def failed(begun: Begun, seam: str, error: BaseException) -> Generation:
+def failed(begun: Begun, error: BaseException) -> Generation:
     """A generation that raised."""
     seconds = time.perf_counter() - begun.began
-    return Generation(begun.order, begun.began, seconds, [], {}, seam, begun.strand, error_line(error))
+    return Generation(begun.order, begun.began, seconds, [], {}, begun.seam or "", begun.strand, error_line(error))
+
+
+def _unanswered(begun: Begun, seconds: float | None, error: str | None) -> EnvironmentCall:
+    """One of an environment that has not come back."""
+    return EnvironmentCall(
+        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null",
+        None, None, None, None, error, begun.strand, begun.strand.call,
+    )  # fmt: skip
 
 
 @dataclass(eq=False)
 class CallLog:
-    """All calls of one rollout function call. Any thread may add to it.
+    """All calls of one rollout function call. Any thread may add to it, also one that is in the middle of adding:
+    Python may collect garbage anywhere, and a destructor may call an environment. So objects are let go of outside of
+    the lock, and what is done without it is one operation of the interpreter's own on a dict, a list or a counter.
 
     Attributes:
         model: the trainer's: generations of other models are not recorded. None where it is not known: all are.
@@ -195,50 +211,44 @@ class CallLog:
     tree: StrandTree = field(init=False)
     _orders: Iterator[int] = field(default_factory=itertools.count, init=False)
     _clients: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False)
+    _client_numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
     _waiting: dict[int, Begun] = field(default_factory=dict, init=False)
     _is_closed: bool = field(default=False, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     def __post_init__(self) -> None:
         self.tree = StrandTree(self)
         kept: list[Call] = [*self.generations, *self.environment_calls, *self.notes]
         self.size = sum(call.size for call in kept)
 
-    def begin(self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None) -> Begun:
-        """A call that begins now. It is waited for until `add` or `forget`.
+    def begin(
+        self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None, seam: str | None = None
+    ) -> Begun:
+        """A call that begins now. It is waited for until `add` or `forget`; `close` gives it up.
 
         Args:
             strand: where it is made.
             kind: "generation", "reset", "step" or "tool".
             client: the environment's; kept alive until `close`, since Python gives a dead object's id to the next.
             sent: JSON of what is sent to it; None for a generation.
+            seam: of a generation.
         """
-        with self._lock:
-            number = -1
-            if client is not None:
-                number = self._clients.setdefault(id(client), (len(self._clients), client))[0]
-            begun = Begun(next(self._orders), time.perf_counter(), strand, kind, number, sent)
-            self._waiting[begun.order] = begun
+        number = -1 if client is None else self._number(client)
+        begun = Begun(next(self._orders), time.perf_counter(), strand, kind, number, sent, seam)
+        self._waiting[begun.order] = begun
         return begun
 
     def add(self, call: Call) -> None:
         """Keeps a call that ended, unless the log is closed: the writer reads it then."""
+        size = call.size
         with self._lock:
-            if self._is_closed:
-                return
-            self._waiting.pop(call.order, None)
-            if isinstance(call, Generation):
-                self.generations.append(call)
-            elif isinstance(call, EnvironmentCall):
-                self.environment_calls.append(call)
-            else:
-                self.notes.append(call)
-            self.size += call.size
+            if not self._is_closed:
+                self._waiting.pop(call.order, None)
+                self._keep(call, size)
 
     def forget(self, begun: Begun) -> None:
         """For a call of which nothing is kept."""
-        with self._lock:
-            self._waiting.pop(begun.order, None)
+        self._waiting.pop(begun.order, None)
 
     def note(self, strand: Strand, kind: str, values: bytes) -> None:
         """Keeps what is said of the row that `strand` is about."""
@@ -246,37 +256,60 @@ class CallLog:
 
     def so_far(self) -> "CallLog":
         """A copy as of now, in order. Environment calls that have not come back are there, without `seconds`."""
-        with self._lock:
-            waiting = [
-                EnvironmentCall(
-                    begun.order, begun.began, None, begun.client, begun.kind, begun.sent or b"null",
-                    None, None, None, None, None, begun.strand, begun.strand.call,
-                )
-                for begun in self._waiting.values()
-                if begun.kind != "generation"
-            ]  # fmt: skip
-            copy = CallLog(list(self.generations), self.environment_calls + waiting, list(self.notes))
+        waiting = self._waiting.copy()  # first: a call that comes back meanwhile is in both, not in neither
+        copy = CallLog(self.generations.copy(), self.environment_calls.copy(), self.notes.copy())
+        came_back = {call.order for call in copy.environment_calls}
+        copy.environment_calls += [
+            _unanswered(begun, None, None)
+            for order, begun in waiting.items()
+            if begun.seam is None and order not in came_back
+        ]
         copy._sort()
         return copy
 
     def close(self) -> None:
-        """Ends what is unfinished, lets go of the model and the clients, and puts the calls in order."""
+        """Ends what is unfinished, gives up what has not come back, lets go of the model and the clients, and puts the
+        calls in order.
+        """
         for reply in list(self.unfinished):
             reply.end()
         with self._lock:
-            self.model = None
-            self._clients.clear()
-            self._waiting.clear()
-            self._sort()
             self._is_closed = True
+        for begun in self._waiting.copy().values():
+            call = self._given_up(begun)
+            self._keep(call, call.size)
+        self._sort()
+        self.model = None
+        self._waiting.clear()
+        self._clients.clear()
 
     def release(self) -> None:
         """Lets go of the calls."""
-        with self._lock:
-            self.generations.clear()
-            self.environment_calls.clear()
-            self.notes.clear()
-            self.size = 0
+        self.generations.clear()
+        self.environment_calls.clear()
+        self.notes.clear()
+        self.size = 0
+
+    def _number(self, client: object) -> int:
+        known = self._clients.get(id(client))
+        if known is None:
+            known = self._clients.setdefault(id(client), (next(self._client_numbers), client))
+        return known[0]
+
+    def _keep(self, call: Call, size: int) -> None:
+        if isinstance(call, Generation):
+            self.generations.append(call)
+        elif isinstance(call, EnvironmentCall):
+            self.environment_calls.append(call)
+        else:
+            self.notes.append(call)
+        self.size += size
+
+    @staticmethod
+    def _given_up(begun: Begun) -> Call:
+        if begun.seam is not None:
+            return failed(begun, GIVEN_UP)
+        return _unanswered(begun, time.perf_counter() - begun.began, error_line(GIVEN_UP))
 
     def _sort(self) -> None:
         for calls in (self.generations, self.environment_calls, self.notes):
@@ -295,6 +328,15 @@ def generating() -> AbstractContextManager[Strand | None]:
     """Generations made inside are parts of the one that is under way."""
     strand = branch(generating=True)
     return nullcontext() if strand is None else within(strand)
+
+
+@contextmanager
+def answered(begun: Begun) -> Iterator[None]:
+    """While what came back is recorded: where that fails, the call is forgotten, since it is not waited for."""
+    try:
+        yield
+    finally:
+        begun.strand.tree.log.forget(begun)
 
 
 def calling(begun: Begun) -> AbstractContextManager[Strand]:

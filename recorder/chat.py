@@ -1,8 +1,8 @@
 """A rollout's messages in OpenAI's chat form, from its tokens."""
 
 import re
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,35 @@ def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt if isinstance(prompt, str) else str(prompt)}]
 
 
+def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """A prompt, and what the model was given behind it, in the same message or in further ones.
+
+    Args:
+        given: the dataset's prompt.
+        text: what the model was given, with special tokens. Where it is of no known template, or the prompt does not
+            stand in it, the prompt is all that is known.
+    """
+    last = given[-1] if given else {}
+    if not isinstance(last.get("content"), str):
+        return given
+    said = last["content"].strip()
+    for header, closing in _TEMPLATES:
+        written = list(_templated(text, header, closing))
+        for place in reversed(range(len(written))):
+            if written[place]["role"] == last.get("role") and written[place]["content"].strip().startswith(said):
+                content = written[place]["content"].strip()
+                behind = [last if content == said else last | {"content": content}]
+                return [*given[:-1], *behind, *written[place + 1 :]]
+    return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
+
+
 class Spelling:
     """The texts of token ids, each made once: a row's messages and its actions ask for the same."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._known: dict[bytes, str] = {}
+        self._known_whole: dict[bytes, str] = {}
 
     def of(self, ids: Ids) -> str:
         """Without special tokens."""
@@ -49,7 +72,24 @@ class Spelling:
 
     def whole(self, ids: Ids) -> str:
         """With them."""
-        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        key = ids.tobytes()
+        if key not in self._known_whole:
+            self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        return self._known_whole[key]
+
+    def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
+        """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps
+        it for a single text. Where some of them are no ids, nothing is learnt.
+        """
+        with suppress(OverflowError, TypeError):
+            self._learn(self._known, ids, bare=True)
+            self._learn(self._known_whole, whole, bare=False)
+
+    def _learn(self, known: dict[bytes, str], ids: Iterable[Ids], *, bare: bool) -> None:
+        new = {key: one for one in ids if (key := one.tobytes()) not in known}
+        if new:
+            lists = [one.tolist() for one in new.values()]
+            known.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
 
 
 def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
@@ -61,12 +101,26 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
         mask: (C,) 1 = sampled by the model; None = all of it.
     """
     messages: list[dict[str, Any]] = []
-    for sampled, ids in _spans(completion, mask):
+    for sampled, ids in spans(completion, mask):
         if sampled:
             messages.append(assistant_message(spelling.of(ids)))
         else:
             messages.extend(_inserted_messages(spelling, ids))
     return messages
+
+
+def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bool, Ids]]:
+    """Runs of equal mask, as (sampled, ids). A mask of another length does not count."""
+    if mask is None or len(mask) != len(completion):
+        if len(completion):
+            yield True, completion
+        return
+    data, start = mask.tobytes(), 0
+    while start < len(data):
+        end = data.find(b"\0" if data[start] else b"\1", start)
+        end = len(data) if end < 0 else end
+        yield bool(data[start]), completion[start:end]
+        start = end
 
 
 def assistant_message(answer: str) -> dict[str, Any]:
@@ -121,18 +175,6 @@ def _tool_call(source: str, index: int) -> dict[str, Any] | None:
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it writes less deeply nested JSON than it reads
         return None
     return {"id": f"call_{index}", "type": "function", "function": {"name": parsed["name"], "arguments": written}}
-
-
-def _spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bool, Ids]]:
-    """Runs of equal mask, as (sampled, ids)."""
-    if mask is None or len(mask) != len(completion):
-        if len(completion):
-            yield True, completion
-        return
-    edges = (np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist()
-    for start, end in pairwise([0, *edges, len(mask)]):
-        if start < end:
-            yield bool(mask[start]), completion[start:end]
 
 
 def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:

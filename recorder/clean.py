@@ -13,16 +13,12 @@ from typing import Any
 
 import orjson
 
+from logs_ui.recorder.masking import without_secrets
+
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _REPR_LENGTH = 1_000
 _LINE = 300
-_MASK = "***"
-# `tokenizer`, `max_tokens` and `token_ids` are none: a secret token stands alone, or at a name's end.
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # of camelCase
-_SECRET = re.compile(
-    r"(?i)(^|[_-])(token|secret|passw(or)?d|pwd|credentials?|authorization|cookie|api[_-]?key|access[_-]?key|private[_-]?key)$"
-)
 _DEPTH = 40
 _OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
@@ -79,32 +75,22 @@ def column(value: str | None) -> str | None:
 
 
 def error_line(error: BaseException) -> str:
-    """An exception as one line, "Type: message", of at most 300 characters; "Type" where it says nothing. Also of one
-    whose `__str__` fails.
+    """An exception as one line, "Type: message", of at most 300 characters and without secrets; "Type" where it says
+    nothing. Also of one whose `__str__` fails.
     """
     message = str(traceback.TracebackException(type(error), error, None))
     return one_line(f"{type(error).__name__}: {message}".removesuffix(": "))
 
 
 def trace(error: BaseException) -> str:
-    """Its traceback, as Python prints it."""
-    return column("".join(traceback.format_exception(error))) or ""
+    """Its traceback, as Python prints it, without secrets."""
+    return column(without_secrets("".join(traceback.format_exception(error)))) or ""
 
 
 def one_line(message: str) -> str:
-    """For a table: white space is one blank, and at most 300 characters are kept."""
-    return (column(" ".join(message.split())) or "")[:_LINE]
-
-
-def masked(value: Any) -> Any:
-    """A copy of plain JSON values in which what is named like a secret is `***`, at any depth."""
-    if isinstance(value, dict):
-        return {key: _MASK if _is_secret(key) and item else masked(item) for key, item in value.items()}
-    return [masked(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_secret(name: object) -> bool:
-    return bool(_SECRET.search(_HUMP.sub("_", str(name))))
+    """For a table: white space is one blank, secrets are masked, and at most 300 characters are kept."""
+    line = " ".join(message.split())[: 4 * _LINE]  # a secret that is cut off may not be told as one
+    return (column(without_secrets(line)) or "")[:_LINE]
 
 
 class _TooLargeError(Exception):

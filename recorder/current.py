@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logs_ui.recorder.clean import snapshot
+from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.strands import branch, current_strand, within
 
@@ -34,6 +34,19 @@ def current_row() -> "CurrentRow":
     return CurrentRow()
 
 
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Calls made inside, in tasks and executor threads that are started there too, belong to no rollout: a judge's, a
+    check whether a server answers. Outside of a recorded rollout function it does nothing.
+    """
+    strand = branch(is_unseen=True)
+    if strand is None:
+        yield
+        return
+    with within(strand):
+        yield
+
+
 class CurrentRow:
     """Takes what a rollout function knows of its row. Outside of a recorded rollout function it forgets it."""
 
@@ -48,6 +61,10 @@ class CurrentRow:
     def metric(self, name: str, value: float) -> None:
         """Keeps a number under `metadata["metrics"]`."""
         _say("metric", {name: value})
+
+    def failed(self, error: BaseException | str) -> None:
+        """The row came to nothing, though the function returns something for it: its status is `error`."""
+        _say("error", {"error": error if isinstance(error, str) else error_line(error)})
 
 
 def _say(kind: str, values: Any) -> None:

@@ -21,6 +21,9 @@ from sqlmodel import col
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
 
+WAL_BYTES = 4 << 20
+"""Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
+
 _BUSY_TIMEOUT_MS = 30_000
 _READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=268435456")
 _WRITE_PRAGMAS = (
@@ -28,7 +31,7 @@ _WRITE_PRAGMAS = (
     "synchronous=NORMAL",
     f"busy_timeout={_BUSY_TIMEOUT_MS}",
     "temp_store=MEMORY",
-    "journal_size_limit=67108864",
+    f"journal_size_limit={WAL_BYTES}",
     "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
 )
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"

@@ -2,7 +2,7 @@
 thread; texts are hostile, and functions given by the user may raise.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from logs_ui.recorder import chat
 from logs_ui.recorder.attribution import RowCalls, Turn
 from logs_ui.recorder.calls import EnvironmentCall, Ids
-from logs_ui.recorder.clean import column, masked, one_line, snapshot, text, tree
+from logs_ui.recorder.clean import column, one_line, snapshot, text, tree
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
+from logs_ui.recorder.masking import masked, without_secrets
 from logs_ui.recorder.models import Status, StopReason
-from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.payload import Tokens, unpacked_content, unpacked_tokens
 from logs_ui.recorder.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.store import RowChange
 
@@ -37,6 +38,7 @@ def encoded(
     tokens: Tokens | None,
     metadata_of: Callable[[int], Mapping[str, Any]],
     known: Mapping[str, Any],
+    spelling: chat.Spelling | None = None,
 ) -> RowChange | None:
     """What to write of row `i`; None where the user's `edit` stores nothing of it. A row that cannot be encoded, or
     edited, costs its text, and no other row.
@@ -48,24 +50,48 @@ def encoded(
         tokens: None where none are known.
         metadata_of: gives the row's metadata.
         known: columns that stand above what the calls show.
+        spelling: knows texts of the call's rows; None: the row is spelt by itself.
     """
     if i in call.left_out:
         return None
     with guard("encoding a rollout"):
-        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known)
+        if spelling is None and call.tokenizer is not None:
+            spelling = chat.Spelling(call.tokenizer)
+        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
         kept = _edited(call, columns, content, tokens)
         if kept is None:
             call.left_out.add(i)
             return None
         columns, content, tokens = kept
-        packed = None if tokens is None else pack_tokens(tokens)
-        return call.change(i, columns, pack_content(content), packed, _images(row, content))
+        arrays = None if tokens is None else unpacked_tokens(tokens)
+        return call.change(i, columns, unpacked_content(content), arrays, _images(row, content))
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,
         "error": "logs-ui could not encode this rollout",
     }
     return call.change(i, bare | dict(known))
+
+
+def spelling_of(call: RolloutCall) -> chat.Spelling | None:
+    """Knows the texts of all answers that were seen, made together; None without a tokenizer."""
+    if call.tokenizer is None:
+        return None
+    answers = (sequence.sampled for generation in call.calls.generations for sequence in generation.sequences)
+    spelling = chat.Spelling(call.tokenizer)
+    spelling.learn([ids for ids in answers if ids is not None], [])
+    return spelling
+
+
+def spell_rows(spelling: chat.Spelling | None, rows: Sequence[RowCalls], tokens: Sequence[Tokens | None]) -> None:
+    """Makes the texts of the rows' completions together, for `encoded`. Nothing without a spelling."""
+    if spelling is None:
+        return
+    spans: dict[bool, list[Ids]] = {True: [], False: []}
+    for row, own in zip(rows, tokens, strict=True):
+        for sampled, ids in () if own is None else chat.spans(own.completion_ids, _known_mask(row, own)):
+            spans[sampled].append(ids)
+    spelling.learn(spans[True], spans[False])
 
 
 def unfinished_tokens(row: RowCalls) -> Tokens | None:
@@ -80,16 +106,22 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 
 
 def _row(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], known: Mapping[str, Any]
+    call: RolloutCall,
+    i: int,
+    row: RowCalls,
+    tokens: Tokens | None,
+    metadata: dict[str, Any],
+    known: Mapping[str, Any],
+    spelling: chat.Spelling | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Columns and content."""
-    spelling = None if call.tokenizer is None else chat.Spelling(call.tokenizer)
     messages = _messages(call, i, row, tokens, spelling)
     actions = _actions(call, row, spelling)
-    broken = _what_broke_it(row)
+    failure = _said_error(row)
+    broken = _what_broke_it(row) or failure
     columns: dict[str, Any] = {
         "status": Status.ERROR if broken else Status.OK,
-        "stop_reason": _stop_reason(row, actions),
+        "stop_reason": _stop_reason(row, actions) if failure is None else _failure_reason(row, failure),
         "error": broken,
         "message_count": len(messages),
         "turns": len(row.turns) or None,
@@ -104,7 +136,7 @@ def _row(
     columns["error"] = columns["error"] and one_line(columns["error"])
     columns_of_dataset = call.columns  # another thread may let go of them
     if columns_of_dataset is not None:
-        metadata["dataset"] = orjson.loads(columns_of_dataset[i])
+        metadata["dataset"] = masked(orjson.loads(columns_of_dataset[i]))
     if row.evidence is not None:
         metadata["attribution"] = row.evidence
     if columns["status"] == Status.ERROR and call.options.server_log is not None:
@@ -138,7 +170,9 @@ def _said(row: RowCalls) -> dict[str, Any]:
     """What the function said of the row itself."""
     found: dict[str, Any] = {}
     for note in row.notes:
-        values = orjson.loads(note.values)
+        values = masked(orjson.loads(note.values))
+        if note.kind == "error":
+            continue
         if note.kind == "tag":
             found.setdefault("tags", []).extend(values)
         else:
@@ -146,11 +180,17 @@ def _said(row: RowCalls) -> dict[str, Any]:
     return found
 
 
+def _said_error(row: RowCalls) -> str | None:
+    """What the function itself says broke the row, last."""
+    said = [orjson.loads(note.values)["error"] for note in row.notes if note.kind == "error"]
+    return without_secrets(said[-1]) if said else None
+
+
 def _tail(path: Path) -> str:
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _LOG_TAIL))
-            return text(log.read().decode(errors="replace"))
+            return without_secrets(text(log.read().decode(errors="replace")))
     except OSError as error:
         return f"The log could not be read: {error.strerror or error}"
 
@@ -162,10 +202,8 @@ def _messages(
     answer; else the prompt, the answers, and what the environment said to them.
     """
     if tokens is not None and spelling is not None:
-        mask = tokens.mask
-        if mask is None and row.turns and all(turn.start is not None for turn in row.turns):
-            mask = _mask(row, len(tokens.completion_ids))
-        return call.prompt(i) + chat.completion_messages(spelling, tokens.completion_ids, mask)
+        answered = chat.completion_messages(spelling, tokens.completion_ids, _known_mask(row, tokens))
+        return _prompt(call, i, row, tokens, spelling) + answered
     sent = row.turns[-1].sequence.messages if row.turns else None
     if sent is not None:
         return [*chat.prompt_messages(orjson.loads(sent)), *filter(None, [_reply(row.turns[-1])])]
@@ -173,6 +211,15 @@ def _messages(
     last = row.turns[-1].order if row.turns else -1
     said += [(heard.order, _heard(heard)) for heard in row.environment_calls if heard.order < last]
     return call.prompt(i) + [message for _, message in sorted(said, key=lambda one: one[0]) if message is not None]
+
+
+def _prompt(call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat.Spelling) -> list[dict[str, Any]]:
+    """With what an environment said before the model was asked: the function puts it behind the dataset's prompt."""
+    given = call.prompt(i)
+    first = min((turn.order for turn in row.turns), default=-1)
+    if not any(heard.order < first for heard in row.environment_calls):
+        return given
+    return chat.prompt_with_more(given, spelling.whole(tokens.prompt_ids))
 
 
 def _observation(call: EnvironmentCall) -> Any:
@@ -244,15 +291,15 @@ def _actions(call: RolloutCall, row: RowCalls, spelling: chat.Spelling | None) -
 def _action(turn: int, answer: str | None, call: EnvironmentCall | None, row: RowCalls) -> dict[str, Any]:
     if call is None:
         return {"turn": turn, "text": answer, **_NO_ACTION}
-    metadata = orjson.loads(call.metadata) if call.metadata else None
+    metadata = masked(orjson.loads(call.metadata)) if call.metadata else None
     made = [child for child in row.children if child.within == call.order]
     if made:
         metadata = {**(metadata or {}), "calls": [_action(turn, None, child, row) for child in made]}
     if call.seconds is None:
         metadata = {**(metadata or {}), "waiting": True}
-    action = orjson.loads(call.sent)
+    action = masked(orjson.loads(call.sent))
     if call.kind == "reset":
-        arguments, action = masked(action), None
+        arguments, action = action, None
         metadata = {**(metadata or {}), "reset": arguments} if arguments else metadata
     rewards = [child.reward for child in made if child.reward is not None]
     return {
@@ -294,11 +341,27 @@ def _stop_reason(row: RowCalls, actions: list[dict[str, Any]]) -> StopReason:
     last = row.turns[-1]
     if last.sequence.finish == "length":
         return StopReason.LENGTH
-    if not row.environment_calls:
-        return StopReason.STOP
     unparsed = bool(actions) and (actions[-1]["metadata"] or {}).get("parsed") is False
     answered = bool(steps) and steps[-1].order > last.order
+    with_tools = bool(steps) and all(step.kind == "tool" for step in steps)
+    spoke = with_tools and not answered and not unparsed and not _calls_a_tool(actions)
+    if spoke or not row.environment_calls:
+        return StopReason.STOP
     return StopReason.TURN_LIMIT if answered and not unparsed else StopReason.NO_ACTION
+
+
+def _calls_a_tool(actions: list[dict[str, Any]]) -> bool:
+    """Whether the last answer tried to, in whatever words."""
+    said = next((entry["text"] for entry in reversed(actions) if entry["text"] is not None), "")
+    return "tool_call" in said
+
+
+def _failure_reason(row: RowCalls, failure: str) -> StopReason:
+    """Of a row of which the function itself says that it failed."""
+    broken = _what_broke_it(row)
+    if broken:
+        return error_reason(broken)
+    return StopReason.TIMEOUT if failure.startswith(_TIMEOUTS) else StopReason.EXCEPTION
 
 
 def _what_broke_it(row: RowCalls) -> str | None:
@@ -366,8 +429,23 @@ def _preview(answers: list[dict[str, Any]]) -> str | None:
             calls = [call["function"] for call in message.get("tool_calls", ())]
             called = " ".join(f"{function['name']}({function['arguments']})" for function in calls)
             words = message["content"] or called or message.get("reasoning_content", "")
-            return column(" ".join(words.split(maxsplit=_PREVIEW)[:_PREVIEW])[:_PREVIEW])
+            return column(_beginning(words))
     return None
+
+
+def _beginning(words: str) -> str:
+    """On one line. A long text is not split to its end, unless it begins with that many blanks."""
+    beginning = " ".join(words[: 2 * _PREVIEW].split())
+    if len(beginning) < _PREVIEW:
+        beginning = " ".join(words.split(maxsplit=_PREVIEW)[:_PREVIEW])
+    return beginning[:_PREVIEW]
+
+
+def _known_mask(row: RowCalls, tokens: Tokens) -> NDArray[np.uint8] | None:
+    """As it was returned, else as the turns show it; None where neither tells."""
+    if tokens.mask is None and row.turns and all(turn.start is not None for turn in row.turns):
+        return _mask(row, len(tokens.completion_ids))
+    return tokens.mask
 
 
 def _mask(row: RowCalls, length: int) -> NDArray[np.uint8]:

@@ -77,14 +77,13 @@ class _EnvironmentCall:
         if error is not None:  # also where a timeout cancels it
             with guard("recording an environment's error"):
                 _add(begun, None, error)
-        elif not self._results:
-            begun.strand.tree.log.forget(begun)
-        else:
+        elif self._results:
             answer = Answer(self._results[0])
             with guard("reading an environment's answer"):
                 answer = self._read(self._results[0])
             with guard("recording an environment's answer"):
                 _add(begun, answer, None)
+        begun.strand.tree.log.forget(begun)  # where it turned out to be none, or could not be recorded
 
     def _came_back(self, result: Any) -> Any:
         self._results.append(result)

@@ -8,7 +8,6 @@ of it: whatever the factory is, and however its objects come to be, they are mad
 import functools
 import inspect
 import os
-import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -25,12 +24,12 @@ from logs_ui.recorder.instruments import install, trl
 from logs_ui.recorder.recording import Recording, Recordings, Wanted
 from logs_ui.recorder.rollout_call import Edit, RolloutCall, RowOptions
 from logs_ui.recorder.strands import Strand, current_strand, within
+from logs_ui.recorder.subclass import is_quiet_subclass, quiet_subclass
 from logs_ui.recorder.tasks import Task
 from logs_ui.recorder.writer import writer_for
 
 E = TypeVar("E")
 
-_MARK = "__logs_ui_recorded__"
 _KINDS = {"reset": "reset", "get_reward": "reward"}
 
 
@@ -165,15 +164,11 @@ def recorded_class(kind: type) -> type:
     Raises:
         TypeError: it cannot be derived from.
     """
-    if _MARK in vars(kind):
+    if is_quiet_subclass(kind):
         return kind
     functions = inspect.getmembers(kind, inspect.isfunction)
     members = {name: _recorded(kind, name, function) for name, function in functions if not name.startswith("_")}
-    # With slots of its own, or a dict, it would be of another layout, and no instance of `kind` could become its.
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "__slots__": ()}
-    return types.new_class(
-        kind.__name__, (kind,), exec_body=lambda namespace: namespace.update(members | names | {_MARK: True})
-    )
+    return quiet_subclass(kind, members)
 
 
 def _recorded(kind: type, name: str, function: Callable[..., Any]) -> Any:

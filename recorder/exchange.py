@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
-from logs_ui.recorder.calls import CallLog, Generation, failed, generating, generating_strand
+from logs_ui.recorder.calls import GIVEN_UP, CallLog, Generation, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.replies import Asked, Json, asked, error_of, reply_of, request_id
 from logs_ui.recorder.strands import Strand
@@ -28,7 +27,7 @@ def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
     with guard("reading what is sent to a server"):
         method, url, body = sent()
         question = asked(url, body) if method == "POST" else None
-        return None if question is None else Exchange(strand, question, seam, url)
+        return None if question is None else Exchange(strand, question, seam)
     return None
 
 
@@ -38,29 +37,32 @@ class Exchange:
     also closes one when it collects garbage, in the middle of anything, as where the log is locked.
     """
 
-    def __init__(self, strand: Strand, question: Asked, seam: str, url: str) -> None:
+    def __init__(self, strand: Strand, question: Asked, seam: str) -> None:
         self.log: CallLog = strand.tree.log
         self._question = question
         self._seam = seam
-        self._secret = urlsplit(url).query  # may hold a key, and errors cite it
+        self._is_awaited = False
         self._status = 200
         self._decode: Callable[[bytes], bytes] | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._tail = b"\n"  # of what came: JSON holds no line break of its own
-        self._begun = self.log.begin(strand, "generation")
+        self._begun = self.log.begin(strand, "generation", seam=seam)
         self._heard = self._begun.began  # when the last of the reply came
         self.log.unfinished.add(self)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
         """While the request is made: what is generated inside is this, and what is raised ends it."""
+        self._is_awaited = True
         try:
             with generating():
                 yield
         except BaseException as error:
             self.raised(error)
             raise
+        finally:
+            self._is_awaited = False
 
     def answers(self, status: int, decode: Callable[[bytes], bytes] | None = None) -> None:
         """The reply begins. `decode` undoes the encoding of what `heard` is given; None where it has none."""
@@ -82,11 +84,14 @@ class Exchange:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """While the user waits for a part of the reply: what is raised ends it."""
+        self._is_awaited = True
         try:
             yield
         except Exception as error:
             self.raised(error)
             raise
+        finally:
+            self._is_awaited = False
 
     def passing(self, parts: Iterable[Any], encoding: str = "utf-8") -> Iterator[Any]:
         """Hears the parts, bytes or text, that the user takes from it."""
@@ -110,7 +115,10 @@ class Exchange:
         self.end()
 
     def end(self) -> None:
-        """Nothing more comes, or nobody reads on."""
+        """Nothing more comes, or nobody reads on. Where nothing came, and somebody still waits for it, it failed."""
+        if self._is_awaited and not self._size:
+            self.raised(GIVEN_UP)
+            return
         if self._size > _LARGEST:
             self._record(lambda: None)
             return
@@ -168,11 +176,5 @@ class Exchange:
         )
 
     def _failure(self, error: BaseException) -> Generation:
-        generation = failed(self._begun, self._seam, error)
-        line = generation.error or ""
-        return replace(
-            generation,
-            sampling=self._question.sampling,
-            error=line.replace(self._secret, "...") if self._secret else line,
-            request_id=self._question.request_id,
-        )
+        generation = failed(self._begun, error)
+        return replace(generation, sampling=self._question.sampling, request_id=self._question.request_id)

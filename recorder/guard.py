@@ -25,11 +25,11 @@ class Guard:
         self.errors = 0
         self.last: str | None = None
         self._seen: set[tuple[str, type[Exception]]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a destructor that runs within it may fail, too
 
     def renew_lock(self) -> None:
         """For a child: at the fork another of the parent's threads may have held it, and that thread is not here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self, doing: str) -> "_Guarded":
         """`doing` says what was tried: "recording failed while {doing}"."""

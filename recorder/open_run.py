@@ -14,14 +14,15 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder import instruments
 from logs_ui.recorder.attribution import attribute, attribute_unfinished
-from logs_ui.recorder.calls import EnvironmentCall, Generation, collecting
+from logs_ui.recorder.calls import EnvironmentCall, Generation, answered, collecting
 from logs_ui.recorder.calls import Sequence as Answer
-from logs_ui.recorder.clean import column, masked, plain, snapshot
+from logs_ui.recorder.clean import column, one_line, plain, snapshot
 from logs_ui.recorder.current import CurrentRow
 from logs_ui.recorder.database import database_path
 from logs_ui.recorder.encoding import encoded, unfinished_tokens
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
+from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Mode, RunState, StopReason
 from logs_ui.recorder.output import Output, checked_output
 from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
@@ -51,7 +52,7 @@ def start_run(
         name: of the run, for people; None shows its id.
         eval_name: what the rollouts are an evaluation of, where `rollout()` does not say.
         model: name of the model, where the calls do not show it.
-        config: settings to keep with the run; what is named like a secret is masked.
+        config: settings to keep with the run; secrets are masked.
         tokenizer: transformers' or tokenizers'; without one token ids are kept but not spelt.
         parse: see `record()`.
         edit: see `record()`.
@@ -121,7 +122,7 @@ class OpenRun:
             mode: "train" or "eval".
             group: name of what it is compared with, unique within the run; None is a group of its own.
             generation: its number in the group.
-            metadata: kept as it is now.
+            metadata: kept as it is now, without secrets.
 
         Raises:
             ValueError: `mode` is neither.
@@ -211,18 +212,20 @@ class OpenRollout(CurrentRow):
         with guard("recording a turn"):
             log = self._call.calls
             if text is not None:
-                begun = log.begin(self._strand, "generation")
+                begun = log.begin(self._strand, "generation", seam="turn")
                 answer = Answer(None, None, None, text=text)
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
             if action is not None or error is not None:
                 begun = log.begin(self._strand, "step", self, snapshot(action))
-                heard, images = (None, None) if observation is None else observed(observation)
-                log.add(
-                    EnvironmentCall(
-                        begun.order, begun.began, seconds or 0.0, begun.client, "step", begun.sent or b"null", heard,
-                        None if reward is None else float(reward), done, None, error, self._strand, None, images,
-                    )
-                )  # fmt: skip
+                with answered(begun):
+                    heard, images = (None, None) if observation is None else observed(observation)
+                    log.add(
+                        EnvironmentCall(
+                            begun.order, begun.began, seconds or 0.0, begun.client, "step", begun.sent or b"null",
+                            heard, None if reward is None else float(reward), done, None,
+                            None if error is None else one_line(str(error)), self._strand, None, images,
+                        )
+                    )  # fmt: skip
 
     def tokens(
         self,
@@ -352,7 +355,7 @@ class _FinishedJob:
             tokens = self.output.tokens(0)
             (row,) = attribute([tokens.prompt_ids], [tokens.completion_ids], seen).rows
         known = {**self.ended, "returned": self.returned}
-        change = encoded(self.call, 0, row, tokens, lambda _: orjson.loads(self.metadata), known)
+        change = encoded(self.call, 0, row, tokens, lambda _: masked(orjson.loads(self.metadata)), known)
         if change is not None:
             yield change
         self.call.release()

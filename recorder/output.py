@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from logs_ui.recorder.clean import snapshot
+from logs_ui.recorder.masking import masked
 from logs_ui.recorder.payload import Tokens
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -79,7 +80,7 @@ class Output:
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = orjson.loads(self.others)
+        parsed: dict[str, Any] = masked(orjson.loads(self.others))
         return parsed
 
 
@@ -150,10 +151,9 @@ def _fitting(
 def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
     """Of a tuple of plain numbers in a third of the time that numpy takes, which first looks at each for its type."""
     if isinstance(values, tuple):
-        array = np.empty(len(values), dtype)
         with suppress(struct.error):
-            struct.pack_into(f"{len(values)}{array.dtype.char}", array.data, 0, *values)
-            return array
+            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # copies no arguments
+            return np.frombuffer(bytearray(packed), dtype)
     return np.asarray(values, dtype)
 
 

@@ -2,6 +2,7 @@
 
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,14 @@ _of_thread = threading.local()  # a compressor, which only one thread may use; m
 
 NO_TOKENS = zstandard.compress(b"")
 """In place of tokens that are known no more: None would leave those that a running row had come to."""
+
+
+class Unpacked(bytes):
+    """A payload that is not compressed yet. Many are packed at once: each time that the compressor lets go of the GIL
+    costs a thread that waits for it as much as the compression takes.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,33 @@ class Tokens:
     mask: NDArray[np.uint8] | None
 
 
-def pack_content(content: dict[str, Any]) -> bytes:
+def unpacked_content(content: dict[str, Any]) -> Unpacked:
     """Messages, actions, sampling and metadata: a tree; what JSON or UTF-8 cannot hold is replaced."""
-    return _compressed(tree(content))
+    return Unpacked(tree(content))
+
+
+def unpacked_tokens(tokens: Tokens) -> Unpacked:
+    arrays = (tokens.prompt_ids, tokens.completion_ids, tokens.logprobs, tokens.mask)
+    sizes = [_ABSENT if array is None else len(array) for array in arrays]
+    return Unpacked(b"".join([_HEADER.pack(*sizes), *(a.tobytes() for a in arrays if a is not None)]))
+
+
+def pack(payloads: Sequence[Unpacked]) -> list[bytes]:
+    """Compresses each of them."""
+    if not payloads:
+        return []
+    if not hasattr(_of_thread, "compressor"):
+        _of_thread.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    return [packed.tobytes() for packed in _of_thread.compressor.multi_compress_to_buffer(payloads)]
+
+
+def pack_content(content: dict[str, Any]) -> bytes:
+    """As `unpacked_content`, compressed."""
+    return pack([unpacked_content(content)])[0]
+
+
+def pack_tokens(tokens: Tokens) -> bytes:
+    return pack([unpacked_tokens(tokens)])[0]
 
 
 def unpack_content(blob: bytes | None) -> dict[str, Any]:
@@ -51,12 +84,6 @@ def unpack_content(blob: bytes | None) -> dict[str, Any]:
         return {}
     loaded: dict[str, Any] = orjson.loads(zstandard.decompress(blob))
     return loaded
-
-
-def pack_tokens(tokens: Tokens) -> bytes:
-    arrays = (tokens.prompt_ids, tokens.completion_ids, tokens.logprobs, tokens.mask)
-    sizes = [_ABSENT if array is None else len(array) for array in arrays]
-    return _compressed(b"".join([_HEADER.pack(*sizes), *(a.tobytes() for a in arrays if a is not None)]))
 
 
 def unpack_tokens(blob: bytes | None) -> Tokens | None:
@@ -73,10 +100,3 @@ def unpack_tokens(blob: bytes | None) -> Tokens | None:
     assert prompt_ids is not None  # noqa: S101 - the writer always has both
     assert completion_ids is not None  # noqa: S101
     return Tokens(prompt_ids, completion_ids, logprobs, mask)
-
-
-def _compressed(data: bytes) -> bytes:
-    if not hasattr(_of_thread, "compressor"):
-        _of_thread.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-    compressed: bytes = _of_thread.compressor.compress(data)
-    return compressed

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.calls import CallLog
-from logs_ui.recorder.clean import masked, plain, snapshot
+from logs_ui.recorder.clean import plain, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
+from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
 from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
@@ -25,7 +26,7 @@ from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run import name_run, now_us
 from logs_ui.recorder.run_record import RunRecord, finite
 from logs_ui.recorder.store import TokenizerChange
-from logs_ui.recorder.tasks import Task, name_task, prompt_task
+from logs_ui.recorder.tasks import Task, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.writer import Writer
 
 
@@ -130,6 +131,8 @@ class Recording:
         except OutputError as error:
             self._settle(call, FailedJob(call, str(error), None, Status.ERROR, now_us()))
         else:
+            if self._wanted.task is None:
+                call.tasks = returned_tasks(call.tasks, output, call.prompts)
             self._settle(call, ReturnedJob(call, copy, now_us()))
 
     def failed(self, call: RolloutCall, error: BaseException) -> None:

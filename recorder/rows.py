@@ -10,7 +10,14 @@ import numpy as np
 from logs_ui.recorder.attribution import Attribution, RowCalls, Seen, attribute, attribute_unfinished
 from logs_ui.recorder.calls import CallLog, Ids
 from logs_ui.recorder.clean import error_line, trace
-from logs_ui.recorder.encoding import encoded, error_reason, rollout_reward, unfinished_tokens
+from logs_ui.recorder.encoding import (
+    encoded,
+    error_reason,
+    rollout_reward,
+    spell_rows,
+    spelling_of,
+    unfinished_tokens,
+)
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.output import Output
@@ -95,16 +102,20 @@ class ReturnedJob:
         return HeaderJob.of(self.call, headers)
 
     def changes(self) -> Iterable[Change]:
-        calls = self.call.calls
+        calls, spelling = self.call.calls, None
         tokens = [self._tokens(i) for i in range(len(self.call.prompts))]
         found = Attribution([RowCalls() for _ in tokens], 0)
+        with guard("spelling answers"):
+            spelling = spelling_of(self.call)
         with guard("giving calls to rows"):
             prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
             completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
-            found = attribute(prompts, completions, seen_of(calls), self.call.decode)
+            found = attribute(prompts, completions, seen_of(calls), spelling.of if spelling else self.call.decode)
         yield from _lost_calls(self.call, found)
+        with guard("spelling rows"):
+            spell_rows(spelling, found.rows, tokens)
         for i, row in enumerate(found.rows):
-            change = encoded(self.call, i, row, tokens[i], self.output.extras, {"returned": self.returned})
+            change = encoded(self.call, i, row, tokens[i], self.output.extras, {"returned": self.returned}, spelling)
             if change is not None:
                 yield change
         self.call.release()

@@ -5,14 +5,13 @@ transaction.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache
 from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, Engine, LargeBinary, bindparam, case, func, select, update
+from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlmodel import SQLModel, col
+from sqlmodel import col
 
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
@@ -27,8 +26,9 @@ from logs_ui.recorder.models import (
     StopReason,
     Tokenizer,
 )
+from logs_ui.recorder.payload import Unpacked, pack
+from logs_ui.recorder.prepared import run, run_many, upsert
 
-_STATEMENTS = 64  # that are kept, by table and columns: making one takes longer than writing rows
 _OF_STEP = ("mode", "eval_name", "step")
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
 
@@ -55,7 +55,7 @@ class RowChange:
 
     Attributes:
         identity: the columns without default, the same in each change of the row, so that any of them can come first.
-        content, tokens: payload; None leaves what is there.
+        content, tokens: payload, `Unpacked` until its batch is made; None leaves what is there.
         images: those that the content refers to, and that may not be stored yet.
     """
 
@@ -142,6 +142,26 @@ class Batch:
         batch.rows.extend(rows.values())
         return batch
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it keeps alive."""
+        changes: list[Change] = [*self.runs, *self.rows, *self.scalars, *self.tokenizers]
+        return sum(map(kept_bytes, changes))
+
+    def packed(self) -> "Batch":
+        """With all payloads compressed, together."""
+        payloads = [p for row in self.rows for p in (row.content, row.tokens) if isinstance(p, Unpacked)]
+        compressed = iter(pack(payloads))
+
+        def packed(payload: bytes | None) -> bytes | None:
+            return next(compressed) if isinstance(payload, Unpacked) else payload
+
+        rows = [
+            RowChange(r.run, r.uid, r.identity, r.columns, packed(r.content), packed(r.tokens), r.images)
+            for r in self.rows
+        ]
+        return replace(self, rows=rows)
+
     def split(self) -> Iterable["Batch"]:
         """The same in pieces that fail on their own, in an order that keeps references whole."""
         yield from (Batch(runs=[change]) for change in self.runs)
@@ -169,7 +189,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     for change in changes:
         if "created" in change.columns:
             parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
-            _upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ("uid",))
+            upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ("uid",))
         else:
             lost = {
                 "unattributed_calls": col(Run.unattributed_calls) + change.unattributed_calls,
@@ -197,7 +217,7 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
         by_run[change.run].append(change)
     for uid, rows in by_run.items():
         run_id = runs[uid]
-        changed = connection.scalar(_run_update(), {"of_run": run_id, "now": now})
+        changed = run(connection, {"of_run": run_id, "now": now}, _run_update).scalar_one()
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
         _insert_images(connection, rows)
@@ -216,7 +236,7 @@ def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs
         (runs[change.run], change.step, name): value for change in changes for name, value in change.values.items()
     }
     rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
-    _upsert(connection, Scalar, rows, ("run_id", "step", "name"))
+    upsert(connection, Scalar, rows, ("run_id", "step", "name"))
 
 
 def write_heartbeat(connection: Connection, run_ids: Iterable[int], now: int) -> bool:
@@ -251,42 +271,45 @@ def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | Non
     return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
 
 
-@cache
 def _run_update() -> ReturningUpdate[Any]:
     """Takes `of_run` and `now`; gives the `changed` that is this batch's."""
     of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
     return of_run.values(changed=col(Run.changed) + 1, heartbeat=bindparam("now")).returning(col(Run.changed))
 
 
-def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int | None) -> None:
-    """Rows that name the same columns go in together."""
-    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
+    """Rows that name the same columns go in together. What identifies a row stays as its first change had it, so that
+    only the indexes of what changes are written.
+    """
+    alike: dict[tuple[str, ...], list[RowChange]] = defaultdict(list)
     for change in changes:
-        values = {"run_id": run_id, "uid": change.uid, "changed": changed, **change.identity, **change.columns}
-        by_columns[tuple(sorted(values))].append(values)
-    for rows in by_columns.values():
-        _upsert(connection, EvaluationRow, rows, ("run_id", "uid"))
+        alike[*change.identity, "", *change.columns].append(change)
+    for rows in alike.values():
+        values = [{"run_id": run_id, "uid": r.uid, "changed": changed, **r.identity, **r.columns} for r in rows]
+        kept = tuple(name for name in rows[0].identity if name not in rows[0].columns)
+        upsert(connection, EvaluationRow, values, ("run_id", "uid"), kept)
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
     """Of rows that are there."""
     heavy = [
-        {"of_run": run_id, "of_uid": change.uid, "new_content": change.content, "new_tokens": change.tokens}
+        {"run": run_id, "uid": change.uid, "content": change.content, "tokens": change.tokens}
         for change in changes
         if change.content is not None or change.tokens is not None
     ]
     if heavy:
-        connection.execute(_payload_upsert(), heavy)
+        run_many(connection, heavy, _payload_upsert)
 
 
-@cache
 def _payload_upsert() -> Insert:
-    """Takes `of_run`, `of_uid`, `new_content` and `new_tokens`; None leaves what is there."""
+    """Takes `run`, `uid`, `content` and `tokens`; None leaves what is there."""
     row, payload = EvaluationRow, RolloutPayload
-    new = select(
-        col(row.id), bindparam("new_content", type_=LargeBinary), bindparam("new_tokens", type_=LargeBinary)
-    ).where(col(row.run_id) == bindparam("of_run"), col(row.uid) == bindparam("of_uid"))
-    statement = insert(payload).from_select(["row_id", "content", "tokens"], new)
+    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    statement = (
+        insert(payload)
+        .inline()
+        .values(row_id=of_row.scalar_subquery(), content=bindparam("content"), tokens=bindparam("tokens"))
+    )
     kept = {name: func.coalesce(statement.excluded[name], getattr(payload, name)) for name in ("content", "tokens")}
     return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
 
@@ -299,17 +322,11 @@ def _insert_images(connection: Connection, changes: list[RowChange]) -> None:
 
 def _upsert_statistics(connection: Connection, changes: list[RowChange], run_id: int) -> None:
     """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
-    steps = {tuple(change.identity[name] for name in _OF_STEP) for change in changes}
-    connection.execute(
-        _statistics_upsert(),
-        [
-            {"of_run": run_id, **{f"of_{name}": value for name, value in zip(_OF_STEP, step, strict=True)}}
-            for step in steps
-        ],
-    )
+    for step in {tuple(change.identity[name] for name in _OF_STEP) for change in changes}:
+        of_step = {f"of_{name}": value for name, value in zip(_OF_STEP, step, strict=True)}
+        run(connection, {"of_run": run_id, **of_step}, _statistics_upsert)
 
 
-@cache
 def _statistics_upsert() -> Insert:
     """Takes `of_run`, `of_mode`, `of_eval_name` and `of_step`."""
     row = EvaluationRow
@@ -326,16 +343,3 @@ def _statistics_upsert() -> Insert:
     statement = insert(StepStatistics).from_select([*columns, *sums], counted.group_by(*columns.values()))
     replaced = {name: statement.excluded[name] for name in sums}
     return statement.on_conflict_do_update(index_elements=list(columns), set_=replaced)
-
-
-def _upsert(connection: Connection, table: type[SQLModel], rows: list[dict[str, Any]], key: tuple[str, ...]) -> None:
-    """Rows must all name the same columns; those outside the key replace what is there."""
-    if rows:
-        connection.execute(_upserting(table, tuple(rows[0]), key), rows)
-
-
-@lru_cache(_STATEMENTS)
-def _upserting(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...]) -> Insert:
-    statement = insert(table)
-    others = {name: statement.excluded[name] for name in columns if name not in key}
-    return statement.on_conflict_do_update(index_elements=key, set_=others)

@@ -45,7 +45,8 @@ class StrandTree:
         """A strand below `parent`; row and call are the parent's unless they differ."""
         own = differs.get
         row, generating, call = own("row", parent.row), own("generating", parent.generating), own("call", parent.call)
-        return Strand(self, parent, next(self._numbers), row, generating, call, own("is_stray", parent.is_stray))
+        stray, unseen = own("is_stray", parent.is_stray), own("is_unseen", parent.is_unseen)
+        return Strand(self, parent, next(self._numbers), row, generating, call, stray, unseen)
 
     def stray(self) -> "Strand":
         """For a thread or a task that was started where nobody saw it."""
@@ -65,6 +66,7 @@ class Strand:
         generating: whether a generation that is recorded is under way: those within it are parts of it.
         call: order of the environment call that is under way; None outside of one.
         is_stray: whether nobody saw it start: its number then says nothing of the order in which rows were begun.
+        is_unseen: whether nothing that is called in it is to be recorded.
     """
 
     tree: StrandTree
@@ -74,6 +76,7 @@ class Strand:
     generating: bool = False
     call: int | None = None
     is_stray: bool = False
+    is_unseen: bool = False
 
     @property
     def path(self) -> tuple["Strand", ...]:
@@ -122,6 +125,11 @@ def current_strand() -> Strand | None:
 
     A thread or task of unknown origin belongs to the call that is open: a trainer makes one at a time.
     """
+    strand = _whereabouts()
+    return None if strand is None or strand.is_unseen else strand
+
+
+def _whereabouts() -> Strand | None:
     strand = _here.get()
     if strand is not None and strand.tree.is_open:
         return strand
@@ -157,8 +165,8 @@ class _Within:
 
 
 def branch(**differs: Any) -> Strand | None:
-    """A new strand below the current one, for what is started from here; None outside of what is recorded."""
-    strand = current_strand()
+    """A new strand below the current one, for what is started here; None outside of a recorded rollout function."""
+    strand = _whereabouts()
     return None if strand is None else strand.tree.child(strand, **differs)
 
 

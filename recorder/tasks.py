@@ -1,7 +1,7 @@
 """What a rollout's task is called."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from logs_ui.recorder.clean import column
@@ -31,6 +31,28 @@ def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
     with guard("naming a task"):
         return _shortened(_named(task, row, prompt))
     return prompt_task(prompt)
+
+
+def returned_tasks(
+    tasks: Sequence[str | None], output: Mapping[str, Any], prompts: Sequence[bytes]
+) -> list[str | None]:
+    """Tasks that the rollout function chose itself, and returned as a list under a usual column's name. Those that the
+    dataset names stand.
+
+    Args:
+        tasks: (N) as known before.
+        output: what was returned.
+        prompts: (N) JSON of each.
+    """
+    with guard("naming a task"):
+        chosen: list[Any] = next((output[name] for name in _COLUMNS if isinstance(output.get(name), list)), [])
+        if len(chosen) == len(tasks):
+            rows = zip(tasks, chosen, prompts, strict=True)
+            return [
+                _shortened(str(new)) if new is not None and old in {None, prompt_task(prompt)} else old
+                for old, new, prompt in rows
+            ]
+    return list(tasks)
 
 
 def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:

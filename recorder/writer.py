@@ -17,11 +17,17 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder import store
-from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble, refuse_hopeless, writing_engine
+from logs_ui.recorder.database import (
+    WAL_BYTES,
+    errors_in_plain_words,
+    is_disk_trouble,
+    refuse_hopeless,
+    writing_engine,
+)
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.limits import Limits
-from logs_ui.recorder.store import Batch, Change, kept_bytes
+from logs_ui.recorder.store import Batch, Change
 
 logger = logging.getLogger("logs_ui")
 
@@ -29,7 +35,7 @@ _INTERVAL = 0.2  # seconds between two transactions
 _BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
 _BATCH = 512  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
 _HEARTBEAT = 5.0  # seconds
-_CHECKPOINT_BYTES = 4 << 20
+_CHECKPOINT_BYTES = WAL_BYTES
 _FOLLOW_UP = 1.0  # seconds until what goes on is written again; each time twice as long
 _FOLLOW_UP_LONGEST = 60.0
 _PATIENCE = 5.0  # longest pause, in seconds, between two tries at a locked or full disk
@@ -294,11 +300,12 @@ class Writer:
             before += size
             with guard("encoding what was recorded"):
                 changes += list(job.changes())  # all of them or none
-        after = sum(map(kept_bytes, changes))
+        batch = Batch.merged(changes).packed()
+        after = batch.size
         with self._condition:
             self._bytes += after - before
             self._condition.notify_all()
-        return Batch.merged(changes), jobs, after
+        return batch, jobs, after
 
     def _write_all(self, batch: Batch) -> None:
         """Together; where the database refuses that, one by one, and what it refuses then without its text."""
@@ -388,13 +395,14 @@ class Writer:
         return now
 
     def _checkpoint(self) -> None:
-        """Moves the write-ahead log into the database when it has grown. SQLite before 3.51.3 can corrupt a database
-        when two processes do so at once, so all that write do it under one lock, and nobody waits for it. Where it
-        fails, as on a full disk, nothing is lost: the log grows until a later one works.
+        """Moves the write-ahead log into the database when it has grown; SQLite then begins it anew, and cuts its file
+        to `WAL_BYTES`. SQLite before 3.51.3 can corrupt a database when two processes do so at once, so all that write
+        do it under one lock, and nobody waits for it. Where it fails, as on a full disk, nothing is lost: the log grows
+        until a later one works.
         """
         wal = self.path.with_name(self.path.name + "-wal")
         try:
-            if wal.stat().st_size < _CHECKPOINT_BYTES:
+            if wal.stat().st_size <= _CHECKPOINT_BYTES:
                 return
             with self.path.with_name(self.path.name + "-lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -182,9 +182,13 @@ class ModelServer:
 
     Attributes:
         asked: path and body of what came.
+        headers: of what came, their names in small letters.
+        models: those that it lists; None where it does not know of lists.
     """
 
     url: str
+    models: list[str] | None = field(default_factory=lambda: ["tiny"])
+    headers: list[dict[str, str]] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -197,7 +201,18 @@ def model_server() -> Iterator[ModelServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            served = [{"id": name, "object": "model", "created": 1, "owned_by": "vllm"} for name in server.models or ()]
+            listed = self.path == "/v1/models" and server.models is not None
+            data = json.dumps({"object": "list", "data": served} if listed else {"detail": "Not Found"}).encode()
+            self.send_response(200 if listed else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
         def do_POST(self) -> None:
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             server.asked.append((self.path, json.loads(body)))
             reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]

@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, collecting
 from logs_ui.recorder.instruments import concurrency, transformers
 from logs_ui.recorder.instruments.patch import Patches, patches
@@ -235,3 +239,190 @@ def test_what_comes_after_the_end_is_not_kept() -> None:
     log.close()
     log.add(step(b"{}", None))
     assert (log.environment_calls, log.size) == ([], 0)
+
+
+GIVEN_UP = "TimeoutError: the rollout ended before this call came back"
+
+
+@pytest.fixture
+def hung() -> Iterator[threading.Event]:
+    """What hangs waits for it, until the test is over."""
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+class Hangs:
+    """An environment that never answers a step, unless it is told to go on."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self.over = over
+        self.came_back = threading.Event()
+
+    def reset(self) -> str:
+        return "go"
+
+    def step(self, action: str) -> str:
+        self.over.wait(30)
+        self.came_back.set()
+        return action
+
+
+def give_up(call: Callable[..., Any], *args: Any) -> None:
+    """As a rollout function does that waits only so long."""
+    executor = ThreadPoolExecutor(1)
+    try:
+        executor.submit(call, *args).result(timeout=0.1)
+    finally:
+        executor.shutdown(wait=False)
+
+
+def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any]:
+    """Of a function that may raise a timeout."""
+
+    def function(prompts: list[Any], args: Any, processing_class: Any) -> Any:
+        with row_scope(0):
+            return rollout_func()
+
+    args = SimpleNamespace(num_generations=1, max_steps=1, run_name="r", output_dir=str(folder), to_dict=dict)
+    recorder = record(function, db=folder / "a.db", announce=False)
+    with suppress(TimeoutError):
+        recorder(["p"], args, object())
+    assert flush()
+    (row,) = load_run(db=folder / "a.db").to_dict("records")
+    return {str(name): value for name, value in row.items()}
+
+
+def test_a_step_that_never_came_back_is_the_rows_timeout(hung: threading.Event, tmp_path: Path) -> None:
+    def raises() -> None:
+        env = trace_env(Hangs(hung))
+        env.reset()
+        give_up(env.step, "go")
+
+    row = recorded_row(raises, tmp_path)
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError")
+    reset, step = row["actions"]
+    assert (reset["error"], step["action"], step["error"]) == (None, "go", GIVEN_UP)
+    assert step["observation"] is None
+    assert 0.1 <= step["seconds"] < 10
+
+
+def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: threading.Event, tmp_path: Path) -> None:
+    def goes_on() -> dict[str, Any]:
+        transformers.install()
+        env = trace_env(Hangs(hung))
+        env.reset()
+        output = generate(make_model(TOKENIZER, 0))[0, 2:].tolist()
+        with pytest.raises(TimeoutError):
+            give_up(env.step, "go")
+        return {"prompt_ids": [[1, 2]], "completion_ids": [output], "logprobs": None}
+
+    row = recorded_row(goes_on, tmp_path)
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", GIVEN_UP)
+    assert row["actions"][-1]["action"] == "go"
+
+
+def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None:
+    class Model:
+        generation_config = None
+
+        def generate(self, input_ids: Any) -> Any:
+            hung.wait(30)
+            return input_ids
+
+    Patches().method(Model, "generate", transformers._recorded)
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(Model().generate, torch.tensor([[1, 2]]))
+    log.close()
+    assert [(one.error, one.seam, one.sequences) for one in log.generations] == [(GIVEN_UP, "transformers", [])]
+    assert log.generations[0].seconds >= 0.1
+
+
+def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threading.Event) -> None:
+    env = trace_env(Hangs(hung))
+
+    @trace_env
+    def tool(action: str) -> str:
+        return env.step(action)
+
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(tool, "go")
+    log.close()
+    outer, inner = log.environment_calls
+    assert (outer.kind, outer.within, outer.error) == ("tool", None, GIVEN_UP)
+    assert (inner.kind, inner.within, inner.error) == ("step", outer.order, GIVEN_UP)
+
+
+def test_what_comes_back_after_the_end_changes_nothing(hung: threading.Event) -> None:
+    environment = Hangs(hung)
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(trace_env(environment).step, "go")
+    log.close()
+    kept, size = list(log.environment_calls), log.size
+    hung.set()
+    assert environment.came_back.wait(30)
+    assert (log.environment_calls, log.size) == (kept, size)
+    assert size == sum(call.size for call in kept)
+
+
+def test_a_generation_of_which_nothing_can_be_recorded_is_not_waited_for() -> None:
+    class Model:
+        generation_config = SimpleNamespace()
+
+        def generate(self, inputs_embeds: Any) -> Any:
+            return inputs_embeds
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        Model().generate(inputs_embeds=torch.ones(1, 2, 3))
+    log.close()
+    assert log.generations == []
+
+
+DESTRUCTOR = """
+import gc, threading
+from logs_ui.recorder import trace_env
+from logs_ui.recorder.calls import CallLog, collecting
+
+class Env:
+    def step(self, action):
+        return action
+
+class Quits(Env):
+    def __del__(self):
+        env.step("quit")
+
+class QuitsElsewhere(Env):
+    def __del__(self):
+        thread = threading.Thread(target=env.step, args=("quit",))
+        thread.start()
+        thread.join()
+
+env = trace_env(Env())
+log = CallLog()
+with collecting(log):
+    gc.set_threshold(1)
+    for number in range(100):
+        env.step(number)
+        unreachable = Quits()
+        unreachable.itself = unreachable
+        del unreachable
+    gc.set_threshold(700)
+    gc.collect()
+    trace_env(Quits()).step(1)
+    trace_env(QuitsElsewhere()).step(1)
+    log.close()  # it was the last to hold the two
+print(len([call for call in log.environment_calls if call.sent == b'"quit"']))
+"""
+
+
+def test_a_destructor_that_calls_an_environment_may_run_at_any_time() -> None:
+    done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("100\n", "")

@@ -2,10 +2,16 @@
 
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, models
 
-from logs_ui.recorder.chat import assistant_message
+from logs_ui.recorder.chat import Spelling, assistant_message, prompt_with_more, spans
+
+SYSTEM = {"role": "system", "content": "Play."}
 
 DEGENERATE = """
 import numpy as np
@@ -65,3 +71,75 @@ def test_calls_that_can_be_read_leave_the_others_and_the_words_between_them() ->
 def test_arguments_that_are_nested_too_deeply_to_be_written_stay_in_the_content() -> None:
     answer = f'<tool_call>{{"name": "ls", "arguments": {"[" * 300}{"]" * 300}}}</tool_call>'
     assert assistant_message(answer) == {"role": "assistant", "content": answer}
+
+
+def spelling() -> Spelling:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))  # noqa: S106 - no password
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return Spelling(tokenizer)
+
+
+def ids(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def test_texts_that_are_made_together_are_those_that_are_made_singly() -> None:
+    together, singly = spelling(), spelling()
+    wanted = [ids(0, 1, 2), ids(1), ids(), ids(0, 1, 2)]
+    together.learn(wanted, wanted[:2])
+    assert [together.of(one) for one in wanted] == [singly.of(one) for one in wanted] == ["a b", "b", "", "a b"]
+    assert (
+        [together.whole(one) for one in wanted[:2]] == [singly.whole(one) for one in wanted[:2]] == ["a b <end>", "b"]
+    )
+
+
+def test_what_is_no_id_costs_no_other_text() -> None:
+    some = spelling()
+    some.learn([ids(0), ids(-1)], [])
+    assert some.of(ids(0)) == "a"
+    with pytest.raises(OverflowError):
+        some.of(ids(-1))
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ([1, 1, 0, 1], [(True, [5, 6]), (False, [7]), (True, [8])]),
+        ([0, 0, 0, 0], [(False, [5, 6, 7, 8])]),
+        ([1, 0], [(True, [5, 6, 7, 8])]),
+        (None, [(True, [5, 6, 7, 8])]),
+    ],
+)
+def test_a_completion_is_cut_where_its_mask_changes(
+    mask: list[int] | None, found: list[tuple[bool, list[int]]]
+) -> None:
+    cut = spans(ids(5, 6, 7, 8), None if mask is None else np.array(mask, np.uint8))
+    assert [(sampled, part.tolist()) for sampled, part in cut] == found
+    assert list(spans(ids(), None)) == []
+
+
+def chatml(*messages: tuple[str, str]) -> str:
+    return (
+        "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages) + "<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (chatml(("system", "Play."), ("user", "a room")), [SYSTEM, {"role": "user", "content": "a room"}]),
+        (chatml(("system", "Play.\n\nWell.")), [{"role": "system", "content": "Play.\n\nWell."}]),
+        (chatml(("system", "Be kind."), ("system", "Play.")), [SYSTEM]),  # a default of the template's
+        (chatml(("user", "something else")), [SYSTEM]),
+        ("words of no template that is known", [SYSTEM]),
+        ("Play.\na room", [{"role": "system", "content": "Play.\na room"}]),
+    ],
+)
+def test_what_the_model_was_given_behind_the_prompt_is_in_the_messages(text: str, messages: list[Any]) -> None:
+    assert prompt_with_more([SYSTEM], text) == messages
+
+
+def test_a_prompt_in_parts_stays_as_it_is() -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Play."}]}]
+    assert prompt_with_more(parts, chatml(("user", "Play."), ("user", "a room"))) == parts
+    assert prompt_with_more([], "") == []

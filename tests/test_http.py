@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -214,6 +215,48 @@ def test_what_cannot_be_reached_is_an_error(send: Callable[..., Answer]) -> None
     assert generation.error
     assert generation.sampling["model"] == "tiny"
     assert "sk-secret" not in repr(seen)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_reply_that_never_came_is_a_failed_generation(server: ModelServer, *, stream: bool) -> None:
+    server.gives(Reply(streamed("yes") if stream else chat(), after=0.5))
+    session = trace_client(requests.Session())
+
+    def ask() -> None:
+        for _ in session.post(server.url + CHAT, json=ASKED | {"stream": stream}, stream=stream).iter_content(1):
+            pass
+
+    executor = ThreadPoolExecutor(1)
+    with recording() as seen, pytest.raises(TimeoutError):
+        executor.submit(ask).result(timeout=0.1)
+    assert [(one.error, one.seam, one.sequences) for one in seen] == [
+        ("TimeoutError: the rollout ended before this call came back", "http", [])
+    ]
+    assert seen[0].sampling["model"] == "tiny"
+    executor.shutdown()
+    assert len(seen) == 1
+
+
+def test_a_stream_that_hangs_before_its_first_part_failed(server: ModelServer) -> None:
+    """The status has come, so the request itself has come back."""
+    over = threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        over.wait(30)
+        yield b"data: [DONE]\n\n"
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=parts()))
+    executor = ThreadPoolExecutor(1)
+
+    def ask() -> None:
+        with trace_client(httpx.Client(transport=transport)).stream("POST", server.url + CHAT, json=ASKED) as reply:
+            reply.read()
+
+    with recording() as seen, pytest.raises(TimeoutError):
+        executor.submit(ask).result(timeout=0.2)
+    over.set()
+    executor.shutdown()
+    assert [one.error for one in seen] == ["TimeoutError: the rollout ended before this call came back"]
 
 
 def test_completions_of_several_prompts_are_told_apart(server: ModelServer) -> None:

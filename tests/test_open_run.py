@@ -1,6 +1,7 @@
 """Explicit runs: rollouts of a loop that no wrapper knows, by hand and by what is seen inside."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from sqlmodel import Session, col, select
 
-from logs_ui.recorder import current_row, load_run, load_scalars, row_scope, start_run
+from logs_ui.recorder import current_row, load_run, load_scalars, row_scope, start_run, trace_env
 from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run
@@ -175,3 +176,38 @@ def test_a_note_reaches_its_rollout_from_anywhere_below(db: Path) -> None:
         with row_scope(5):
             pass
     assert rows_of(db)[0]["metadata"]["notes"] == {"depth": 2}
+
+
+def test_a_rollout_that_was_interrupted_is_aborted_whatever_its_environment_did(db: Path) -> None:
+    class Stopped:
+        def step(self, action: int) -> int:
+            raise KeyboardInterrupt
+
+    run = start_run(db=db)
+    with pytest.raises(KeyboardInterrupt), run.rollout("a"):
+        trace_env(Stopped()).step(1)
+    run.finish()
+    (stored,) = rows_of(db)
+    assert (stored["status"], stored["stop_reason"]) == ("aborted", "aborted")
+    assert stored["actions"][0]["error"] == "KeyboardInterrupt"
+
+
+def test_an_environment_that_hangs_is_the_rollouts_timeout(db: Path) -> None:
+    over = threading.Event()
+
+    class Hangs:
+        def step(self, action: int) -> int:
+            over.wait(30)
+            return action
+
+    executor = ThreadPoolExecutor(1)
+    with start_run(db=db) as run, run.rollout("b") as row:
+        row.turn("c")
+        env = trace_env(Hangs())
+        with pytest.raises(TimeoutError):
+            executor.submit(env.step, 2).result(timeout=0.1)
+    over.set()
+    executor.shutdown()
+    (stored,) = rows_of(db)
+    assert (stored["status"], stored["stop_reason"]) == ("error", "timeout")
+    assert stored["actions"][-1]["error"] == "TimeoutError: the rollout ended before this call came back"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder.attribution import Attribution
-from logs_ui.recorder.current import current_row, row_scope
+from logs_ui.recorder.current import current_row, row_scope, unrecorded
 from tests.world import ANSWERS, END, GROUP, HINT, NEWLINE, ROWS, TURNS, Client, Row, World, recorded, strangers
 
 Pattern = Callable[[World], None]
@@ -485,3 +485,20 @@ def test_notes_outside_of_a_recorded_function_are_forgotten() -> None:
     current_row().note(a=1)
     with row_scope(0) as row:
         row.metric("x", 1.0)
+
+
+def test_what_is_not_to_be_recorded_is_not_in_its_tasks_and_executors_either() -> None:
+    def judged(world: World) -> None:
+        with unrecorded(), ThreadPoolExecutor(1) as pool:
+            world.generate([[1, 2]])
+            pool.submit(world.generate, [[1, 2]]).result()
+            asyncio.run(asyncio.to_thread(world.generate, [[1, 2]]))
+        lockstep(world)
+
+    world, found = recorded(judged, 0)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+
+
+def test_outside_of_a_recorded_function_nothing_is_unrecorded() -> None:
+    with unrecorded():
+        current_row().tag("forgotten")

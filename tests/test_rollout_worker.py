@@ -15,13 +15,16 @@ import uvicorn
 from accelerate.state import PartialState
 from datasets import Dataset
 from fastapi import FastAPI
-from trl.experimental.async_grpo import async_rollout_worker
-from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker
 
+from examples.tiny_model import call, make_tokenizer
 from logs_ui.recorder import load_run, load_runs, record_worker
 from logs_ui.rollout.guess_env import TURNS, GuessAction, GuessEnv
-from tests.tools import call, make_tokenizer
 from tests.training import guess_server
+
+pytestmark = pytest.mark.versions
+async_rollout_worker = pytest.importorskip(
+    "trl.experimental.async_grpo.async_rollout_worker", reason="this release of TRL has no AsyncGRPO"
+)
 
 GROUP = 2
 GAMES = 3
@@ -114,7 +117,7 @@ def make_worker(policy: Policy, url: str, environment: Any, monkeypatch: pytest.
         {"prompt": [{"role": "user", "content": "Guess."}], "task": f"game {game}", "answer": game}
         for game in range(GAMES)
     ]
-    return AsyncRolloutWorker(
+    return async_rollout_worker.AsyncRolloutWorker(
         model_name="tiny",
         dataset=Dataset.from_list(rows),
         reward_funcs=[talks, declines],
@@ -169,6 +172,9 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
             np.testing.assert_array_equal(row["mask"], sample.completion_mask[len(row["prompt_ids"]) :])
             np.testing.assert_allclose(row["logprobs"], sample.old_log_probs[len(row["prompt_ids"]) :], rtol=2**-11)
             assert row["sampling"]["temperature"] == 0.7
+            reset = row["actions"][0]
+            assert (reset["turn"], reset["metadata"]["reset"]["answer"], reset["observation"]) == (0, game, None)
+            assert 0 < reset["seconds"] < row["seconds"]
             tools = [action for action in row["actions"] if action["action"]]
             assert [tool["action"] for tool in tools] == [
                 {"name": "guess", "arguments": {"number": number}} for number in (1, 2, 3)

@@ -18,7 +18,7 @@ from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.models import Mode, Status
 from logs_ui.recorder.output import OutputError, checked_output
-from logs_ui.recorder.payload import unpack_content
+from logs_ui.recorder.payload import Unpacked, pack, unpack_content
 from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
 from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run_record import ChangesJob
@@ -103,6 +103,12 @@ def rollout_call(
     )
 
 
+def content_of(payload: bytes | None) -> dict[str, Any]:
+    """Of a change that is not in a batch yet."""
+    assert isinstance(payload, Unpacked)
+    return unpack_content(pack([payload])[0])
+
+
 def returned(completion: list[int], **more: Any) -> dict[str, Any]:
     return {"prompt_ids": [[0, 1]], "completion_ids": [completion], "logprobs": None, **more}
 
@@ -135,6 +141,30 @@ def test_each_stop_reason_is_told_from_what_was_seen(tmp_path: Path, reason: str
     assert row["stop_reason"] == reason
     failed = reason in {"environment_error", "timeout", "at_capacity"}
     assert row["status"] == ("error" if failed else "ok")
+
+
+def test_a_row_that_its_function_calls_failed_is_an_error(tmp_path: Path) -> None:
+    said = Note(3, "error", snapshot({"error": "TimeoutError: the model"}))
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), env(0, "reset"), FIRST, said)
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError: the model")
+    broken = env(2, "step", error="ConnectionError: refused")
+    said = Note(3, "error", snapshot({"error": "SessionError: gone"}))
+    row = recorded(tmp_path / "b.db", returned([5, 6, END]), env(0, "reset"), FIRST, broken, said)
+    assert (row["status"], row["stop_reason"]) == ("error", "environment_error")
+    assert row["error"] == "ConnectionError: refused"
+
+
+def test_a_model_that_used_its_tools_and_then_spoke_has_stopped(tmp_path: Path) -> None:
+    used = [
+        FIRST,
+        env(2, "tool", sent={"name": "look", "arguments": {}}),
+        generation(3, [0, 1, 5, 6, END], [5, 7, END]),
+    ]
+    row = recorded(tmp_path / "a.db", returned([5, 6, END, 5, 7, END]), *used)
+    assert row["stop_reason"] == "stop"
+    parse = RowOptions(parse=lambda text: None if "two" in text else text)
+    row = recorded(tmp_path / "b.db", returned([5, 6, END, 5, 7, END]), *used, options=parse)
+    assert row["stop_reason"] == "no_action"
 
 
 def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -> None:
@@ -267,7 +297,7 @@ def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_
         RunningJob(rollout_call(CallLog(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
     )
     assert text(running) is None
-    assert unpack_content(text(running))["messages"] == [{"role": "user", "content": "a b"}]
+    assert content_of(text(running))["messages"] == [{"role": "user", "content": "a b"}]
     assert text(edited) is not None
 
 
@@ -362,7 +392,7 @@ def test_a_failed_row_without_its_text_keeps_its_error_and_traceback() -> None:
     size, header = job.size, job.without_payload()
     assert header.size < size + 1_000
     change = next(c for c in header.changes() if isinstance(c, RowChange))
-    assert unpack_content(change.content)["metadata"] == {"traceback": "Traceback: no"}
+    assert content_of(change.content)["metadata"] == {"traceback": "Traceback: no"}
     assert (change.columns["status"], change.columns["stop_reason"]) == ("error", "exception")
     error = change.columns["error"]
     assert error.startswith("ValueError: xxx")
@@ -434,7 +464,7 @@ def test_a_chat_whose_server_returned_no_ids_is_told_by_what_it_was_sent(tmp_pat
     sequence = Sequence(None, None, "stop", messages=snapshot(sent), reply=snapshot(reply), completion_tokens=2)
     call = rollout_call(CallLog([Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")]))
     (change,) = [c for c in FailedJob(call, "ValueError", None, Status.ERROR, 2).changes() if isinstance(c, RowChange)]
-    content = unpack_content(change.content)
+    content = content_of(change.content)
     assert content["messages"] == [*sent, reply]
     assert content["sampling"] == {"api_key": "***", "temperature": 1.0}
     assert (change.columns["completion_tokens"], change.columns["preview"]) == (2, "guess one")

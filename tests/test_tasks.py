@@ -5,7 +5,7 @@ import pytest
 from logs_ui.recorder import tasks
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from logs_ui.recorder.tasks import name_task, prompt_task
+from logs_ui.recorder.tasks import name_task, prompt_task, returned_tasks
 
 
 def test_the_usual_columns_name_a_task_and_else_the_prompt_does() -> None:
@@ -25,3 +25,12 @@ def test_a_task_that_is_no_column_says_which_there_are() -> None:
 def test_a_task_that_cannot_be_named_is_told_by_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
     assert name_task(lambda row: row["typo"], {"answer": 1}, b"p") == prompt_task(b"p")
+
+
+def test_a_task_that_the_rollout_function_chose_is_its_rows_unless_the_dataset_names_one() -> None:
+    prompts = [b"p", b"q", b"r"]
+    before = [prompt_task(b"p"), None, "sums"]
+    assert returned_tasks(before, {"task": ["a", 2, "b"]}, prompts) == ["a", "2", "sums"]
+    assert returned_tasks(before, {"task_id": [None, "c", "d"]}, prompts) == [prompt_task(b"p"), "c", "sums"]
+    for nothing in ({}, {"task": "all"}, {"task": ["too few"]}):
+        assert returned_tasks(before, nothing, prompts) == before

@@ -732,6 +732,50 @@ def test_the_write_ahead_log_does_not_grow_for_ever(db: Path) -> None:
     assert db.stat().st_size > 20_000_000
 
 
+def test_a_write_ahead_log_that_was_moved_is_not_moved_again_before_it_has_grown(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[int] = []
+    checkpoint = store.checkpoint
+
+    def counted(engine: Any) -> None:
+        moved.append(1)
+        checkpoint(engine)
+
+    monkeypatch.setattr(store, "checkpoint", counted)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("large", {}, os.urandom(5_000_000))))
+    assert writer.flush(30)
+    for i in range(20):
+        writer.put(job(row(str(i), {}, os.urandom(10_000))))
+        assert writer.flush(30)
+    assert len(moved) == 1
+
+
+def test_what_identifies_a_row_stays_as_it_was_first_told(db: Path) -> None:
+    """So that a later change writes only the indexes of what it changes."""
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {"reward": 1.0}, step=1)))
+    assert writer.flush(30)
+    writer.put(job(row("a", {"reward": 2.0}, step=2)))
+    assert writer.flush(30)
+    assert stored(db, "select step, reward from evaluation_row") == [(1, 2.0)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 127, 300])
+def test_any_number_of_rows_goes_in_at_once(db: Path, count: int) -> None:
+    writer = Writer(db)
+    rewards = {"rewards": {"a": 0.5}, "odd_rewards": None}
+    writer.put(job(BEGUN, *(row(str(i), {"reward": float(i), **rewards}, str(i).encode()) for i in range(count))))
+    assert writer.flush(30)
+    found = stored(
+        db,
+        "select uid, reward, rewards, odd_rewards, content from evaluation_row join rollout_payload on row_id = id"
+        " order by id",
+    )
+    assert found == [(str(i), float(i), '{"a":0.5}', "null", str(i).encode()) for i in range(count)]
+
+
 def test_the_guard_swallows_logs_once_and_counts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,9 +1,11 @@
 """What was sent to an environment, held against what the model had said: the action most often stands in the answer."""
 
 import re
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -28,14 +30,34 @@ class Contents:
     """
 
     def __init__(self, episodes: Seq[Episode], rows: Mapping[int, RowCalls], decode: Callable[[Ids], str]) -> None:
-        self._rows, self._decode = rows, decode
+        self._decode = decode
         self._said: dict[int, str] = {}
+        self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
         steps = [call for episode in episodes for call in _steps(episode)]
         sent = {call.order: dict(_leaves(orjson.loads(call.sent))) for call in steps}
         telling = self._telling(sent)
         self._sent = {
             order: {path: value for path, value in leaves.items() if path in telling} for order, leaves in sent.items()
         }
+
+    def contradict(self, pairs: Seq[tuple[Episode, int]]) -> bool:
+        """Whether two of the episodes would go better with one another's rows: what was sent in one stands not in its
+        own row and in the other's, whose episode is not at home either, and sent something else.
+        """
+        strangers = [(episode, place) for episode, place in pairs if self._fits(episode, place) is False]
+        return any(
+            self._sent_in(episode) != self._sent_in(other) and self._fits(episode, place) is True
+            for episode, _ in strangers
+            for other, place in strangers
+        )
+
+    def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
+        """The episodes that go with one row alone, which goes with no other of them."""
+        fitting = [[place for place in self._turns if self._fits(episode, place)] for episode in episodes]
+        times = Counter(place for found in fitting for place in found)
+        for episode, found in zip(episodes, fitting, strict=True):
+            if len(found) == 1 and times[found[0]] == 1:
+                yield episode, found[0]
 
     def _telling(self, sent: Mapping[int, dict[str, str]]) -> set[str]:
         """Where texts stand that come from answers. What is always the same, as a tool's name, tells nothing, nor what
@@ -50,49 +72,32 @@ class Contents:
             for path, found in values.items()
             if len(found) > 1
             and any(
-                _is_in(value, said)
+                _is_in(value, self._said_before(order, place))
                 for value, order in list(found.items())[:_LOOKED_AT]
-                for row in self._rows.values()
-                if (said := self._said_before(order, row))
+                for place in self._turns
             )
         }
 
-    def fits(self, episode: Episode, row: RowCalls) -> bool | None:
+    def _fits(self, episode: Episode, place: int) -> bool | None:
         """Whether each action stands in the row's answer that came before it; None where none can be looked for."""
-        found = [self._stands(call, row) for call in _steps(episode)]
-        known = [one for one in found if one is not None]
-        return all(known) if known else None
-
-    def contradict(self, pairs: Seq[tuple[Episode, RowCalls]]) -> bool:
-        """Whether two of the episodes would go better with one another's rows: what was sent in one stands not in its
-        own row and in the other's, whose episode is not at home either, and sent something else.
-        """
-        strangers = [(episode, row) for episode, row in pairs if self.fits(episode, row) is False]
-        return any(
-            self.fits(episode, row) is True and self._sent_in(episode) != self._sent_in(other)
-            for episode, _ in strangers
-            for other, row in strangers
-        )
-
-    def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
-        """The episodes that go with one row alone, which goes with no other of them."""
-        fitting = [[i for i, row in self._rows.items() if self.fits(episode, row)] for episode in episodes]
-        times = [i for found in fitting for i in found]
-        for episode, found in zip(episodes, fitting, strict=True):
-            if len(found) == 1 and times.count(found[0]) == 1:
-                yield episode, found[0]
+        known = False
+        for call in _steps(episode):
+            sent, said = self._sent[call.order], self._said_before(call.order, place)
+            if not sent or not said:
+                continue
+            if not all(_is_in(value, said) for value in sent.values()):
+                return False
+            known = True
+        return known or None
 
     def _sent_in(self, episode: Episode) -> list[dict[str, str]]:
         return [self._sent[call.order] for call in _steps(episode)]
 
-    def _stands(self, call: EnvironmentCall, row: RowCalls) -> bool | None:
-        sent, said = self._sent[call.order].values(), self._said_before(call.order, row)
-        return all(_is_in(value, said) for value in sent) if sent and said else None
-
-    def _said_before(self, order: int, row: RowCalls) -> str:
+    def _said_before(self, order: int, place: int) -> str:
         """The row's last answer before a call; empty where there is none."""
-        before = [turn for turn in row.turns if turn.order < order]
-        return self._text(max(before, key=lambda turn: turn.order).sequence) if before else ""
+        turns = self._turns[place]
+        before = bisect_left(turns, order, key=attrgetter("order"))
+        return self._text(turns[before - 1].sequence) if before else ""
 
     def _text(self, sequence: Sequence) -> str:
         if id(sequence) not in self._said:

@@ -123,7 +123,7 @@ def _give_as_they_stand(
     if started is not None and len(places) >= len(started) and work.is_in_order():
         pairs = list(zip(started, places, strict=False))
         likely = all(_is_plausible(episode, work.rows[place]) for episode, place in pairs)
-        if likely and _is_ascending(work, pairs) and not contents.contradict([(e, rows[p]) for e, p in pairs]):
+        if likely and _is_ascending(work, pairs) and not contents.contradict(pairs):
             for episode, place in pairs:
                 work.give_calls(place, episode, evidence)
             return

@@ -6,7 +6,8 @@
     0.4 on         `EnvClient._reset_async/_step_async`: sync, bare and async calls all go through these two. In a
                    running loop a bare call that nobody awaits runs when its result is first read, and is recorded then.
 
-`MCPToolClient.call_tool` makes a step, which is its child, or in "production" mode, the only one now, none.
+`MCPToolClient.call_tool` makes a step, which is its child, or in newer clients' "production" mode none. `list_tools`
+may make one, too, which is none of the model's.
 """
 
 import functools
@@ -61,6 +62,11 @@ def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "arguments": {key: value for key, value in kwargs.items() if args or key != "name"}}
 
 
+def _asks_for_tools(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    action = args[0] if args else kwargs.get("action")
+    return type(action).__name__ == "ListToolsAction"
+
+
 def _step_result(result: Any) -> Answer:
     """`StepResult` has metadata from 0.4 on."""
     return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
@@ -71,6 +77,8 @@ def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Ans
 
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _asks_for_tools(args, kwargs):
+                return original(self, *args, **kwargs)
             with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
                 return came_back(original(self, *args, **kwargs))
 
@@ -78,6 +86,8 @@ def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Ans
 
     @functools.wraps(original)
     async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _asks_for_tools(args, kwargs):
+            return await original(self, *args, **kwargs)
         with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
             return came_back(await original(self, *args, **kwargs))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.calls import Begun, CallLog, Generation, Sequence, failed, generating, generating_strand
+from logs_ui.recorder.calls import Begun, CallLog, Generation, Sequence, answered, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
 
@@ -39,15 +39,15 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if strand is None or not _is_policy(strand.tree.log, self):
             return original(self, *args, **kwargs)
         log = strand.tree.log
-        begun = log.begin(strand, "generation")
+        begun = log.begin(strand, "generation", seam="transformers")
         try:
             with generating():
                 output = original(self, *args, **kwargs)
         except BaseException as error:
             with guard("recording that a generation failed"):
-                log.add(failed(begun, "transformers", error))
+                log.add(failed(begun, error))
             raise
-        with guard("recording a generation of transformers"):
+        with guard("recording a generation of transformers"), answered(begun):
             _add(log, begun, self, args, kwargs, output)
         return output
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.calls import Generation, Ids, Sequence, failed, generating, generating_strand
+from logs_ui.recorder.calls import Generation, Ids, Sequence, answered, failed, generating, generating_strand
 from logs_ui.recorder.clean import plain
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
@@ -92,16 +92,16 @@ def recorded(
                 tell(lambda: finishes(output))
                 return output
             log = strand.tree.log
-            begun = log.begin(strand, "generation")
+            begun = log.begin(strand, "generation", seam=seam)
             try:
                 with _hearing() as heard:
                     output = original(*args, **kwargs)
             except BaseException as error:
                 with guard("recording that a generation failed"):
-                    log.add(failed(begun, seam, error))
+                    log.add(failed(begun, error))
                 raise
             seconds = time.perf_counter() - begun.began
-            with guard(f"recording a generation seen at {seam}"):
+            with guard(f"recording a generation seen at {seam}"), answered(begun):
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 sequences, sampling, request_id = seen(bound.arguments, output, heard)

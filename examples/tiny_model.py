@@ -1,4 +1,4 @@
-"""A tiny real model that calls tools, for trainings in which TRL itself plays the environments."""
+"""A model that two processor cores can train, made on the spot: nothing is downloaded. In place of it use your own."""
 
 import functools
 import importlib.resources
@@ -11,31 +11,51 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 EOS, PAD = "<|im_end|>", "<|endoftext|>"
-Lesson = tuple[list[dict[str, Any]], list[Callable[..., Any]]]
+Message = dict[str, Any]
+Lesson = tuple[list[Message], list[Callable[..., Any]]]
+"""A conversation, and the tools that the assistant could call in it."""
 
 
-def call(name: str, **arguments: Any) -> dict[str, Any]:
+def tiny_model(lessons: Sequence[Lesson], *, steps: int = 150) -> tuple[Any, Any]:
+    """A Qwen3 of 0.2 million parameters and its tokenizer, taught for `steps` to talk as in the lessons: from random
+    weights it would say nothing that an environment can read.
+    """
+    tokenizer = make_tokenizer(lessons)
+    model = make_model(tokenizer)
+    teach(model, tokenizer, lessons, steps=steps)
+    return model, tokenizer
+
+
+def say(role: str, content: str) -> Message:
+    """A message."""
+    return {"role": role, "content": content}
+
+
+def call(name: str, **arguments: Any) -> Message:
     """The model's message that calls a tool."""
     function = {"name": name, "arguments": arguments}
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
-def answer(name: str, content: str) -> dict[str, Any]:
+def answer(name: str, content: str) -> Message:
     """What the tool answers."""
     return {"role": "tool", "name": name, "content": content}
 
 
 def template(name: str) -> str:
-    """One of TRL's own."""
+    """One of TRL's own chat templates."""
     return (importlib.resources.files("trl") / "chat_templates" / f"{name}.jinja").read_text()
 
 
 def make_tokenizer(lessons: Sequence[Lesson]) -> Any:
-    """A byte-pair tokenizer of 600 tokens, trained on the lessons, with TRL's own template for Qwen3. Merges cross
-    words, so that what all lessons have in common is few tokens.
+    """A byte-pair tokenizer of 600 tokens, trained on the lessons, with TRL's own template for the Qwen3 that does not
+    think. Merges cross words, so that what all lessons have in common is few tokens.
     """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    lines = pre_tokenizers.Split("\n", behavior="isolated")  # where a turn begins, tokens begin
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [lines, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([PAD, EOS, "<|im_start|>"])
     tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])
@@ -44,7 +64,7 @@ def make_tokenizer(lessons: Sequence[Lesson]) -> Any:
         tokenizer_object=tokenizer,
         eos_token=EOS,
         pad_token=PAD,
-        chat_template=template("qwen3"),
+        chat_template=template("qwen3_instruct_2507"),
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
@@ -80,7 +100,7 @@ def make_model(tokenizer: Any) -> Any:
 def teach(model: Any, tokenizer: Any, lessons: Sequence[Lesson], *, steps: int) -> None:
     """Supervised, on what the lessons' assistant says."""
     dice = random.Random(0)
-    spell = functools.partial(tokenizer.apply_chat_template, chat_template=template("qwen3_training"))
+    spell = functools.partial(tokenizer.apply_chat_template, chat_template=template("qwen3_instruct_2507_training"))
     spelled = [
         spell(messages, tools=tools, return_dict=True, return_assistant_tokens_mask=True) for messages, tools in lessons
     ]

@@ -1,0 +1,64 @@
+"""What came of a batch: for the trainer, and when it is too little to train on."""
+
+import importlib.metadata
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from logs_ui.rollout.backends import GenerationError
+from logs_ui.rollout.batch import trainer_columns
+from logs_ui.rollout.play import Rollout, one_line
+
+_FAILED_BATCHES = 3
+"""In a row, of which no rollout could be made, end a training."""
+
+logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """Judges batch after batch.
+
+    Args:
+        is_checked: whether model and environment were tried before the first batch. Where they were not, a first batch
+            of which no rollout could be made ends the training.
+    """
+
+    def __init__(self, *, is_checked: bool = True) -> None:
+        self._batches = 0 if is_checked else _FAILED_BATCHES - 1
+
+    def judge(self, rollouts: Sequence[Rollout]) -> None:
+        """Tells of rows that failed. A training in which all do would only cost: it may take a while until a server is
+        up again, but not for ever; and a model that fails was asked more than once already.
+
+        Raises:
+            RuntimeError: no rollout of several batches in a row could be made.
+        """
+        errors = [rollout.error for rollout in rollouts if rollout.error is not None]
+        self._batches = self._batches + 1 if len(errors) == len(rollouts) else 0
+        if not errors:
+            return
+        said = f"{len(errors)} of {len(rollouts)} rollouts failed and have no reward. The first: {one_line(errors[0])}"
+        no_model = self._batches and all(isinstance(error, GenerationError) for error in errors)
+        if no_model or self._batches == _FAILED_BATCHES:
+            raise RuntimeError(said) from errors[0]
+        logger.warning("%s", said)
+
+
+def columns(rollouts: Sequence[Rollout], nothing: int) -> dict[str, Any]:
+    """What a rollout function returns, but for what it knows alone; `nothing` as of `trainer_columns`."""
+    if _takes_none_for_zero():
+        for rollout in rollouts:
+            if rollout.error is not None:
+                rollout.trajectory.mask = [0] * len(rollout.trajectory.mask)
+    return trainer_columns([rollout.trajectory for rollout in rollouts], nothing) | {
+        "env_reward": [rollout.reward for rollout in rollouts],
+        "step_rewards": [rollout.trajectory.rewards for rollout in rollouts],
+        "turns": [rollout.turns for rollout in rollouts],
+        "error": [None if rollout.error is None else one_line(rollout.error) for rollout in rollouts],
+    }
+
+
+def _takes_none_for_zero() -> bool:
+    """TRL before 1.6 gives a row that no reward function scored a reward of 0: its answers must not be trained on."""
+    major, minor = importlib.metadata.version("trl").split(".")[:2]
+    return (int(major), int(minor)) < (1, 6)

@@ -1,0 +1,160 @@
+"""What an evaluation came to: means with their errors, pass@k, and whether that is enough."""
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from logs_ui.recorder import load_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rollout of an evaluation.
+
+    Attributes:
+        group: index of its row in the dataset.
+        generation: its number among the rollouts of that row.
+        task: None where it has none.
+        reward: its scores' weighted sum; None where it failed, or was not scored.
+        scores: by name.
+        error: what broke the rollout or its scoring, in one line; None where nothing did.
+    """
+
+    group: int
+    generation: int
+    task: str | None
+    reward: float | None
+    scores: Mapping[str, float | None]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of some rollouts.
+
+    Attributes:
+        samples: each of them.
+        passing: from which reward on a rollout passed.
+    """
+
+    samples: Sequence[Sample]
+    passing: float
+
+    @property
+    def mean(self) -> float:
+        """Over those that have a reward; NaN without any."""
+        rewards = [sample.reward for sample in self.samples if sample.reward is not None]
+        return fmean(rewards) if rewards else math.nan
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean. Rollouts of one prompt are alike, so prompts are what is drawn: NaN for one."""
+        groups, mean = self._rewards.values(), self.mean
+        if len(groups) < 2:
+            return math.nan
+        squares = sum(sum(reward - mean for reward in rewards) ** 2 for rewards in groups)
+        return math.sqrt(squares * len(groups) / (len(groups) - 1)) / sum(map(len, groups))
+
+    def pass_at(self, k: int) -> float:
+        """The chance that one of k rollouts of a prompt passes: the unbiased estimator of Chen et al. 2021, over the
+        prompts with at least k rollouts that have a reward; NaN without any.
+        """
+        counts = [
+            (len(rewards), sum(reward >= self.passing for reward in rewards)) for rewards in self._rewards.values()
+        ]
+        chances = [1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts if n >= k]
+        return fmean(chances) if chances else math.nan
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Mean of each score, over those that have it."""
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for sample in self.samples:
+            for name, value in sample.scores.items():
+                if value is not None:
+                    values[name].append(value)
+        return {name: fmean(of_name) for name, of_name in values.items()}
+
+    @property
+    def errors(self) -> list[str]:
+        """Of those that have no reward, one line each."""
+        return [sample.error or "It was not scored" for sample in self.samples if sample.reward is None]
+
+    @cached_property
+    def _rewards(self) -> dict[int, list[float]]:
+        """By prompt."""
+        rewards: defaultdict[int, list[float]] = defaultdict(list)
+        for sample in self.samples:
+            if sample.reward is not None:
+                rewards[sample.group].append(sample.reward)
+        return dict(rewards)
+
+
+@dataclass(frozen=True)
+class Report(Figures):
+    """A whole evaluation.
+
+    Attributes:
+        name: the evaluation's.
+        run: id of the run that it is recorded as.
+        db: where; None is the usual place.
+        per_prompt: rollouts of each prompt.
+    """
+
+    name: str
+    run: str
+    db: str | os.PathLike[str] | None
+    per_prompt: int
+
+    @property
+    def tasks(self) -> dict[str, Figures]:
+        """By task, in order of appearance; empty where there are none."""
+        samples: defaultdict[str, list[Sample]] = defaultdict(list)
+        for sample in self.samples:
+            if sample.task is not None:
+                samples[sample.task].append(sample)
+        return {task: Figures(of_task, self.passing) for task, of_task in samples.items()}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """What is kept of it with the run, by name; what is not known is left out."""
+        values = {"reward": self.mean, "reward_stderr": self.stderr, "failed": float(len(self.errors))}
+        values |= {f"pass@{k}": self.pass_at(k) for k in (1, self.per_prompt)}
+        values |= {f"rewards/{name}": mean for name, mean in self.scores.items()}
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """Its rollouts, as `load_run()` gives them."""
+        return load_run(self.run, self.db)
+
+    def shortfall(self, score: float, *, max_errors: int = 0) -> str | None:
+        """Why it is not enough, in one line; None where the mean is `score` at least, and no more rollouts failed."""
+        if len(self.errors) > max_errors:
+            return f"{len(self.errors)} of {len(self.samples)} rollouts have no reward. The first: {self.errors[0]}"
+        if not self.mean >= score:
+            return f"The mean reward is {self.mean:.3f}, below {score:g}"
+        return None
+
+    def assert_at_least(self, score: float, *, max_errors: int = 0) -> None:
+        """For tests.
+
+        Raises:
+            AssertionError: the mean is below `score`, or more rollouts than `max_errors` have no reward.
+        """
+        short = self.shortfall(score, max_errors=max_errors)
+        if short is not None:
+            raise AssertionError(f"{self.name}: {short}")
+
+    def __str__(self) -> str:
+        said = f"{self.name}: {self.mean:.3f} ± {self.stderr:.3f} over {len(self.samples)} rollouts"
+        passed = "".join(f", pass@{k} {self.pass_at(k):.2f}" for k in sorted({1, self.per_prompt}))
+        return f"{said}{passed}{f', {len(self.errors)} without a reward' if self.errors else ''}"

@@ -1,0 +1,281 @@
+"""Where clients of an environment come from: a server that runs, a factory, a Docker image, the hub."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from logs_ui.rollout.background import in_thread
+
+Variables = Mapping[str, str]
+"""Environment variables of an environment that is started here; none for any other."""
+
+START_SECONDS = 300.0
+"""How long a factory, or the start of an environment, may take: it may have to pull an image."""
+
+
+class Source(Protocol):
+    """Makes clients, none of which is in use. Its coroutines run in one background loop.
+
+    Attributes:
+        starts: whether environments are started here, which then take variables.
+    """
+
+    starts: ClassVar[bool]
+
+    async def client(self, variables: Variables) -> Any:
+        """One more, of the environment with these variables. Raises what openenv or the user's function raises."""
+
+    async def close(self) -> None:
+        """Ends what was started."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a client connects.
+
+    Attributes:
+        timeout: seconds; of each call, and of connecting.
+        headers: of the request that opens it.
+    """
+
+    timeout: float
+    headers: Mapping[str, str] | None = None
+
+    def client(self, kind: Callable[..., Any], base_url: str) -> Any:
+        """A client that is not connected yet. One with a constructor of its own is given what that takes."""
+        given = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
+        taken = {name: value for name, value in given.items() if takes(kind, name)}
+        return kind(base_url=base_url, **taken, **({"headers": dict(self.headers)} if self.headers else {}))
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether it can be given an argument of that name."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+@dataclass(frozen=True)
+class Server:
+    """An environment that runs already."""
+
+    kind: Callable[..., Any]
+    base_url: str
+    connection: Connection
+
+    starts: ClassVar[bool] = False
+
+    async def client(self, variables: Variables) -> Any:  # noqa: ARG002
+        return self.connection.client(self.kind, self.base_url)
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """The user's own function, a coroutine function or not."""
+
+    make: Callable[[], Any]
+
+    starts: ClassVar[bool] = False
+
+    async def client(self, variables: Variables) -> Any:  # noqa: ARG002
+        made = await in_thread(self.make)
+        return await made if inspect.isawaitable(made) else made
+
+    async def close(self) -> None:
+        """What it started is its own to end, or its clients'."""
+
+
+@dataclass
+class Started:
+    """Environments that are started here: one for each distinct set of variables, as many clients of it as are needed.
+
+    Attributes:
+        start: starts one and gives the client that owns it; blocks.
+    """
+
+    start: Callable[[Variables], Any]
+    connection: Connection
+    _owners: dict[frozenset[tuple[str, str]], asyncio.Task[Any]] = field(default_factory=dict)
+
+    starts: ClassVar[bool] = True
+
+    async def client(self, variables: Variables) -> Any:
+        key = frozenset(variables.items())
+        if key in self._owners and self._owners[key].done() and self._owners[key].exception():
+            del self._owners[key]  # tried anew
+        if key not in self._owners:
+            self._owners[key] = asyncio.create_task(in_thread(lambda: self.start(variables)))
+        owner = await asyncio.shield(self._owners[key])
+        return self.connection.client(type(owner), owner.base_url)
+
+    async def close(self) -> None:
+        for task in self._owners.values():
+            with suppress(Exception):  # one that did not start has nothing to end
+                await _closed(await task)
+        self._owners.clear()
+
+
+def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) -> Callable[[Variables], Any]:
+    """Starts containers by openenv's `from_docker_image`; `provider` is an instance, a class, or None for Docker."""
+
+    def start(variables: Variables) -> Any:
+        options = {} if port is None else {"port": port}
+        handle = kind.from_docker_image(image, provider=_made(provider), env_vars=dict(variables), **options)
+        return asyncio.run(_resting(handle))
+
+    return start
+
+
+def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any) -> Callable[[Variables], Any]:
+    """Starts what openenv's `AutoEnv` finds under a hub id or the name of an installed environment. It uses the hub's
+    own server of that id where one runs, which takes no variables.
+    """
+
+    def start(variables: Variables) -> Any:
+        from openenv import AutoEnv
+
+        options: dict[str, Any] = {} if port is None else {"port": port}
+        if image is not None:
+            options["docker_image"] = image
+        client = AutoEnv.from_env(name, container_provider=_made(provider), env_vars=dict(variables), **options)
+        if variables and getattr(client, "_provider", None) is None:
+            raise RuntimeError(
+                f"{name} is served by its Space, which takes no environment variables: "
+                "start it here with docker_image=..., or give its tasks to reset(), without task_var"
+            )
+        return asyncio.run(_resting(client))
+
+    return start
+
+
+def _made(provider: Any) -> Any:
+    return provider() if isinstance(provider, type) else provider
+
+
+async def _resting(client: Any) -> Any:
+    """The client that owns an environment, without a session there: it would take a player's place."""
+    owner = await client if inspect.isawaitable(client) else client
+    await owner.disconnect()
+    return owner
+
+
+async def _closed(owner: Any) -> None:
+    closing = owner.close()
+    if inspect.isawaitable(closing):
+        await closing
+
+
+def source_of(
+    environment: Any,
+    *,
+    base_url: str | None,
+    docker_image: str | None,
+    provider: Any,
+    port: int | None,
+    variables: Mapping[str, str] | None,
+    headers: Mapping[str, str] | None,
+    timeout: float,
+    several: bool,
+) -> Source:
+    """Where the clients come from that `openenv_rollout_func` was asked for, by arguments of the same names; `several`
+    is whether environments with different variables are needed, if any is started here. Starts nothing.
+
+    Raises:
+        TypeError, ValueError: in one line, what does not go together.
+        ImportError: openenv is not installed, or too old for `headers`.
+    """
+    check_seconds("request_timeout", timeout)
+    if base_url is not None and docker_image is not None:
+        raise ValueError("base_url is a server that runs, docker_image one that is started here: give one of the two")
+    starting = {"provider": provider, "port": port, "environment_variables": variables}
+    connecting = {"base_url": base_url, "docker_image": docker_image, "headers": headers}
+    if isinstance(environment, str):
+        if base_url is not None:
+            raise ValueError(
+                f"{environment!r} is looked up and started: with base_url, give its class of clients instead"
+            )
+        _check_started(provider, port, several=several)
+        kind = _client_class()
+        start = hub_starter(environment, image=docker_image, port=port, provider=provider)
+        return Started(start, _connection(kind, timeout, headers))
+    if environment is not None and not _is_client_class(environment):
+        if not callable(environment):
+            raise TypeError(
+                "environment is a class of clients, a function that gives one, or a name, "
+                f"not {_a(environment)}: each rollout needs a client of its own"
+            )
+        _refuse({**connecting, **starting}, "are for an environment that is connected to here, not for a function")
+        return Factory(environment)
+    kind = environment or _generic_client()
+    if docker_image is not None:
+        _check_started(provider, port, several=several)
+        start = docker_starter(kind, docker_image, port=port, provider=provider)
+        return Started(start, _connection(kind, timeout, headers))
+    if base_url is None:
+        needs = "An environment" if environment is None else environment.__name__
+        raise ValueError(f"{needs} needs a place: base_url of a server that runs, or docker_image to start one")
+    check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
+    _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
+    return Server(kind, base_url, _connection(kind, timeout, headers))
+
+
+def check_seconds(name: str, seconds: object) -> None:
+    """Raises ValueError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+        raise ValueError(f"{name} is a number of seconds above 0, not {seconds!r}")
+
+
+def check_url(name: str, url: object, schemes: tuple[str, ...]) -> None:
+    """Raises ValueError."""
+    if not isinstance(url, str) or not url.startswith(schemes):
+        raise ValueError(f"{name} begins with {' or '.join(schemes)}, unlike {url!r}")
+
+
+def _check_started(provider: Any, port: int | None, *, several: bool) -> None:
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536):
+        raise ValueError(f"port is a number from 1 to 65535, not {port!r}")
+    if several and port is not None:
+        raise ValueError("Each task's environment is started by itself, and cannot share one port: leave out port")
+    if several and provider is not None and not isinstance(provider, type):
+        raise ValueError("Each task's environment is started by itself: give provider as a class, not as an instance")
+
+
+def _refuse(given: Mapping[str, Any], why: str) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ValueError(f"{', '.join(names)}: {why}")
+
+
+def _connection(kind: Callable[..., Any], timeout: float, headers: Mapping[str, str] | None) -> Connection:
+    if headers and not takes(kind, "headers"):
+        raise ImportError(f"{kind.__name__} takes no headers: they need a newer openenv (pip install -U openenv)")
+    return Connection(float(timeout), headers)
+
+
+def _is_client_class(environment: Any) -> bool:
+    return isinstance(environment, type) and hasattr(environment, "from_docker_image")
+
+
+def _client_class() -> Any:
+    return _imported().EnvClient
+
+
+def _generic_client() -> Any:
+    return _imported().GenericEnvClient
+
+
+def _imported() -> Any:
+    try:
+        import openenv.core
+    except ImportError as error:
+        raise ImportError('openenv is not installed: pip install "logs-ui[trl]"') from error
+    return openenv.core
+
+
+def _a(value: object) -> str:
+    return f"an instance of {type(value).__name__}"

@@ -1,0 +1,653 @@
+"""`@evaluation`: one definition, trained on with a real trainer and run offline against a real model server."""
+
+import asyncio
+import inspect
+import itertools
+import math
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from logs_ui.recorder import flush, load_run, load_runs, load_scalars, record
+from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation, openenv_rollout_func, text_rollout_func
+from logs_ui.rollout.backends import GenerationError
+from logs_ui.rollout.definitions import find_evaluation
+from logs_ui.rollout.evaluations import Wiring
+from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
+from logs_ui.rollout.guess_rollout import feedback, parse_guess, prompt
+from logs_ui.rollout.report import Sample
+from logs_ui.rollout.sessions import SessionError
+from tests.model_server import ModelServer, Reply, chat, chat_choice, model_server, refused
+from tests.rollouts import Moody, Scripted, a_trainer, moody_server
+from tests.training import guess_server, make_trainer
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with guess_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def moody() -> Iterator[str]:
+    with moody_server() as url:
+        yield url
+
+
+def says(*texts: str) -> list[Any]:
+    """Replies of a server that returns no token ids."""
+    return [chat(chat_choice(ids=False, content=text), ids=False) for text in texts]
+
+
+def in_order(report: Report) -> pd.DataFrame:
+    """Rows are stored as they end."""
+    return report.frame.sort_values(["group", "generation"], ignore_index=True)
+
+
+def act(text: str) -> GuessAction | None:
+    number = parse_guess(text)
+    return None if number is None else GuessAction(guess=number)
+
+
+def hint(observation: Any) -> str | None:
+    return feedback(observation) if observation.hint else None
+
+
+def word(text: str) -> dict[str, str] | None:
+    return None if text == "?" else {"message": text}
+
+
+def games(tasks: Any = TASKS, each: int = 1) -> list[dict[str, Any]]:
+    return [{"prompt": prompt(task, game), "task": task, "game": game} for task in tasks for game in range(each)]
+
+
+def guessing(url: str, seen: list[EvaluationRow] | None = None, **settings: Any) -> Evaluation:
+    """The demo's game, with two scores."""
+
+    @evaluation(
+        "guess",
+        **{
+            "dataset": games(),
+            "environment": GuessEnv,
+            "base_url": url,
+            "act": act,
+            "observe": hint,
+            "max_turns": 3,
+            "sampling": {"max_tokens": 8},
+            "weights": {"solved": 1.0, "brief": 0.5},
+            **settings,
+        },
+    )
+    def guess(row: EvaluationRow) -> dict[str, float | None]:
+        """How it went."""
+        if seen is not None:
+            seen.append(row)
+        return {"solved": row.env_reward, "brief": 1.0 / row.turns}
+
+    return guess
+
+
+def echo(moody: str, **settings: Any) -> Evaluation:
+    """The moody environment, paid by the word."""
+    rows = [{"prompt": f"Game {i}"} for i in range(3)]
+
+    @evaluation("echo", **{"dataset": rows, "base_url": moody, "act": word, "seed": None, "max_turns": 2, **settings})
+    def scored(row: EvaluationRow) -> float | None:
+        return row.env_reward
+
+    return scored
+
+
+def sums(score: Callable[[EvaluationRow], Any] | None = None, **settings: Any) -> Evaluation:
+    """Single-turn work."""
+    rows = [{"prompt": [{"role": "user", "content": f"{a} + 1"}], "right": str(a + 1)} for a in range(4)]
+    decorate = evaluation("sums", **{"dataset": rows, **settings})
+    return decorate(score or (lambda row: row.answer == row["right"]))
+
+
+def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(url: str, server: ModelServer) -> None:
+    server.gives(*says("guess 1", "guess 2", "guess 3", "guess 4", "?"))
+    seen: list[EvaluationRow] = []
+    report = guessing(url, seen).run(model="tiny", model_url=server.url, samples=4, concurrency=1)
+    rows = in_order(report)
+    assert set(rows["eval_name"]) == {"guess"}
+    assert set(rows["mode"]) == {"eval"}
+    assert set(rows["model"]) == {"tiny"}
+    assert set(rows["status"]) == {"ok"}
+    assert list(rows["task"]) == [task for task in TASKS for _ in range(4)]
+    assert list(rows["generation"]) == [0, 1, 2, 3] * 4
+    assert rows["group"].nunique() == 4
+    for (_, row), given, sample in zip(rows.iterrows(), seen, report.samples, strict=True):
+        assert row["reward"] == pytest.approx(sample.reward)
+        assert row["rewards"] == {"solved": given.env_reward, "brief": pytest.approx(1 / given.turns)}
+        assert row["reward"] == pytest.approx((given.env_reward or 0.0) + 0.5 / given.turns)
+        assert row["reward_weights"] == {"solved": 1.0, "brief": 0.5}
+        assert [message["content"] for message in row["messages"]] == [message["content"] for message in given.messages]
+        assert row["messages"][-1]["content"] == given.answer
+        assert row["metadata"]["dataset"]["game"] == given["game"] == 0
+        assert row["actions"][0]["metadata"]["reset"]["task"] == row["task"] == given.task
+        steps = [action["reward"] for action in row["actions"][1:] if action["action"] is not None]
+        assert steps == list(given.step_rewards)
+    for _, group in rows.groupby("group"):
+        assert len({actions[0]["metadata"]["reset"]["seed"] for actions in group["actions"]}) == 1
+    assert {asked["max_tokens"] for _, asked in server.asked} == {8}
+    (run,) = load_runs().to_dict("records")
+    assert (run["name"], run["state"], run["config"]["samples"]) == ("guess: tiny", "finished", 4)
+    logged = load_scalars().iloc[0]
+    assert logged["reward"] == pytest.approx(report.mean) == pytest.approx(rows["reward"].mean())
+    assert logged["pass@4"] == pytest.approx(report.pass_at(4))
+    assert logged["rewards/solved"] == pytest.approx(rows["env_reward_sum"].mean())
+
+
+def test_the_same_seeds_are_played_in_every_evaluation(url: str, server: ModelServer) -> None:
+    server.gives(*says("?"))
+    frames = [guessing(url).run(model="tiny", model_url=server.url, limit=2).frame for _ in range(2)]
+    resets = [[actions[0]["metadata"]["reset"] for actions in frame["actions"]] for frame in frames]
+    assert resets[0] == resets[1]
+    assert len(resets[0]) == 2
+
+
+@pytest.mark.versions
+def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: ModelServer, tmp_path: Path) -> None:
+    seen: list[EvaluationRow] = []
+    guess = guessing(url, seen, dataset=games(each=2))
+    rollout_func = guess.rollout_func(announce=False)
+    weights = guess.reward_weights
+    trainer = make_trainer(rollout_func, tmp_path, reward_funcs=guess.rewards, warm=120, reward_weights=weights)
+    trainer.train_dataset = guess.dataset
+    trainer.train()
+    rollout_func.close()
+    flush()
+    trained, in_training = load_run(), list(seen)
+    server.gives(*says("guess 1"))
+    evaluated = guess.run(model="tiny", model_url=server.url).frame
+    assert set(trained["eval_name"]) == set(evaluated["eval_name"]) == {"guess"}
+    assert (set(trained["mode"]), set(evaluated["mode"])) == ({"train"}, {"eval"})
+    assert set(trained["rewards"][0]) == set(evaluated["rewards"][0]) == {"solved", "brief"}
+    assert set(trained["task"]) <= set(TASKS)
+    assert len(trained) == len(in_training) == 16
+    for (_, row), given in zip(trained.iterrows(), in_training, strict=True):
+        assert row["actions"][0]["metadata"]["reset"]["task"] == row["task"] == given.task == given["task"]
+        assert row["reward"] == pytest.approx((given.env_reward or 0.0) + 0.5 / given.turns)
+        assert row["turns"] == given.turns == sum(message["role"] == "assistant" for message in given.messages)
+        assert row["messages"][-1]["content"].split() == given.answer.split()
+        assert "messages" not in row["metadata"]
+    assert trained["turns"].max() > 1
+
+
+@pytest.mark.versions
+def test_single_turn_work_needs_no_environment(server: ModelServer, tmp_path: Path) -> None:
+    answers: list[str] = []
+
+    def score(row: EvaluationRow) -> float:
+        answers.append(row.answer)
+        return float(len(row["right"]))
+
+    one = sums(score)
+    rollout_func = one.rollout_func(announce=False)
+    trainer = make_trainer(rollout_func, tmp_path, reward_funcs=one.rewards, max_completion_length=6)
+    trainer.train_dataset = one.dataset
+    trainer.train()
+    rollout_func.close()
+    flush()
+    trained = load_run()
+    assert len(trained) == 16
+    assert set(trained["eval_name"]) == {"sums"}
+    assert [dict(rewards) for rewards in trained["rewards"]] == [{"sums": 1.0}] * 16
+    assert set(trained["stop_reason"]) <= {"stop", "length"}
+    assert trained["rollout_reward"].isna().all()
+    assert [row["messages"][-1]["content"] for _, row in trained.iterrows()] == answers
+    assert (trained["turns"] == 1).all()
+
+    server.gives(*says("1", "2", "5", "4"))
+    report = sums().run(model="tiny", model_url=server.url, concurrency=1)
+    assert [sample.reward for sample in report.samples] == [1.0, 1.0, 0.0, 1.0]
+    assert report.mean == 0.75
+    assert set(report.frame["stop_reason"]) == {"stop"}
+    assert report.tasks == {}
+
+
+def test_a_server_that_fails_a_row_costs_that_row(server: ModelServer) -> None:
+    server.gives(*says("1"), Reply(refused("too long"), status=400), *says("3", "5"))
+    report = sums().run(model="tiny", model_url=server.url, concurrency=1)
+    assert [sample.reward for sample in report.samples] == [1.0, None, 1.0, 0.0]
+    assert report.mean == pytest.approx(2 / 3)
+    assert len(report.errors) == 1
+    assert "too long" in report.errors[0]
+    rows = in_order(report)
+    assert list(rows["status"]) == ["ok", "error", "ok", "ok"]
+    assert "too long" in rows["error"][1]
+
+
+@pytest.mark.parametrize("task", ["fails at step", "hangs at step", "fails at reset"])
+def test_an_environment_that_breaks_costs_its_own_row(moody: str, server: ModelServer, task: str) -> None:
+    server.gives(*says("stop"))
+    rows = [{"prompt": f"Game {name}", "task": name} for name in ("calm", task, "merry")]
+    report = echo(moody, dataset=rows, request_timeout=1.0).run(model="tiny", model_url=server.url, samples=2)
+    assert [sample.reward for sample in report.samples] == [1.0, 1.0, None, None, 1.0, 1.0]
+    assert {sample.task for sample in report.samples if sample.error} == {task}
+    frame = report.frame
+    assert set(frame[frame["task"] == task]["status"]) == {"error"}
+    assert set(frame[frame["task"] != task]["status"]) == {"ok"}
+    assert {name: figures.mean for name, figures in report.tasks.items() if name != task} == {"calm": 1.0, "merry": 1.0}
+    assert math.isnan(report.tasks[task].mean)
+
+
+def test_scoring_that_raises_costs_its_own_row(server: ModelServer) -> None:
+    server.gives(*says("1", "two", "3", "nan"))
+    report = sums(lambda row: float(row.answer)).run(model="tiny", model_url=server.url, concurrency=1)
+    assert [sample.reward for sample in report.samples] == [1.0, None, 3.0, None]
+    assert report.errors[0].startswith("sums() failed: ValueError: could not convert")
+    assert report.errors[1] == "sums() failed: ValueError: returned nan as the score sums"
+    rows = in_order(report)
+    assert list(rows["status"]) == ["ok"] * 4
+    assert rows["metadata"][1]["notes"]["scoring"] == report.errors[0]
+    assert rows["scored"].notna().all()
+
+
+def test_a_judge_that_scoring_asks_is_no_generation_of_the_rollout(server: ModelServer) -> None:
+    def judged(row: EvaluationRow) -> float:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        client.chat.completions.create(model="judge", messages=[{"role": "user", "content": "Is it right?"}])
+        return 1.0
+
+    server.gives(*says("1"))
+    rows = sums(judged).run(model="tiny", model_url=server.url, limit=2).frame
+    assert [asked["model"] for _, asked in server.asked].count("judge") == 2
+    assert list(rows["turns"]) == [1, 1]
+
+
+def test_sampling_of_the_definition_can_be_changed(server: ModelServer) -> None:
+    server.gives(*says("1"))
+    one = sums(sampling={"temperature": 0.5, "top_p": 0.9})
+    one.run(model="tiny", model_url=server.url, sampling={"temperature": 0.0, "seed": 7}, concurrency=1, limit=2)
+    (_, first), (_, second) = server.asked
+    assert (first["temperature"], first["top_p"], first["max_tokens"]) == (0.0, 0.9, 1024)
+    assert (first["seed"], second["seed"]) == (7, 8)
+
+
+def test_the_key_is_that_of_the_environment(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    server.gives(*says("1"))
+    report = sums().run(model="tiny", model_url=server.url, limit=1)
+    assert server.headers[0]["authorization"] == "Bearer sk-very-secret"
+    assert "sk-very-secret" not in str(load_runs()["config"][0])
+    assert "sk-very-secret" not in str(report.frame.to_dict())
+
+
+def test_what_is_missing_is_told_before_anything_is_recorded(moody: str, server: ModelServer) -> None:
+    with pytest.raises(GenerationError, match=r"does not serve 'big'. It serves tiny"):
+        sums().run(model="big", model_url=server.url)
+    with pytest.raises(GenerationError, match=r"http://127.0.0.1:9/v1 cannot be reached"):
+        sums().run(model="tiny", model_url="http://127.0.0.1:9")
+    with pytest.raises(SessionError, match=r"Failed to connect to ws://127.0.0.1:9"):
+        echo("http://127.0.0.1:9").run(model="tiny", model_url=server.url)
+    with moody_server(sessions=2) as small, pytest.raises(SessionError, match=r"took 2 of 3 sessions"):
+        echo(small).run(model="tiny", model_url=server.url)
+    assert server.asked == []
+    assert not Path(os.environ["LOGS_UI_DB"]).exists()
+
+
+def test_the_definitions_concurrency_limits_the_sessions(server: ModelServer) -> None:
+    server.gives(*says("stop"))
+    with moody_server(sessions=2) as small:
+        report = echo(small, concurrency=2).run(model="tiny", model_url=server.url, samples=3)
+    assert [sample.reward for sample in report.samples] == [1.0] * 9
+
+
+def test_it_runs_where_an_event_loop_runs_already(server: ModelServer) -> None:
+    async def notebook() -> Report:
+        return sums().run(model="tiny", model_url=server.url, limit=1)
+
+    server.gives(*says("1"))
+    assert asyncio.run(notebook()).mean == 1.0
+
+
+def test_progress_is_told_with_each_rollout(server: ModelServer) -> None:
+    told: list[tuple[float | None, int]] = []
+    server.gives(*says("1"))
+    sums().run(
+        model="tiny",
+        model_url=server.url,
+        concurrency=1,
+        progress=lambda sample, total: told.append((sample.reward, total)),
+    )
+    assert told == [(1.0, 4), (0.0, 4), (0.0, 4), (0.0, 4)]
+
+
+def test_an_evaluation_can_be_called_as_the_function_it_was() -> None:
+    def right(row: EvaluationRow) -> float:
+        """Whether it is right."""
+        return float(row.answer == "4")
+
+    one = sums(right)
+    row = EvaluationRow("2 + 2", [{"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}])
+    assert (one(row), one.__doc__, one.name) == (1.0, "Whether it is right.", "sums")
+    with pytest.raises(KeyError, match="columns are only prompt"):
+        row["right"]
+
+
+PROMPTS = [[{"role": "user", "content": "0 + 1"}], [{"role": "user", "content": "1 + 1"}]]
+
+
+def test_rewards_score_what_the_trainer_itself_generated() -> None:
+    (reward,) = sums().rewards
+    completions = [[{"role": "assistant", "content": "1"}], [{"role": "assistant", "content": "3"}]]
+    assert reward(prompts=PROMPTS, completions=completions, completion_ids=[[1], [2]], right=["1", "2"]) == [1.0, 0.0]
+    assert reward(prompts=["0 + 1"], completions=["1"], completion_ids=[[1]], right=["1"]) == [1.0]
+
+
+def test_a_row_is_scored_once_for_all_rewards() -> None:
+    seen: list[EvaluationRow] = []
+
+    def score(row: EvaluationRow) -> dict[str, float | None]:
+        seen.append(row)
+        return {"a": 1.0, "b": None}
+
+    one = sums(score, weights={"a": 1.0, "b": 2.0, "c": 0.5})
+    a, b, c = one.rewards
+    given: dict[str, Any] = {"prompts": PROMPTS, "completions": ["1", "2"], "right": ["1", "2"]}
+    assert (a(**given), b(**given), c(**given)) == ([1.0, 1.0], [None, None], [None, None])
+    assert len(seen) == 2
+    assert [reward.__name__ for reward in one.rewards] == ["a", "b", "c"]
+    assert one.reward_weights == [1.0, 2.0, 0.5]
+    a(**{**given, "completions": ["1", "2"]})
+    assert len(seen) == 4
+
+
+def test_a_training_survives_scoring_that_fails_for_a_row(caplog: pytest.LogCaptureFixture) -> None:
+    (reward,) = sums(lambda row: float(row.answer)).rewards
+    assert reward(prompts=PROMPTS, completions=["1", "two"]) == [1.0, None]
+    assert "sums() failed for 1 of 2 rollouts, which have no reward" in caplog.text
+    with pytest.raises(ValueError, match="could not convert"):  # a mistake in it, rather than a strange row
+        reward(prompts=PROMPTS, completions=["one", "two"])
+
+
+def test_a_rollout_that_failed_is_not_scored() -> None:
+    (reward,) = sums(lambda _: 0.0).rewards
+    assert reward(prompts=PROMPTS, completions=["1", "two"], error=[None, "SessionError: gone"]) == [0.0, None]
+
+
+@pytest.mark.parametrize(
+    ("score", "weights", "message"),
+    [
+        ("good", None, "returned 'good' as the score sums, which is no number"),
+        (math.inf, None, "returned inf"),
+        ({"a": 1.0}, None, "name each in @evaluation"),
+        (1.0, {"a": 1.0}, "where weights promise a dict with a"),
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0}, "returned b, which weights do not name: they name a"),
+    ],
+)
+def test_what_is_no_score_is_told(score: Any, weights: Any, message: str, server: ModelServer) -> None:
+    server.gives(*says("1"))
+    report = sums(lambda _: score, weights=weights).run(model="tiny", model_url=server.url, limit=1)
+    assert message in report.errors[0]
+
+
+def test_the_task_of_the_dataset_is_what_the_environment_plays_in_training(moody: str) -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"Game {name}"}], "task": name} for name in ("calm", "merry")]
+    one = echo(moody, dataset=Dataset.from_list(rows))
+    rollouts = one.rollouts(model=Scripted(lambda *_: "stop"))
+    asked = [rows[1]["prompt"], [{"role": "user", "content": "Game calm", "name": None}]]
+    output = rollouts(asked, a_trainer(Scripted(lambda *_: "stop")))
+    assert output["task"] == ["merry", "calm"]
+    assert set(Moody.begun) >= {"merry", "calm"}
+    with pytest.raises(ValueError, match="not of the evaluation's dataset"):
+        rollouts([[{"role": "user", "content": "Another"}]], a_trainer(Scripted(lambda *_: "stop")))
+    rollouts.close()
+
+
+def test_tasks_can_rotate_instead(moody: str, server: ModelServer) -> None:
+    server.gives(*says("stop"))
+    report = echo(moody, tasks=["merry", "sad"]).run(model="tiny", model_url=server.url)
+    assert [sample.task for sample in report.samples] == ["merry", "sad", "merry"]
+
+
+ROWS = [{"prompt": "Guess"}]
+
+
+class Echo:
+    """A text environment: pays 1.0 for each word, as long as it hears no "stop"."""
+
+    def __init__(self) -> None:
+        self.reward, self.alive = 0.0, True
+
+    def reset(self, seed: Any) -> str:
+        self.reward, self.alive = 0.0, True
+        return f"seed {seed}"
+
+    def step(self, action: str) -> str:
+        self.reward += 1.0
+        self.alive = action != "stop"
+        return f"heard {action}"
+
+
+def test_text_environments_are_defined_in_the_same_way(server: ModelServer) -> None:
+    seen: list[EvaluationRow] = []
+
+    def pays(row: EvaluationRow) -> float | None:
+        seen.append(row)
+        return row.env_reward
+
+    rows = [{"prompt": f"Game {i}", "task": "words"} for i in range(2)]
+    words = evaluation("words", dataset=rows, env_factory=Echo, system_prompt="Say words", seed=3)(pays)
+    server.gives(*says("go", "stop"))
+    report = words.run(model="tiny", model_url=server.url, concurrency=1)
+    assert [sample.reward for sample in report.samples] == [2.0, 1.0]
+    roles = [message["role"] for message in seen[0].messages]
+    assert roles == ["system", "user", "user", "assistant", "user", "assistant"]
+    assert seen[0].messages[4]["content"] == "heard go"
+    assert seen[0].step_rewards == [1.0, 2.0]
+    frame = in_order(report)
+    assert list(frame["stop_reason"]) == ["done", "done"]
+    assert list(frame["task"]) == ["words", "words"]
+    assert [action["reward"] for action in frame["actions"][0][1:]] == [1.0, 2.0]
+    model = Scripted(lambda *_: "stop")
+    rollouts = words.rollouts(model=model)
+    assert rollouts([[{"role": "user", "content": "x"}]], a_trainer(model))["env_reward"] == [1.0]
+    rollouts.close()
+
+
+def test_a_processor_is_for_training_alone() -> None:
+    class Template:
+        init_system_input = append_user_input = staticmethod(str)
+
+        def parse_agent_output(self, completion: str) -> tuple[str, str]:
+            return "", completion
+
+    words = evaluation("words", dataset=ROWS, env_factory=Echo, processor=Template())(lambda _: 0.0)
+    with pytest.raises(ValueError, match="A processor writes the model's template"):
+        words.run(model="tiny", model_url="http://127.0.0.1:9")
+
+
+def test_the_wiring_is_that_of_the_rollout_function() -> None:
+    functions = (openenv_rollout_func, text_rollout_func)
+    parameters = {name for function in functions for name in inspect.signature(function).parameters}
+    assert set(Wiring.__annotations__) == parameters - {"env_path", "model", "model_url", "api_key"}
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"dataset": "guess"}, TypeError, "dataset is a list of dicts or a datasets.Dataset, not str"),
+    ({"dataset": []}, ValueError, "The dataset is empty"),
+    ({"dataset": ["Guess"]}, TypeError, "Row 0 of the dataset is a dict"),
+    ({"dataset": [{"question": "x"}]}, ValueError, "Row 0 of the dataset has no prompt; it has question"),
+    ({"dataset": Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
+    ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "rename it"),
+    ({"dataset": ROWS, "weights": {}}, ValueError, "weights names each score"),
+    ({"dataset": ROWS, "act": word, "max_turns": 3}, ValueError, "act, max_turns: only with an environment"),
+    ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act is a function"),
+    ({"dataset": ROWS, "environment": GuessEnv, "act": word}, ValueError, "GuessEnv needs a place"),
+    ({"dataset": ROWS, "env_factory": Echo, "act": word}, ValueError, "act: not for text environments"),
+    (
+        {"dataset": ROWS, "base_url": "http://127.0.0.1:1", "act": word, "system_prompt": "Hear"},
+        ValueError,
+        "system_prompt: not for OpenEnv's environments",
+    ),
+    ({"dataset": ROWS, "max_steps": 3}, TypeError, "@evaluation takes no max_steps"),
+    ({"dataset": ROWS, "model": "gpt"}, TypeError, "give the model to rollout_func() or run()"),
+    (
+        {"dataset": [{"prompt": "x", "task": "a"}], "base_url": "http://127.0.0.1:1", "act": word, "tasks": ["b"]},
+        ValueError,
+        "both name tasks",
+    ),
+    (
+        {"dataset": [{"prompt": "x", "task": "a"}, {"prompt": "x", "task": "b"}], "base_url": "http://a", "act": word},
+        ValueError,
+        "Tasks a and b have the same prompt",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "message"), WRONG)
+def test_what_does_not_go_together_is_one_clear_line(
+    settings: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        evaluation("wrong", **settings)(lambda _: 0.0)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_definition_has_a_name_and_a_plain_function() -> None:
+    async def score(row: EvaluationRow) -> float:
+        return 0.0
+
+    with pytest.raises(TypeError, match="An evaluation has a name"):
+        evaluation(lambda _: 0.0, dataset=ROWS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="plain function"):
+        evaluation("wrong", dataset=ROWS)(score)  # type: ignore[arg-type]
+    for settings in ({"samples": 0}, {"limit": 0}, {"concurrency": True}):
+        with pytest.raises(ValueError, match="is a whole number from 1"):
+            sums().run(model="tiny", model_url="http://127.0.0.1:9", **settings)
+
+
+def report_of(rewards: list[list[float | None]], **more: Any) -> Report:
+    samples = [
+        Sample(group, i, None, reward, {}, None if reward is not None else "lost")
+        for group, of_group in enumerate(rewards)
+        for i, reward in enumerate(of_group)
+    ]
+    return Report(samples, **{"passing": 1.0, "name": "x", "run": "r", "db": None, "per_prompt": 4, **more})
+
+
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass() -> None:
+    rewards = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.5], [1.0, 2.0, 1.0, 1.0]]
+    report = report_of([list(of_group) for of_group in rewards])
+    for k in (1, 2, 3, 4):
+        draws = [statistics.fmean(max(draw) >= 1 for draw in itertools.combinations(each, k)) for each in rewards]
+        assert report.pass_at(k) == pytest.approx(statistics.fmean(draws))
+    assert math.isnan(report.pass_at(5))
+    assert report_of([[1.0, None], [0.0, 0.0]]).pass_at(2) == 0.0  # one prompt has no two
+
+
+def test_the_error_of_the_mean_is_that_of_drawn_prompts() -> None:
+    rewards = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+    means = [statistics.fmean(each) for each in rewards]
+    report = report_of([list(each) for each in rewards])
+    assert report.mean == pytest.approx(0.5)
+    assert report.stderr == pytest.approx(statistics.stdev(means) / math.sqrt(3))
+    assert math.isnan(report_of([[1.0, 0.0]]).stderr)
+    assert math.isnan(report_of([[None]]).mean)
+
+
+def test_a_threshold_is_missed_by_the_mean_or_by_failures() -> None:
+    report_of([[1.0, 0.5]]).assert_at_least(0.75)
+    with pytest.raises(AssertionError, match=r"x: The mean reward is 0.750, below 0.8"):
+        report_of([[1.0, 0.5]]).assert_at_least(0.8)
+    with pytest.raises(AssertionError, match=r"1 of 2 rollouts have no reward. The first: lost"):
+        report_of([[1.0, None]]).assert_at_least(0.5)
+    report_of([[1.0, None]]).assert_at_least(0.5, max_errors=1)
+    with pytest.raises(AssertionError, match="nan"):
+        report_of([[None]]).assert_at_least(0.0, max_errors=1)
+
+
+MODULE = """
+from logs_ui.rollout import evaluation
+
+@evaluation("one", dataset=[{"prompt": "x"}])
+def one(row):
+    return 1.0
+
+@evaluation("two", dataset=[{"prompt": "x"}], environment=dict, act=str, max_turns=2)
+def two(row):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "defined_here", raising=False)
+    (tmp_path / "defined_here.py").write_text(MODULE)
+    return tmp_path
+
+
+def test_env_path_finds_the_definition(modules: Path) -> None:
+    model = Scripted(lambda *_: "guess")
+    rollouts = openenv_rollout_func(env_path="defined_here:one", model=model)
+    assert record(rollouts).__name__ == "one"
+    output = rollouts([[{"role": "user", "content": "x"}]], a_trainer(model))
+    rollouts.close()
+    assert (output["turns"], output["error"], output["env_reward"]) == ([1], [None], [None])
+    (reward,) = find_evaluation("defined_here:one").rewards
+    given = {name: output[name] for name in ("completion_ids", "turns", "error")}
+    assert reward(prompts=["x"], completions=["guess"], **given) == [1.0]
+    with pytest.raises(ValueError, match="leave out base_url, max_turns"):
+        openenv_rollout_func(env_path="defined_here:two", base_url="http://127.0.0.1:1", max_turns=5)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("defined_here", "defined_here holds several evaluations: one, two. Say which, as defined_here:one"),
+        ("defined_here:three", "defined_here holds no evaluation three: it has one, two"),
+        ("defined_there", "There is no module defined_there"),
+        ("defined_here.deeper:one", "There is no module defined_here.deeper"),
+        ("json", "json holds no @evaluation"),
+        ("defined_here.py", "is no module: write it as in an import"),
+        ("", "is no module"),
+    ],
+)
+def test_a_definition_that_is_not_there_says_what_is(modules: Path, path: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        find_evaluation(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("line", ["import not_installed_at_all", "1 / 0", "x = ("])
+def test_a_module_that_breaks_says_where(modules: Path, line: str) -> None:
+    name = f"broken_{abs(hash(line))}"
+    (modules / f"{name}.py").write_text(f"\n\n{line}\n")
+    with pytest.raises(ValueError, match=rf"{name} cannot be imported.*Error") as raised:
+        find_evaluation(name)
+    assert "3" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_only_definition_needs_no_name(modules: Path) -> None:
+    (modules / "lonely.py").write_text(MODULE.partition('@evaluation("two"')[0] + "\nalias = one\n")
+    assert find_evaluation("lonely").name == "one"
+
+
+def test_where_the_rows_are(server: ModelServer, tmp_path: Path) -> None:
+    server.gives(*says("1"))
+    db = tmp_path / "other.db"
+    report = sums().run(model="tiny", model_url=server.url, limit=1, db=db, name="mine")
+    assert isinstance(report.frame, pd.DataFrame)
+    assert load_runs(db)["name"][0] == "mine"
+    assert not Path(os.environ["LOGS_UI_DB"]).exists()
