@@ -242,7 +242,7 @@ class HarnessRollouts:
             await self._run(prompt, trainer, step, session, rollout)
         except Exception as error:  # noqa: BLE001 - a session's, a model's or the user's own function's
             rollout.error = error
-            current_row().note(ended="error", error=one_line(error))
+            current_row().failed(error)
         rollout.turns = step.turns
         rollout.trajectory.rewards = session.rewards
         return rollout
