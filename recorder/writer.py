@@ -35,7 +35,6 @@ _INTERVAL = 0.2  # seconds between two transactions
 _BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
 _BATCH = 512  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
 _HEARTBEAT = 5.0  # seconds
-_CHECKPOINT_BYTES = WAL_BYTES
 _FOLLOW_UP = 1.0  # seconds until what goes on is written again; each time twice as long
 _FOLLOW_UP_LONGEST = 60.0
 _PATIENCE = 5.0  # longest pause, in seconds, between two tries at a locked or full disk
@@ -170,7 +169,14 @@ class Writer:
 
     def flush_at_end(self) -> bool:
         """As `flush`, for the end of a training: as long as the limits say."""
-        return self.flush(self._limits.end_seconds)
+        committed = self.flush(self._limits.end_seconds)
+        self.settle()
+        return committed
+
+    def settle(self) -> None:
+        """Moves all that is committed into the database's file, so that this alone can be copied."""
+        if self._engine is not None:
+            self._checkpoint(beyond=0)
 
     @property
     def end_seconds(self) -> float:
@@ -279,7 +285,7 @@ class Writer:
         """As many of the oldest jobs as one transaction takes; returns how many they were."""
         batch, jobs, size = self._encode_some()
         self._write_all(batch)
-        self._checkpoint()
+        self._checkpoint(WAL_BYTES)
         with self._condition:
             self._bytes -= size
             self._committed += jobs
@@ -394,7 +400,7 @@ class Writer:
         )
         return now
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, beyond: int) -> None:
         """Moves the write-ahead log into the database when it has grown; SQLite then begins it anew, and cuts its file
         to `WAL_BYTES`. SQLite before 3.51.3 can corrupt a database when two processes do so at once, so all that write
         do it under one lock, and nobody waits for it. Where it fails, as on a full disk, nothing is lost: the log grows
@@ -402,7 +408,7 @@ class Writer:
         """
         wal = self.path.with_name(self.path.name + "-wal")
         try:
-            if wal.stat().st_size <= _CHECKPOINT_BYTES:
+            if wal.stat().st_size <= beyond:
                 return
             with self.path.with_name(self.path.name + "-lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -486,6 +492,7 @@ def _at_exit() -> None:
     flush(max((writer.end_seconds for writer in _by_path.values()), default=0.0))
     for writer in _by_path.values():
         writer.say_what_is_lost()
+        writer.settle()
 
 
 def _after_fork_in_child() -> None:

@@ -25,7 +25,7 @@ from logs_ui.rollout.harness_adapter import ExactHarnessAdapter
 from logs_ui.rollout.harness_session import WatchedSession
 from logs_ui.rollout.harness_step import Act, Ask, HarnessModelStep, ResultRole
 from logs_ui.rollout.outcome import Failures, columns
-from logs_ui.rollout.play import Rollout, one_line, prompt_alone
+from logs_ui.rollout.play import Rollout, prompt_alone
 from logs_ui.rollout.sources import check_seconds
 from logs_ui.rollout.tasks import Assignment, Rotation
 

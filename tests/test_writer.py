@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -203,7 +204,7 @@ def test_a_checkpoint_that_fails_repeats_nothing(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(writers, "_CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr(writers, "WAL_BYTES", 0)
     monkeypatch.setattr(store, "checkpoint", fails)
     writer = Writer(db)
     with caplog.at_level(logging.WARNING):
@@ -808,3 +809,11 @@ def test_a_mistake_of_the_users_is_one_line_without_a_traceback(
 def test_the_guard_hides_nothing_from_these_tests() -> None:
     with pytest.raises(ValueError, match="boom"), guards.Guard()("testing"):
         raise ValueError("boom")
+
+
+def test_the_file_alone_holds_a_training_that_ended(db: Path, tmp_path: Path) -> None:
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {"reward": 0.5})))
+    writer.flush_at_end()
+    shutil.copy(db, tmp_path / "copy.db")
+    assert stored(tmp_path / "copy.db", "select rollouts from step_statistics") == [(1,)]
