@@ -79,7 +79,7 @@ def record(
         announce: whether to say on stderr, once a run, what it is called and how to browse it.
 
     Returns:
-        A function to give to the trainer.
+        A function to give to the trainer; with the `close()` of the rollout function, if that has one.
 
     Raises:
         DatabaseError: what `db` or LOGS_UI_DB names can never be recorded into: not a database of logs-ui, or of a
@@ -111,6 +111,8 @@ def record(
         return recorder.call(args, kwargs)
 
     setattr(recorded, _MARK, (recorded, rollout_func))
+    if callable(close := getattr(rollout_func, "close", None)):  # a class's, which wraps() does not copy
+        recorded.close = close  # type: ignore[attr-defined]
     return recorded
 
 

@@ -162,8 +162,7 @@ class Evaluation:
             DatabaseError: as `record()`.
         """
         rollouts = self.rollouts(model=model, model_url=model_url, api_key=api_key, sampling=sampling)
-        recorded = record(rollouts, eval_name=self.name, db=db, announce=announce)
-        recorded.close = rollouts.close  # type: ignore[method-assign]  # a function around it has none of its own
+        recorded: OpenEnvRollouts = record(rollouts, eval_name=self.name, db=db, announce=announce)
         return recorded
 
     def rollouts(self, *, sampling: Sampling | Mapping[str, Any] | None = None, **model: Any) -> OpenEnvRollouts:

@@ -1,13 +1,10 @@
 """`@evaluation`: one definition, trained on with a real trainer and run offline against a real model server."""
 
 import asyncio
-import inspect
-import itertools
 import math
 import os
 import statistics
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +13,14 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from logs_ui.recorder import flush, load_run, load_runs, load_scalars, record
-from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation, openenv_rollout_func, text_rollout_func
+from logs_ui.recorder import flush, load_run, load_runs, load_scalars
+from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation
 from logs_ui.rollout.backends import GenerationError
-from logs_ui.rollout.definitions import find_evaluation
-from logs_ui.rollout.evaluations import Wiring
 from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
 from logs_ui.rollout.guess_rollout import feedback, parse_guess, prompt
-from logs_ui.rollout.report import Sample
 from logs_ui.rollout.sessions import SessionError
-from tests.model_server import ModelServer, Reply, chat, chat_choice, model_server, refused
+from tests.evaluations import ROWS, Echo, says, sums, word
+from tests.model_server import ModelServer, Reply, model_server, refused
 from tests.rollouts import Moody, Scripted, a_trainer, moody_server
 from tests.training import guess_server, make_trainer
 
@@ -48,11 +43,6 @@ def moody() -> Iterator[str]:
         yield url
 
 
-def says(*texts: str) -> list[Any]:
-    """Replies of a server that returns no token ids."""
-    return [chat(chat_choice(ids=False, content=text), ids=False) for text in texts]
-
-
 def in_order(report: Report) -> pd.DataFrame:
     """Rows are stored as they end."""
     return report.frame.sort_values(["group", "generation"], ignore_index=True)
@@ -65,10 +55,6 @@ def act(text: str) -> GuessAction | None:
 
 def hint(observation: Any) -> str | None:
     return feedback(observation) if observation.hint else None
-
-
-def word(text: str) -> dict[str, str] | None:
-    return None if text == "?" else {"message": text}
 
 
 def games(tasks: Any = TASKS, each: int = 1) -> list[dict[str, Any]]:
@@ -112,13 +98,6 @@ def echo(moody: str, **settings: Any) -> Evaluation:
     return scored
 
 
-def sums(score: Callable[[EvaluationRow], Any] | None = None, **settings: Any) -> Evaluation:
-    """Single-turn work."""
-    rows = [{"prompt": [{"role": "user", "content": f"{a} + 1"}], "right": str(a + 1)} for a in range(4)]
-    decorate = evaluation("sums", **{"dataset": rows, **settings})
-    return decorate(score or (lambda row: row.answer == row["right"]))
-
-
 def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(url: str, server: ModelServer) -> None:
     server.gives(*says("guess 1", "guess 2", "guess 3", "guess 4", "?"))
     seen: list[EvaluationRow] = []
@@ -150,7 +129,7 @@ def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(ur
     logged = load_scalars().iloc[0]
     assert logged["reward"] == pytest.approx(report.mean) == pytest.approx(rows["reward"].mean())
     assert logged["pass@4"] == pytest.approx(report.pass_at(4))
-    assert logged["rewards/solved"] == pytest.approx(rows["env_reward_sum"].mean())
+    assert logged["rewards/solved"] == pytest.approx(statistics.fmean(row.env_reward or 0.0 for row in seen))
 
 
 def test_the_same_seeds_are_played_in_every_evaluation(url: str, server: ModelServer) -> None:
@@ -329,75 +308,6 @@ def test_progress_is_told_with_each_rollout(server: ModelServer) -> None:
     assert told == [(1.0, 4), (0.0, 4), (0.0, 4), (0.0, 4)]
 
 
-def test_an_evaluation_can_be_called_as_the_function_it_was() -> None:
-    def right(row: EvaluationRow) -> float:
-        """Whether it is right."""
-        return float(row.answer == "4")
-
-    one = sums(right)
-    row = EvaluationRow("2 + 2", [{"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}])
-    assert (one(row), one.__doc__, one.name) == (1.0, "Whether it is right.", "sums")
-    with pytest.raises(KeyError, match="columns are only prompt"):
-        row["right"]
-
-
-PROMPTS = [[{"role": "user", "content": "0 + 1"}], [{"role": "user", "content": "1 + 1"}]]
-
-
-def test_rewards_score_what_the_trainer_itself_generated() -> None:
-    (reward,) = sums().rewards
-    completions = [[{"role": "assistant", "content": "1"}], [{"role": "assistant", "content": "3"}]]
-    assert reward(prompts=PROMPTS, completions=completions, completion_ids=[[1], [2]], right=["1", "2"]) == [1.0, 0.0]
-    assert reward(prompts=["0 + 1"], completions=["1"], completion_ids=[[1]], right=["1"]) == [1.0]
-
-
-def test_a_row_is_scored_once_for_all_rewards() -> None:
-    seen: list[EvaluationRow] = []
-
-    def score(row: EvaluationRow) -> dict[str, float | None]:
-        seen.append(row)
-        return {"a": 1.0, "b": None}
-
-    one = sums(score, weights={"a": 1.0, "b": 2.0, "c": 0.5})
-    a, b, c = one.rewards
-    given: dict[str, Any] = {"prompts": PROMPTS, "completions": ["1", "2"], "right": ["1", "2"]}
-    assert (a(**given), b(**given), c(**given)) == ([1.0, 1.0], [None, None], [None, None])
-    assert len(seen) == 2
-    assert [reward.__name__ for reward in one.rewards] == ["a", "b", "c"]
-    assert one.reward_weights == [1.0, 2.0, 0.5]
-    a(**{**given, "completions": ["1", "2"]})
-    assert len(seen) == 4
-
-
-def test_a_training_survives_scoring_that_fails_for_a_row(caplog: pytest.LogCaptureFixture) -> None:
-    (reward,) = sums(lambda row: float(row.answer)).rewards
-    assert reward(prompts=PROMPTS, completions=["1", "two"]) == [1.0, None]
-    assert "sums() failed for 1 of 2 rollouts, which have no reward" in caplog.text
-    with pytest.raises(ValueError, match="could not convert"):  # a mistake in it, rather than a strange row
-        reward(prompts=PROMPTS, completions=["one", "two"])
-
-
-def test_a_rollout_that_failed_is_not_scored() -> None:
-    (reward,) = sums(lambda _: 0.0).rewards
-    assert reward(prompts=PROMPTS, completions=["1", "two"], error=[None, "SessionError: gone"]) == [0.0, None]
-
-
-@pytest.mark.parametrize(
-    ("score", "weights", "message"),
-    [
-        ("good", None, "returned 'good' as the score sums, which is no number"),
-        (math.inf, None, "returned inf"),
-        ({"a": 1.0}, None, "name each in @evaluation"),
-        (1.0, {"a": 1.0}, "where weights promise a dict with a"),
-        ({"a": 1.0, "b": 1.0}, {"a": 1.0}, "returned b, which weights do not name: they name a"),
-    ],
-)
-def test_what_is_no_score_is_told(score: Any, weights: Any, message: str, server: ModelServer) -> None:
-    server.gives(*says("1"))
-    report = sums(lambda _: score, weights=weights).run(model="tiny", model_url=server.url, limit=1)
-    assert message in report.errors[0]
-
-
 def test_the_task_of_the_dataset_is_what_the_environment_plays_in_training(moody: str) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"Game {name}"}], "task": name} for name in ("calm", "merry")]
     one = echo(moody, dataset=Dataset.from_list(rows))
@@ -415,25 +325,6 @@ def test_tasks_can_rotate_instead(moody: str, server: ModelServer) -> None:
     server.gives(*says("stop"))
     report = echo(moody, tasks=["merry", "sad"]).run(model="tiny", model_url=server.url)
     assert [sample.task for sample in report.samples] == ["merry", "sad", "merry"]
-
-
-ROWS = [{"prompt": "Guess"}]
-
-
-class Echo:
-    """A text environment: pays 1.0 for each word, as long as it hears no "stop"."""
-
-    def __init__(self) -> None:
-        self.reward, self.alive = 0.0, True
-
-    def reset(self, seed: Any) -> str:
-        self.reward, self.alive = 0.0, True
-        return f"seed {seed}"
-
-    def step(self, action: str) -> str:
-        self.reward += 1.0
-        self.alive = action != "stop"
-        return f"heard {action}"
 
 
 def test_text_environments_are_defined_in_the_same_way(server: ModelServer) -> None:
@@ -472,176 +363,6 @@ def test_a_processor_is_for_training_alone() -> None:
     words = evaluation("words", dataset=ROWS, env_factory=Echo, processor=Template())(lambda _: 0.0)
     with pytest.raises(ValueError, match="A processor writes the model's template"):
         words.run(model="tiny", model_url="http://127.0.0.1:9")
-
-
-def test_the_wiring_is_that_of_the_rollout_function() -> None:
-    functions = (openenv_rollout_func, text_rollout_func)
-    parameters = {name for function in functions for name in inspect.signature(function).parameters}
-    assert set(Wiring.__annotations__) == parameters - {"env_path", "model", "model_url", "api_key"}
-
-
-WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"dataset": "guess"}, TypeError, "dataset is a list of dicts or a datasets.Dataset, not str"),
-    ({"dataset": []}, ValueError, "The dataset is empty"),
-    ({"dataset": ["Guess"]}, TypeError, "Row 0 of the dataset is a dict"),
-    ({"dataset": [{"question": "x"}]}, ValueError, "Row 0 of the dataset has no prompt; it has question"),
-    ({"dataset": Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
-    ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "rename it"),
-    ({"dataset": ROWS, "weights": {}}, ValueError, "weights names each score"),
-    ({"dataset": ROWS, "act": word, "max_turns": 3}, ValueError, "act, max_turns: only with an environment"),
-    ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act is a function"),
-    ({"dataset": ROWS, "environment": GuessEnv, "act": word}, ValueError, "GuessEnv needs a place"),
-    ({"dataset": ROWS, "env_factory": Echo, "act": word}, ValueError, "act: not for text environments"),
-    (
-        {"dataset": ROWS, "base_url": "http://127.0.0.1:1", "act": word, "system_prompt": "Hear"},
-        ValueError,
-        "system_prompt: not for OpenEnv's environments",
-    ),
-    ({"dataset": ROWS, "max_steps": 3}, TypeError, "@evaluation takes no max_steps"),
-    ({"dataset": ROWS, "model": "gpt"}, TypeError, "give the model to rollout_func() or run()"),
-    (
-        {"dataset": [{"prompt": "x", "task": "a"}], "base_url": "http://127.0.0.1:1", "act": word, "tasks": ["b"]},
-        ValueError,
-        "both name tasks",
-    ),
-    (
-        {"dataset": [{"prompt": "x", "task": "a"}, {"prompt": "x", "task": "b"}], "base_url": "http://a", "act": word},
-        ValueError,
-        "Tasks a and b have the same prompt",
-    ),
-]
-
-
-@pytest.mark.parametrize(("settings", "kind", "message"), WRONG)
-def test_what_does_not_go_together_is_one_clear_line(
-    settings: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind) as raised:
-        evaluation("wrong", **settings)(lambda _: 0.0)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_definition_has_a_name_and_a_plain_function() -> None:
-    async def score(row: EvaluationRow) -> float:
-        return 0.0
-
-    with pytest.raises(TypeError, match="An evaluation has a name"):
-        evaluation(lambda _: 0.0, dataset=ROWS)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="plain function"):
-        evaluation("wrong", dataset=ROWS)(score)  # type: ignore[arg-type]
-    for settings in ({"samples": 0}, {"limit": 0}, {"concurrency": True}):
-        with pytest.raises(ValueError, match="is a whole number from 1"):
-            sums().run(model="tiny", model_url="http://127.0.0.1:9", **settings)
-
-
-def report_of(rewards: list[list[float | None]], **more: Any) -> Report:
-    samples = [
-        Sample(group, i, None, reward, {}, None if reward is not None else "lost")
-        for group, of_group in enumerate(rewards)
-        for i, reward in enumerate(of_group)
-    ]
-    return Report(samples, **{"passing": 1.0, "name": "x", "run": "r", "db": None, "per_prompt": 4, **more})
-
-
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass() -> None:
-    rewards = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.5], [1.0, 2.0, 1.0, 1.0]]
-    report = report_of([list(of_group) for of_group in rewards])
-    for k in (1, 2, 3, 4):
-        draws = [statistics.fmean(max(draw) >= 1 for draw in itertools.combinations(each, k)) for each in rewards]
-        assert report.pass_at(k) == pytest.approx(statistics.fmean(draws))
-    assert math.isnan(report.pass_at(5))
-    assert report_of([[1.0, None], [0.0, 0.0]]).pass_at(2) == 0.0  # one prompt has no two
-
-
-def test_the_error_of_the_mean_is_that_of_drawn_prompts() -> None:
-    rewards = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
-    means = [statistics.fmean(each) for each in rewards]
-    report = report_of([list(each) for each in rewards])
-    assert report.mean == pytest.approx(0.5)
-    assert report.stderr == pytest.approx(statistics.stdev(means) / math.sqrt(3))
-    assert math.isnan(report_of([[1.0, 0.0]]).stderr)
-    assert math.isnan(report_of([[None]]).mean)
-
-
-def test_a_threshold_is_missed_by_the_mean_or_by_failures() -> None:
-    report_of([[1.0, 0.5]]).assert_at_least(0.75)
-    with pytest.raises(AssertionError, match=r"x: The mean reward is 0.750, below 0.8"):
-        report_of([[1.0, 0.5]]).assert_at_least(0.8)
-    with pytest.raises(AssertionError, match=r"1 of 2 rollouts have no reward. The first: lost"):
-        report_of([[1.0, None]]).assert_at_least(0.5)
-    report_of([[1.0, None]]).assert_at_least(0.5, max_errors=1)
-    with pytest.raises(AssertionError, match="nan"):
-        report_of([[None]]).assert_at_least(0.0, max_errors=1)
-
-
-MODULE = """
-from logs_ui.rollout import evaluation
-
-@evaluation("one", dataset=[{"prompt": "x"}])
-def one(row):
-    return 1.0
-
-@evaluation("two", dataset=[{"prompt": "x"}], environment=dict, act=str, max_turns=2)
-def two(row):
-    return 1.0
-"""
-
-
-@pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "defined_here", raising=False)
-    (tmp_path / "defined_here.py").write_text(MODULE)
-    return tmp_path
-
-
-def test_env_path_finds_the_definition(modules: Path) -> None:
-    model = Scripted(lambda *_: "guess")
-    rollouts = openenv_rollout_func(env_path="defined_here:one", model=model)
-    assert record(rollouts).__name__ == "one"
-    output = rollouts([[{"role": "user", "content": "x"}]], a_trainer(model))
-    rollouts.close()
-    assert (output["turns"], output["error"], output["env_reward"]) == ([1], [None], [None])
-    (reward,) = find_evaluation("defined_here:one").rewards
-    given = {name: output[name] for name in ("completion_ids", "turns", "error")}
-    assert reward(prompts=["x"], completions=["guess"], **given) == [1.0]
-    with pytest.raises(ValueError, match="leave out base_url, max_turns"):
-        openenv_rollout_func(env_path="defined_here:two", base_url="http://127.0.0.1:1", max_turns=5)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("defined_here", "defined_here holds several evaluations: one, two. Say which, as defined_here:one"),
-        ("defined_here:three", "defined_here holds no evaluation three: it has one, two"),
-        ("defined_there", "There is no module defined_there"),
-        ("defined_here.deeper:one", "There is no module defined_here.deeper"),
-        ("json", "json holds no @evaluation"),
-        ("defined_here.py", "is no module: write it as in an import"),
-        ("", "is no module"),
-    ],
-)
-def test_a_definition_that_is_not_there_says_what_is(modules: Path, path: str, message: str) -> None:
-    with pytest.raises(ValueError, match=r".") as raised:
-        find_evaluation(path)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("line", ["import not_installed_at_all", "1 / 0", "x = ("])
-def test_a_module_that_breaks_says_where(modules: Path, line: str) -> None:
-    name = f"broken_{abs(hash(line))}"
-    (modules / f"{name}.py").write_text(f"\n\n{line}\n")
-    with pytest.raises(ValueError, match=rf"{name} cannot be imported.*Error") as raised:
-        find_evaluation(name)
-    assert "3" in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_an_only_definition_needs_no_name(modules: Path) -> None:
-    (modules / "lonely.py").write_text(MODULE.partition('@evaluation("two"')[0] + "\nalias = one\n")
-    assert find_evaluation("lonely").name == "one"
 
 
 def test_where_the_rows_are(server: ModelServer, tmp_path: Path) -> None:
