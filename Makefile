@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check test oldest newest demo serve pictures lock
+.PHONY: help install format check test oldest newest vllm demo serve pictures lock
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ oldest:  ## The tests of the recorder's footing, with the oldest TRL and OpenEnv
 
 newest:  ## The same with the newest on the index; reports, and decides nothing
 	.ci/versions newest
+
+vllm:  ## A real vLLM server on the CPU against transformers, in an environment of its own of 3 GB; not part of CI
+	.ci/environments vllm
+	LOGS_UI_TEST_VLLM=1 python -m pytest tests/test_vllm_server.py
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo

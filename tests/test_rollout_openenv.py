@@ -490,8 +490,9 @@ def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(t
         rows = trained(rollouts, tmp_path, max_steps=3)
     assert len(rows) == 24
     assert (rows[rows["step"] == 1]["status"] == "ok").all()
-    broken = rows[rows["step"] > 1]
-    assert (broken["status"] == "error").all()
+    broken = rows[(rows["step"] > 1) & (rows["status"] == "error")]  # an episode of step 2 may have been over before
+    assert broken["step"].value_counts()[3] == 8
+    assert 2 in set(broken["step"])
     assert set(broken["stop_reason"]) == {"environment_error"}
     assert broken["reward"].isna().all()
     assert broken["rollout_reward"].isna().all()
@@ -513,7 +514,6 @@ def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
         )
         rows = trained(rollouts, tmp_path, max_steps=2)
     assert set(rows["status"]) == {"ok"}
-    rows = rows[rows["step"] == 2]  # the first batch's first row is also given the one answer that tried the server
     assert set(rows["turns"]) <= {1, 2}
     assert {metadata["attribution"] for metadata in rows["metadata"]} == {"scope"}
     assert [len(ids) for ids in rows["completion_ids"]] == [len(values) for values in rows["logprobs"]]
