@@ -1,5 +1,6 @@
 """`logs-ui eval`: an `@evaluation` run against a model's server."""
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,6 +67,8 @@ def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tupl
     failed, all_rows = len(report.errors), len(report.samples)
     if failed == all_rows:
         return 2, f"All rollouts failed. The first: {report.errors[0]}"
+    if failed and math.isnan(report.mean):
+        return 2, f"{failed} of {all_rows} rollouts failed, and the others have no score. The first: {report.errors[0]}"
     short = None if min_score is None else report.shortfall(min_score, max_errors=max_errors)
     if short is not None:
         return 1, short

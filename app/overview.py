@@ -1,4 +1,4 @@
-"""What a run is and how its training goes: the figures that the trainer logs, by step, and what it was started with."""
+"""What a run is and how its training goes: the figures that are logged, by step, and what it was started with."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ _POLL_SECONDS = 5
 _TRAINING, _EVALUATION = "training", "evaluation"
 _GROUPS = (_TRAINING, "rewards", "completions")
 _SHORT_VALUE = 40  # characters
-_FIRST = ("reward", "reward_std", "loss", "grad_norm", "kl", "entropy", "learning_rate")
+_FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "entropy", "learning_rate")
 """Figures that are looked at first; the others follow by name."""
 
 
 @dataclass(frozen=True)
 class CurveGroup:
-    """Figures that the trainer logs under one prefix."""
+    """Figures that are logged under one prefix."""
 
     name: str
     curves: list[charts.Curve]
@@ -49,8 +49,8 @@ class OverviewPage:
     Attributes:
         search: only figures, arguments and versions whose name or value holds this are shown.
         groups: of the figures by step, the training's first.
-        single: figures that were logged once, by name: what the trainer says at the end.
-        config: the trainer's arguments, structured ones last.
+        single: figures that were logged once: what a trainer says at the end, or all of an evaluation's.
+        config: arguments of the trainer or the evaluation, structured ones last.
         versions: of packages.
         refresh: where a run that is alive looks for news; None where none is to come.
         every: seconds between two looks.
@@ -94,7 +94,7 @@ def _page(summary: RunSummary, logged: list[ScalarCurve], search: str, seen: str
         summary=summary,
         search=search,
         groups=_groups(curve for curve in shown if len(curve.points) > 1),
-        single=[(curve.name, curve.points[0][1]) for curve in shown if len(curve.points) == 1],
+        single=[(curve.name, curve.points[0][1]) for curve in sorted(shown, key=_rank) if len(curve.points) == 1],
         config=_found(run.config, search),
         versions=_found(run.versions, search),
         refresh=urls.overview(run.uid, search=search, seen=seen) if is_alive else None,

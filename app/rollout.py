@@ -13,6 +13,7 @@ from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.security import PLAIN_TEXT_POLICY
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.timeline import Card, Text
+from logs_ui.app.words import Word
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, check_word
@@ -28,6 +29,9 @@ _TOKEN_LIST = 4_096
 
 _OWN_PANEL = ("traceback", "server_log")
 """Of the metadata, what is shown by itself."""
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+_AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error"}
+"""What rollout functions return for reward functions, and the columns that say the same."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,14 @@ class RolloutPage:
         traceback: of a rollout function that raised.
         server_log: the end of the environment server's log, where the rollout is an error and a log was named.
         evidence: how sure it is that its calls are its own: a word, and what it means; None without calls.
-        tags, metrics: what the rollout function said of it.
+        tags, metrics, notes: what the rollout function said of it.
+        staleness: how many versions the policy was ahead when an asynchronous trainer took it; None elsewhere.
+        dropped: how that trainer dropped it; None where it did not.
         raw: the whole record as JSON, in the raw view.
         scale: of the bars of `parts`.
         strip: of the dots of `group`.
-        facts, sampling, metadata: further names and values.
+        sampling: further names and values.
+        metadata: what is shown nowhere else.
         refresh: where a rollout that is not settled looks for news; None where none is to come.
     """
 
@@ -80,6 +87,9 @@ class RolloutPage:
     evidence: tuple[str, str] | None
     tags: list[str]
     metrics: list[tuple[str, str]]
+    notes: list[tuple[str, str]]
+    staleness: int | None
+    dropped: Word | None
     raw: Text | None
     parts: list[Part]
     scale: Scale
@@ -152,13 +162,16 @@ def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view:
         server_log=_metadata_text(found, "server_log"),
         evidence=_evidence(found),
         tags=[text.shown(tag) for tag in _listed(found.metadata.get("tags"))],
-        metrics=[(str(name), text.shown(value)) for name, value in _named(found.metadata.get("metrics"))],
+        metrics=_named(found.metadata.get("metrics")),
+        notes=_named(found.metadata.get("notes")),
+        staleness=_staleness(found),
+        dropped=_dropped(found),
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
         group=[Member(r, dot) for r, dot in zip(group, stacked([r.reward for r in group], strip), strict=True)],
         strip=strip,
-        sampling=[(str(name), text.shown(value)) for name, value in found.sampling.items()],
+        sampling=_named(found.sampling),
         metadata=_metadata(found),
         refresh=_refresh(run, row, summary, chosen, view),
     )
@@ -198,12 +211,35 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _named(value: Any) -> list[tuple[str, Any]]:
-    return list(value.items()) if isinstance(value, dict) else []
+def _named(value: Any) -> list[tuple[str, str]]:
+    return [(str(name), text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
+
+
+def _staleness(found: Rollout) -> int | None:
+    value = found.metadata.get("staleness")
+    return value if type(value) is int else None
+
+
+def _dropped(found: Rollout) -> Word | None:
+    value = found.metadata.get("dropped")
+    return words.DROPPED.get(value) if isinstance(value, str) else None
 
 
 def _metadata(found: Rollout) -> Text | None:
-    rest = {name: value for name, value in found.metadata.items() if name not in _OWN_PANEL}
+    """What nothing else on the page says; the raw view has all of it."""
+    known = found.metadata
+    is_shown = {
+        **dict.fromkeys(_OWN_PANEL, True),
+        **{name: known.get(name) == getattr(found.row, column) for name, column in _AS_COLUMNS.items()},
+        "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.actions if it.get("turn")],
+        "tags": _listed(known.get("tags")),
+        "metrics": _named(known.get("metrics")),
+        "notes": _named(known.get("notes")),
+        "attribution": _evidence(found),
+        "staleness": _staleness(found) is not None,
+        "dropped": _dropped(found),
+    }
+    rest = {name: value for name, value in known.items() if not is_shown.get(name) and value not in _EMPTY}
     return Text("metadata", text.as_json(rest)) if rest else None
 
 

@@ -56,7 +56,10 @@ def _page(path: Path, *, exists: bool, summaries: list[RunSummary]) -> RunsPage:
     lines = [RunLine(summary, charts.sparkline(summary.reward_curve)) for summary in summaries]
     # The heartbeat moves every few seconds, and shows only in the state.
     shown = [
-        (s.run.uid, s.run.name, s.run.model, s.state, s.rollouts, s.steps, s.reward, s.truncated, s.run.error)
+        (
+            *(s.run.uid, s.run.name, s.run.model, s.run.error),
+            *(s.state, s.is_evaluation, s.eval_names, s.rollouts, s.steps, s.reward, s.truncated),
+        )
         for s in summaries
     ]
     return RunsPage(path, exists, lines, hashlib.sha256(repr((exists, shown)).encode()).hexdigest()[:16])

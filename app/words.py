@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from logs_ui.recorder.filters import FilterPart, Scored, Sort
-from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StopReason
+from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
+from logs_ui.recorder.queries import RunSummary
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ STATUSES = {
 }
 SCORED = {
     Scored.YES: Word("scored", "check", "quiet", "It has a reward."),
-    Scored.AWAITING: Word("awaiting", "hourglass", "busy", "It returned; the trainer has not scored it yet."),
+    Scored.AWAITING: Word("awaiting", "hourglass", "busy", "It returned, and has not been scored yet."),
     Scored.NO: Word(
         "not scored",
         "circle-slash",
@@ -67,10 +68,8 @@ STOP_REASONS = {
 
 RUN_STATES = {
     RunState.RUNNING: Word("running", "dot", "good", "Heard of within the last minute."),
-    RunState.FINISHED: Word("finished", "", "quiet", "The trainer said that training ended."),
-    RunState.FAILED: Word(
-        "failed", "circle-x", "bad", "The process ended before training did, or the rollout function raised."
-    ),
+    RunState.FINISHED: Word("finished", "", "quiet", "It said that it ended."),
+    RunState.FAILED: Word("failed", "circle-x", "bad", "An exception ended it, or its process ended first."),
     RunState.INTERRUPTED: Word("interrupted", "power-off", "quiet", "Somebody stopped it before its end."),
     "died": Word(
         "died", "power-off", "bad", "It never said that it ended, and was not heard of for more than a minute."
@@ -90,6 +89,19 @@ EVIDENCE = {
     "position": "By position alone: one step for each row, or a function that did not return.",
 }
 """What the weakest evidence that a row's calls rest on means."""
+
+DROPPED = {
+    "stale": Word(
+        "dropped: stale",
+        "circle-slash",
+        "warn",
+        "Not trained on, or only in part: the policy had gone on by more versions than max_staleness.",
+    ),
+    "oversize": Word(
+        "dropped: oversize", "circle-slash", "warn", "Not trained on, or only in part: it did not fit token_budget."
+    ),
+}
+"""What became of a rollout in the trainer's process, where that trains while others are made."""
 
 SORTS = {
     Sort.NEWEST: "newest first",
@@ -139,8 +151,13 @@ def run_state(value: str) -> Word:
     return next((word for name, word in RUN_STATES.items() if name == value), _unknown(value))
 
 
-def planned_steps(run: Run) -> int | None:
-    """How many steps its training is to have; None where the trainer did not say. It writes -1 for "by epochs"."""
+def planned_steps(summary: RunSummary) -> int | None:
+    """How many steps its training is to have; None where the trainer did not say, and of an evaluation, whose
+    `max_steps` are another's. The trainer writes -1 for "by epochs".
+    """
+    if summary.is_evaluation:
+        return None
+    run = summary.run
     configured = run.config.get("max_steps")
     return run.max_steps or (configured if isinstance(configured, int) and configured > 0 else None)
 

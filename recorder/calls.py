@@ -40,9 +40,9 @@ class Begun(NamedTuple):
     seam: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs four times as much
 class Sequence:
-    """What one generation call did for one of its sequences.
+    """What one generation call did for one of its sequences. Nobody changes it once it is made.
 
     Attributes:
         context: (L,) what the model was given, without padding; None where the server returned no ids.
@@ -68,11 +68,10 @@ class Sequence:
     @property
     def size(self) -> int:
         """Bytes that it keeps alive."""
-        size = len(self.text or "") + len(self.messages or b"") + len(self.reply or b"")
-        for array in (self.context, self.sampled, self.logprobs):
-            if array is not None:
-                size += array.nbytes
-        return size
+        size = 0 if self.context is None else self.context.nbytes
+        size += 0 if self.sampled is None else self.sampled.nbytes
+        size += 0 if self.logprobs is None else self.logprobs.nbytes
+        return size + len(self.text or "") + len(self.messages or b"") + len(self.reply or b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +103,9 @@ class Generation:
         return sum(sequence.size for sequence in self.sequences)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs four times as much
 class EnvironmentCall:
-    """One reset or step of an environment client, or one call of a tool.
+    """One reset or step of an environment client, or one call of a tool. Nobody changes it once it is made.
 
     Attributes:
         client: which of the clients used, counted from 0 in order of first use; -1 for a function, which has none.

@@ -24,6 +24,7 @@ _OPENED = 100_000  # values that one careful copy opens, and objects that one sn
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
 _INT64 = range(-(2**63), 2**64)
 _CONTAINERS = (dict, list, tuple)  # that orjson writes without asking
+_SCALARS = frozenset((str, int, float, bool, type(None)))  # in which nothing else can be
 
 
 def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
@@ -36,6 +37,8 @@ def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
     """
     options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
     try:
+        if _is_flat(value):
+            return _copy(orjson.dumps(value, option=options))
         return _copy(orjson.dumps(value, default=_Conversion(value, special).replacement, option=options))
     except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
         return _copy(orjson.dumps(plain(value)))
@@ -123,6 +126,13 @@ class _Conversion:
             raise _TooLargeError
 
 
+def _is_flat(value: Any) -> bool:
+    """Whether there is nothing to count: most of what environments are sent, and answer, holds only scalars."""
+    if type(value) is dict:
+        return _SCALARS.issuperset(map(type, value.values()))
+    return type(value) in _SCALARS
+
+
 def _size(value: Any, known: dict[int, int]) -> int:
     """How many values orjson would write for it. Each container is counted once; `known` has their sizes by id."""
     if not isinstance(value, _CONTAINERS):
@@ -130,8 +140,10 @@ def _size(value: Any, known: dict[int, int]) -> int:
     if id(value) not in known:
         known[id(value)] = _WRITTEN  # met again before it is counted, it holds itself
         inside = dict.values(value) if isinstance(value, dict) else value
-        containers = [v for v in inside if isinstance(v, _CONTAINERS)]
-        known[id(value)] = 1 + len(value) + sum([_size(v, known) for v in containers])
+        size = 1 + len(value)
+        if not _SCALARS.issuperset(map(type, inside)):
+            size += sum([_size(v, known) for v in inside if isinstance(v, _CONTAINERS)])
+        known[id(value)] = size
     return known[id(value)]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.strands import branch, current_strand, within
 
 
@@ -65,6 +66,12 @@ class CurrentRow:
     def failed(self, error: BaseException | str) -> None:
         """The row came to nothing, though the function returns something for it: its status is `error`."""
         _say("error", {"error": error if isinstance(error, str) else error_line(error)})
+
+    def stop(self, reason: str) -> None:
+        """Why the row ended, where its calls do not show it: as `StopReason` has it, such as "length" where a budget of
+        tokens is used up. An error of its environment stands above it.
+        """
+        _say("stop", {"reason": StopReason(reason)})
 
 
 def _say(kind: str, values: Any) -> None:

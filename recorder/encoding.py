@@ -2,7 +2,9 @@
 thread; texts are hostile, and functions given by the user may raise.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +123,9 @@ def _row(
     broken = _what_broke_it(row) or failure
     columns: dict[str, Any] = {
         "status": Status.ERROR if broken else Status.OK,
-        "stop_reason": _stop_reason(row, actions) if failure is None else _failure_reason(row, failure),
+        "stop_reason": _said_reason(row) or _stop_reason(row, actions)
+        if failure is None
+        else _failure_reason(row, failure),
         "error": broken,
         "message_count": len(messages),
         "turns": len(row.turns) or None,
@@ -171,7 +175,7 @@ def _said(row: RowCalls) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for note in row.notes:
         values = masked(orjson.loads(note.values))
-        if note.kind == "error":
+        if note.kind in {"error", "stop"}:
             continue
         if note.kind == "tag":
             found.setdefault("tags", []).extend(values)
@@ -184,6 +188,12 @@ def _said_error(row: RowCalls) -> str | None:
     """What the function itself says broke the row, last."""
     said = [orjson.loads(note.values)["error"] for note in row.notes if note.kind == "error"]
     return without_secrets(said[-1]) if said else None
+
+
+def _said_reason(row: RowCalls) -> StopReason | None:
+    """Why it ended, as the function itself says; None where it does not, or an environment broke it."""
+    said = [StopReason(orjson.loads(note.values)["reason"]) for note in row.notes if note.kind == "stop"]
+    return said[-1] if said and not _what_broke_it(row) else None
 
 
 def _tail(path: Path) -> str:
@@ -268,13 +278,12 @@ def _actions(call: RolloutCall, row: RowCalls, spelling: chat.Spelling | None) -
     """In order: the reset as turn 0, then each answer with what was sent to the environment and what came back. An
     answer that was not sent has no action; a step that no answer was seen before has no text.
     """
-    steps = list(row.environment_calls)
+    steps = deque(row.environment_calls)
     entries = []
     for number, turn in enumerate(row.turns, 1):
-        after = row.turns[number].order if number < len(row.turns) else float("inf")
-        entries += [_action(number - 1, None, step, row) for step in steps if step.order < turn.order]
-        own = [step for step in steps if turn.order < step.order < after]
-        steps = [step for step in steps if step.order > after]
+        after = row.turns[number].order if number < len(row.turns) else inf
+        entries += [_action(number - 1, None, step, row) for step in _taken_before(turn.order, steps)]
+        own = _taken_before(after, steps)
         answer = _text(turn, spelling)
         resets = [step for step in own if step.kind == "reset"]
         entries += [_action(number, None, step, row) for step in resets]
@@ -286,6 +295,14 @@ def _actions(call: RolloutCall, row: RowCalls, spelling: chat.Spelling | None) -
         seen += step.kind in _MOVES
         entries.append(_action(seen, None, step, row))
     return entries
+
+
+def _taken_before(order: float, steps: deque[EnvironmentCall]) -> list[EnvironmentCall]:
+    """Those that began before, out of all that are left, in order."""
+    taken = []
+    while steps and steps[0].order < order:
+        taken.append(steps.popleft())
+    return taken
 
 
 def _action(turn: int, answer: str | None, call: EnvironmentCall | None, row: RowCalls) -> dict[str, Any]:
@@ -380,7 +397,7 @@ def error_reason(error: str) -> StopReason:
 def _counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
     """From the ids; where there are none, as the server counted them."""
     if tokens is not None:
-        inserted = 0 if tokens.mask is None else int((tokens.mask == 0).sum())
+        inserted = 0 if tokens.mask is None else len(tokens.mask) - int(np.count_nonzero(tokens.mask))
         return {
             "prompt_tokens": len(tokens.prompt_ids),
             "completion_tokens": len(tokens.completion_ids) - inserted,
@@ -415,11 +432,10 @@ def rollout_reward(extras: Mapping[str, Any]) -> float | None:
 
 
 def _seconds(row: RowCalls) -> float | None:
-    spans = [(turn.generation.began, turn.generation.seconds) for turn in row.turns]
-    spans += [(call.began, call.seconds or 0.0) for call in row.environment_calls]
-    if not spans:
+    calls = row.calls
+    if not calls:
         return None
-    return max(began + seconds for began, seconds in spans) - min(began for began, _ in spans)
+    return max([call.began + (call.seconds or 0.0) for call in calls]) - min([call.began for call in calls])
 
 
 def _preview(answers: list[dict[str, Any]]) -> str | None:

@@ -14,6 +14,11 @@ from logs_ui.recorder.strands import current_strand
 
 T = TypeVar("T")
 
+_NOTHING = object()
+_SENDING = guard("recording what was sent to an environment")
+_READING = guard("reading an environment's answer")
+_ANSWERING = guard("recording an environment's answer")
+
 
 class Answer(NamedTuple):
     """What came back, in the environment's own types.
@@ -51,18 +56,18 @@ def environment_call(
 class _EnvironmentCall:
     """A call that is made. No generator, since this is the caller's time."""
 
-    __slots__ = ("_begun", "_calling", "_client", "_kind", "_read", "_results", "_sent")
+    __slots__ = ("_begun", "_calling", "_client", "_kind", "_read", "_result", "_sent")
 
     def __init__(self, kind: str, client: object, sent: Callable[[], Any], read: Callable[[Any], Answer]) -> None:
         self._kind, self._client, self._sent, self._read = kind, client, sent, read
         self._begun: Begun | None = None
-        self._results: list[Any] = []
+        self._result: Any = _NOTHING
 
     def __enter__(self) -> Callable[[Any], Any]:
         strand = current_strand()
         if strand is not None:
             message = b"null"
-            with guard("recording what was sent to an environment"):
+            with _SENDING:
                 message = snapshot(self._sent())
             self._begun = strand.tree.log.begin(strand, self._kind, self._client, message)
             self._calling = calling(self._begun)
@@ -77,23 +82,24 @@ class _EnvironmentCall:
         if error is not None:  # also where a timeout cancels it
             with guard("recording an environment's error"):
                 _add(begun, None, error)
-        elif self._results:
-            answer = Answer(self._results[0])
-            with guard("reading an environment's answer"):
-                answer = self._read(self._results[0])
-            with guard("recording an environment's answer"):
+        elif self._result is not _NOTHING:
+            answer = Answer(self._result)
+            with _READING:
+                answer = self._read(self._result)
+            with _ANSWERING:
                 _add(begun, answer, None)
         begun.strand.tree.log.forget(begun)  # where it turned out to be none, or could not be recorded
 
     def _came_back(self, result: Any) -> Any:
-        self._results.append(result)
+        self._result = result
         return result
 
 
 def _add(begun: Begun, answer: Answer | None, error: BaseException | None) -> None:
     seconds = time.perf_counter() - begun.began
     observation, reward, done, metadata = answer or Answer(None)
-    number, end = _as(float, reward), _as(bool, done)
+    number = reward if type(reward) is float else _as(float, reward)
+    end = done if type(done) is bool else _as(bool, done)
     odd = {}
     if number is None and reward is not None:
         odd["reward"] = reward

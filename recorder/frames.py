@@ -111,9 +111,11 @@ RUN_COLUMNS = (
     Column("heartbeat", Kind.TIME, "its last one"),
     Column("finished", Kind.TIME, "it ended, however"),
     Column("rollouts", Kind.WHOLE, "how many it has"),
-    Column("steps", Kind.WHOLE, "the highest step that a rollout has"),
-    Column("reward", Kind.NUMBER, "mean over the last 10 training steps that have one"),
-    Column("model", Kind.TEXT, "name or path of the model that is trained"),
+    Column("steps", Kind.WHOLE, "the highest step that a rollout has; 0 in an evaluation that names none"),
+    Column(
+        "reward", Kind.NUMBER, "mean over the last 10 training steps that have one; of an evaluation, over all of it"
+    ),
+    Column("model", Kind.TEXT, "name or path of the model that is trained, or evaluated"),
     Column("max_steps", Kind.MAYBE_WHOLE, "optimizer steps planned"),
     Column("num_generations", Kind.MAYBE_WHOLE, "completions in a group while training"),
     Column("parent", Kind.TEXT, "id of the run whose checkpoint it goes on from"),
@@ -122,7 +124,7 @@ RUN_COLUMNS = (
     Column("pid", Kind.MAYBE_WHOLE, "of its first process"),
     Column("git_commit", Kind.TEXT, "of the working directory; absent outside a repository"),
     Column("git_dirty", Kind.MAYBE_TRUE, "whether tracked files differed from that commit"),
-    Column("config", Kind.NESTED, "the trainer's arguments, by name"),
+    Column("config", Kind.NESTED, "the trainer's arguments, or the evaluation's, by name"),
     Column("versions", Kind.NESTED, "of Python, TRL, torch, ..., by package"),
     Column("unattributed_calls", Kind.WHOLE, "generations and environment calls that no rollout was found for"),
     Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
@@ -164,7 +166,11 @@ def load_run(
         FilterError: the run has no such task or eval.
     """
     with _opened(run, db, filter) as (engine, found):
-        return _frame(COLUMNS, (row for chunk in _chunks(engine, found, filter) for row in chunk))
+        frame = _frame(COLUMNS, (row for chunk in _chunks(engine, found, filter) for row in chunk))
+    if frame["created"].is_monotonic_increasing:
+        return frame
+    # They are read by id. Rows of several threads and processes are not written in the order in which they began.
+    return frame.sort_values("created", kind="stable", ignore_index=True)
 
 
 def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":

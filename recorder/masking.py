@@ -35,6 +35,8 @@ def masked(value: Any) -> Any:
     """A copy of plain JSON values in which what is named like a secret is `***`, at any depth, and so are the secrets
     in URLs. Numbers that are called a token are not masked.
     """
+    if isinstance(value, str):
+        return without_secrets(value) if value.startswith(_JSON) else _without_urls_secrets(value)
     if isinstance(value, dict):
         return {
             key: _MASK
@@ -44,8 +46,6 @@ def masked(value: Any) -> Any:
             else item
             for key, item in value.items()
         }
-    if isinstance(value, str):
-        return without_secrets(value) if value.startswith(_JSON) else _without_urls_secrets(value)
     if isinstance(value, list):
         return [masked(item) if isinstance(item, _DEEP) else item for item in value]
     return value

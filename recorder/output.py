@@ -159,6 +159,9 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
 
 def _ones(values: Any) -> NDArray[np.uint8]:
     """(C,) 1 where the mask is not 0."""
+    if isinstance(values, tuple):
+        with suppress(TypeError, ValueError):  # not of small whole numbers, as it nearly always is
+            return np.frombuffer(bytearray(values), np.uint8).astype(np.bool_).view(np.uint8)
     return _array(values, np.bool_).view(np.uint8)
 
 

@@ -70,15 +70,19 @@ class RunSummary:
 
     Attributes:
         state: a RunState, or `died`.
+        is_evaluation: whether it has rollouts, none of them is of a training, and none is planned.
         rollouts: how many there are; over all modes.
         steps: highest step seen; 0 before the first.
-        reward: mean over the last 10 train steps that have one, weighted by rollouts; None where none has.
-        reward_curve: one (step, mean reward) for each train step that has one, thinned to at most 120 points.
+        reward: mean over the last 10 train steps that have one, weighted by rollouts; of an evaluation, over all of its
+            rollouts that have one. None where none has.
+        reward_curve: one (step, mean reward) for each train step, or step of an evaluation, that has one, thinned to at
+            most 120 points.
         truncated, errors: shares of the rollouts that came to an end, 0 to 1; None where none did.
     """
 
     run: Run
     state: str
+    is_evaluation: bool
     rollouts: int
     steps: int
     reward: float | None
@@ -86,6 +90,11 @@ class RunSummary:
     truncated: float | None
     errors: float | None
     eval_names: tuple[str, ...]
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step says anything of its rollouts: an evaluation's are all of step 0 where it names none."""
+        return self.steps > 0 or not self.is_evaluation
 
 
 @dataclass(frozen=True)
@@ -605,6 +614,8 @@ def _in_known_order(counts: dict[str, int], known: type[StrEnum]) -> list[tuple[
 def _summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
     now = time.time_ns() // 1000 if now is None else now
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
+    if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
+        of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
     return RunSummary(run=run, state="died" if died else run.state, **vars(of_run))
 
 

@@ -5,6 +5,7 @@ transaction.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import zstandard
@@ -278,13 +279,16 @@ def _run_update() -> ReturningUpdate[Any]:
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
-    """Rows that name the same columns go in together. What identifies a row stays as its first change had it, so that
-    only the indexes of what changes are written.
+    """In the order in which they began, which their ids then have, too; of those that began together, rows that name
+    the same columns go in together. What identifies a row stays as its first change had it, so that only the indexes of
+    what changes are written.
     """
-    alike: dict[tuple[str, ...], list[RowChange]] = defaultdict(list)
-    for change in changes:
-        alike[*change.identity, "", *change.columns].append(change)
-    for rows in alike.values():
+
+    def names(change: RowChange) -> tuple[str, ...]:
+        return *change.identity, "", *change.columns
+
+    began = sorted(changes, key=lambda change: (change.identity["created"], names(change)))
+    for rows in (list(alike) for _, alike in groupby(began, names)):
         values = [{"run_id": run_id, "uid": r.uid, "changed": changed, **r.identity, **r.columns} for r in rows]
         kept = tuple(name for name in rows[0].identity if name not in rows[0].columns)
         upsert(connection, EvaluationRow, values, ("run_id", "uid"), kept)

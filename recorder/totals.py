@@ -33,6 +33,7 @@ class _Sums(NamedTuple):
 class Totals:
     """A run's figures, as `queries.RunSummary` explains them."""
 
+    is_evaluation: bool = False
     rollouts: int = 0
     steps: int = 0
     reward: float | None = None
@@ -68,14 +69,16 @@ def _unfinished(session: Session, run_id: int | None) -> dict[int, int]:
 def _totals(sums: list[_Sums], unfinished: int) -> Totals:
     rollouts = sum(step.rollouts for step in sums)
     finished = rollouts - unfinished
-    train: dict[int, tuple[int, float]] = {}
+    is_evaluation = all(step.mode == Mode.EVAL for step in sums)
+    rewards: dict[int, tuple[int, float]] = {}
     for step in sums:
-        if step.mode == Mode.TRAIN and step.scored:
-            scored, total = train.get(step.step, (0, 0.0))
-            train[step.step] = scored + step.scored, total + step.reward_sum
-    curve = [(step, total / scored) for step, (scored, total) in sorted(train.items())]
-    recent = [train[step] for step, _ in curve[-_RECENT_STEPS:]]
+        if step.scored and (is_evaluation or step.mode == Mode.TRAIN):
+            scored, total = rewards.get(step.step, (0, 0.0))
+            rewards[step.step] = scored + step.scored, total + step.reward_sum
+    curve = [(step, total / scored) for step, (scored, total) in sorted(rewards.items())]
+    recent = [rewards[step] for step, _ in (curve if is_evaluation else curve[-_RECENT_STEPS:])]
     return Totals(
+        is_evaluation=is_evaluation,
         rollouts=rollouts,
         steps=max(step.step for step in sums),
         reward=sum(total for _, total in recent) / sum(scored for scored, _ in recent) if recent else None,

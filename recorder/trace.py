@@ -5,6 +5,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,7 +82,9 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
             return value
         if name.endswith("_async") and not inspect.iscoroutinefunction(value):
             return value  # a vector environment's, which only begins what step_wait() ends
-        return _Method(value, _METHODS[name], self)
+        method: Any = _Method(value, _METHODS[name])
+        method._self_env = self  # noqa: SLF001 - an __init__ of its own would take as long as the rest
+        return method
 
     def __enter__(self) -> Any:
         return self._instead(self.__wrapped__.__enter__())
@@ -106,11 +109,7 @@ class _CallableEnvironment(_Environment):
 class _Method(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A reset or step of one environment."""
 
-    def __init__(self, wrapped: Any, wrapper: Any, env: _Environment) -> None:
-        super().__init__(wrapped, wrapper)
-        self._self_env = env
-
-    def __reduce_ex__(self, _: Any) -> Any:
+    def __reduce_ex__(self: Any, _: Any) -> Any:
         return getattr, (self._self_env, self.__name__)
 
 
@@ -158,17 +157,19 @@ def _call(
     kwargs: dict[str, Any],
 ) -> Any:
     """The call, recorded; where it is a coroutine's, when that runs."""
-    recorded = functools.partial(environment_call, kind, client, functools.partial(sent, function, args, kwargs), read)
-
-    async def awaited(coroutine: Any) -> Any:
-        with recorded() as came_back:
-            return came_back(await coroutine)
-
-    with recorded() as came_back:
+    was_sent = functools.partial(sent, function, args, kwargs)
+    with environment_call(kind, client, was_sent, read) as came_back:
         result = function(*args, **kwargs)
+        if type(result) is tuple or not inspect.isawaitable(result):
+            return came_back(result)
         if inspect.iscoroutine(result):
-            return awaited(result)
-        return result if inspect.isawaitable(result) else came_back(result)
+            return _awaited(result, environment_call(kind, client, was_sent, read))
+        return result
+
+
+async def _awaited(coroutine: Any, recorded: AbstractContextManager[Callable[[Any], Any]]) -> Any:
+    with recorded as came_back:
+        return came_back(await coroutine)
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def _reset_answer(result: Any) -> Answer:
 
 def _step_answer(result: Any) -> Answer:
     match result if type(result) is tuple else ():
-        case (observation, reward, terminated, truncated, Mapping() as info):
+        case (observation, reward, terminated, truncated, dict() | Mapping() as info):
             return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
         case (observation, reward, done, Mapping() as info):
             return Answer(observation, reward, done, _info(info, info.get("TimeLimit.truncated", False)))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from logs_ui.rollout.processor import Processor
     from logs_ui.rollout.report import Report
     from logs_ui.rollout.scoring import EvaluationRow
+    from logs_ui.rollout.server_model import ServerModel
     from logs_ui.rollout.text import TextEnv, text_rollout_func
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Processor",
     "Report",
     "Sampling",
+    "ServerModel",
     "TextEnv",
     "environment_reward",
     "evaluation",
@@ -43,6 +45,7 @@ _HOMES = {
     "Processor": "processor",
     "Report": "report",
     "Sampling": "backends",
+    "ServerModel": "server_model",
     "TextEnv": "text",
     "environment_reward": "openenv",
     "evaluation": "evaluations",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from logs_ui.rollout.episode import Answer
 
@@ -15,8 +15,11 @@ class Sampling:
         max_tokens: of one answer.
         temperature, top_p, top_k, min_p, repetition_penalty: None takes the backend's own (the trainer's arguments, or
             the server's defaults).
-        stop: texts that end an answer; they stand in it.
-        seed: None leaves it to the backend.
+        stop: texts that end an answer; they stand in it. Any sequence of them becomes a tuple; one alone is one.
+        seed: None leaves it to the backend. A rollout function draws one for each answer from it.
+
+    Raises:
+        TypeError: `stop` is something else.
     """
 
     max_tokens: int
@@ -27,6 +30,20 @@ class Sampling:
     repetition_penalty: float | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", stop_texts(self.stop))
+
+
+def stop_texts(stop: Any) -> tuple[str, ...]:
+    """
+    Raises:
+        TypeError: it is neither a text nor a sequence of texts, none of them empty.
+    """
+    texts = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
+        raise TypeError(f"sampling.stop is a list of texts, none of them empty, not {stop!r}")
+    return tuple(texts)
 
 
 class Model(Protocol):

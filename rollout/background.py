@@ -30,6 +30,10 @@ class BackgroundLoop:
         """The coroutine's result, from any other loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
+    def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """As `run`, from any thread, but nobody waits for it. What one thread begins, begins in that order."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def stop(self, last: Coroutine[Any, Any, object], seconds: float) -> None:
         """Runs one last coroutine, for so long at most, and ends the thread. Does not wait where it is itself the
         thread that it runs in, as the garbage collector's caller may be.
@@ -66,7 +70,12 @@ async def in_thread(call: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop has ended: nobody waits any more
             loop.call_soon_threadsafe(lambda: None if future.done() else settle())
 
-    threading.Thread(target=work, name="logs-ui-call", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="logs-ui-call", daemon=True).start()
+    except RuntimeError:
+        if threading.main_thread().is_alive():
+            raise
+        work()  # the interpreter ends, and from Python 3.12 on it starts no thread any more
     return await future
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from reprlib import repr as shortened
 from typing import Any
 
 import orjson
@@ -29,19 +30,29 @@ class Prompts:
         names = getattr(self.source, "column_names", None)
         if names is not None:
             _check_columns(names, "The dataset")
+            for i, prompt in enumerate(self.source["prompt"] if hasattr(self.source, "__len__") else ()):
+                _check_prompt(prompt, i)
         elif isinstance(self.source, Sequence) and not isinstance(self.source, str):
             for i, row in enumerate(self.source):
                 if not isinstance(row, Mapping):
                     raise TypeError(f"Row {i} of the dataset is a dict of its columns, not {type(row).__name__}")
                 _check_columns(row, f"Row {i} of the dataset")
+                _check_prompt(row["prompt"], i)
         else:
             raise TypeError(f"dataset is a list of dicts or a datasets.Dataset, not {type(self.source).__name__}")
         if isinstance(self.source, Sequence) and not self.source:
             raise ValueError("The dataset is empty")
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The first ones, or all."""
-        return [dict(row) for row in islice(self.source, limit)]
+        """The first ones, or all.
+
+        Raises:
+            TypeError: a prompt of a dataset that is streamed is none.
+        """
+        rows = [dict(row) for row in islice(self.source, limit)]
+        for i, row in enumerate(rows):
+            _check_prompt(row["prompt"], i)
+        return rows
 
     def for_trainer(self) -> Any:
         """A `datasets.Dataset`.
@@ -119,3 +130,17 @@ def _check_columns(names: Any, where: str) -> None:
     taken = [name for name in _TAKEN if name in names]
     if taken:
         raise ValueError(f"{where} has {' and '.join(taken)}, by which rollouts tell something else: rename it")
+
+
+def _check_prompt(prompt: Any, i: int) -> None:
+    is_text = isinstance(prompt, str)
+    if is_text or (isinstance(prompt, Sequence) and prompt and all(map(_is_message, prompt))):
+        return
+    raise TypeError(
+        f"Row {i} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "
+        f"not {shortened(prompt)}"
+    )
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and len(message) > 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from logs_ui.rollout.evaluations import Evaluation, Wiring
 from logs_ui.rollout.openenv import OpenEnvRollouts, openenv_rollout_func
+from logs_ui.rollout.play import one_line
 
 
 class DefinitionError(ValueError):
@@ -66,6 +67,11 @@ def _imported(name: str) -> Any:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise DefinitionError(f"There is no module {error.name}, looked for from the current folder on") from error
         raise DefinitionError(_failed(name, error)) from error
+    except SystemExit as error:
+        raise DefinitionError(
+            f"{name} ends the program when it is imported by SystemExit: "
+            'put what only a script does under if __name__ == "__main__"'
+        ) from error
     except Exception as error:
         raise DefinitionError(_failed(name, error)) from error
 
@@ -75,5 +81,4 @@ def _failed(name: str, error: Exception) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
     where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{name} cannot be imported{where}: {said}"
+    return f"{name} cannot be imported{where}: {one_line(error)}"

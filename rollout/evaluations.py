@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from logs_ui.recorder import record, start_run
 from logs_ui.rollout.backends import Model, Sampling
 from logs_ui.rollout.checks import sampling_fields
+from logs_ui.rollout.conversations import Conversations, of_conversations
 from logs_ui.rollout.dataset import Prompts, PromptTasks
 from logs_ui.rollout.offline import Offline, Progress
 from logs_ui.rollout.openenv import OpenEnvRollouts, openenv_rollout_func
@@ -71,12 +72,14 @@ def evaluation(
 
     The function is given an `EvaluationRow` and returns a number, or a dict of several by name (which `weights` names),
     or None for no score. It is not called for rollouts that failed: they have no reward. What it raises costs its own
-    row, unless it does so for all of a batch of a training.
+    row, unless it does so for all of a batch of a training. `run()` calls it in threads, several at a time.
 
     Args:
         name: the eval name under which training and evaluations are recorded.
-        dataset: rows with a `prompt`, messages or a text: a list of dicts, or a `datasets.Dataset`. Its column `task`
-            names the task that the environment is reset with, as `tasks` do; then no two tasks have the same prompt.
+        dataset: rows with a `prompt`: a list of dicts, or a `datasets.Dataset`. A prompt is messages, or a text, which
+            is the user's message, in training too: the chat template is applied. The column `task` names the task that
+            an OpenEnv environment is reset with, as `tasks` do; then no two tasks have the same prompt. A text
+            environment is reset with a seed alone: there, and without an environment, it only tells rollouts apart.
         weights: of the scores in a dict, by name; None where the function returns one number.
         passing: from which reward on a rollout passed, for pass@k.
         wiring: of the environment, as `openenv_rollout_func` takes it; with `env_factory`, of a text environment, as
@@ -91,7 +94,7 @@ def evaluation(
         raise TypeError('An evaluation has a name: write @evaluation("name", dataset=...)')
     if weights is not None and not weights:
         raise ValueError("weights names each score of the dict that is returned: it is empty")
-    prompts = Prompts(dataset)
+    prompts = Conversations(dataset)
     wired = _wired(wiring, prompts)
     _maker(wired)(**wired)  # so that a mistake is told where it stands
 
@@ -124,7 +127,7 @@ class Evaluation:
 
     @property
     def dataset(self) -> Any:
-        """A `datasets.Dataset`, for the trainer."""
+        """A `datasets.Dataset`, for the trainer; its prompts are messages."""
         return self._prompts.for_trainer()
 
     @property
@@ -172,6 +175,7 @@ class Evaluation:
         rollouts = _maker(self._wiring)(**wiring, **model)
         rollouts.__name__ = self.name
         rollouts.played = self._scoring.remember
+        rollouts.episodes = of_conversations(rollouts.episodes)  # type: ignore[method-assign]
         if self._prompts.tasks and rollouts.rotation.tasks == tuple(self._prompts.tasks):
             rollouts.rotation = PromptTasks(seed=rollouts.rotation.seed, prompts=self._prompts)
         return rollouts
@@ -201,7 +205,8 @@ class Evaluation:
             model_url: of the server, up to `/v1`.
             api_key: None takes the variable OPENAI_API_KEY, where it is set.
             samples: rollouts of each prompt.
-            concurrency: rollouts at a time, so many as the definition's own `concurrency` at most.
+            concurrency: rollouts at a time, their scoring included; so many as the definition's own `concurrency` at
+                most.
             limit: rows of the dataset, from the first; None takes all.
             sampling: what differs from the definition's; `max_tokens` is 1024 where neither says anything.
             name: of the run, for people; None names evaluation and model.

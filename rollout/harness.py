@@ -56,7 +56,8 @@ def harness_rollout_func(
     got wrong, an unknown tool or arguments that the tool refuses, is told to it instead.
 
     Args:
-        session_factory: openenv's `ResourceSessionFactory`: its `create` is called from several threads. Each session
+        session_factory: openenv's `ResourceSessionFactory`: its `create` is called from several threads, and a second
+            time for a session that could not begin. Each session
             is used in the thread that made it.
         harness_adapter: openenv's, used by several rows at a time; None takes `MCPHarnessAdapter`. It may only append
             to the messages.
@@ -261,9 +262,16 @@ class HarnessRollouts:
         )
         output = await in_thread(lambda: rollout_func([prompt], trainer))
         state = session.final_state or {}
-        current_row().note(ended=_ended(step, session, state), harness=state.get("metrics"))
+        ended = _ended(step, session, state)
+        current_row().note(ended=ended, harness=state.get("metrics"))
+        if ended in _STOPS:
+            current_row().stop(_STOPS[ended])
         rollout.reward = output["env_reward"][0] if session.is_rewarded else self._missing_reward
         rollout.verify_metrics = output["verify_metrics"][0]
+
+
+_STOPS = {"max_completion_tokens": "length", "max_tool_calls": "turn_limit", "max_turns": "turn_limit"}
+"""What the recorder calls what its calls do not show."""
 
 
 def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, Any]) -> str:

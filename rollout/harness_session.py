@@ -1,13 +1,15 @@
 """The environment's side of OpenEnv's harness: one row's session, its calls watched, timed and recorded."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from logs_ui.recorder import trace_env
+from logs_ui.recorder import current_row, trace_env
 from logs_ui.rollout.background import OwnThread
+from logs_ui.rollout.play import PAUSE_SECONDS, one_line
 from logs_ui.rollout.sessions import SessionError
 from logs_ui.rollout.sources import takes
 from logs_ui.rollout.tasks import Assignment
@@ -43,6 +45,7 @@ class WatchedSession:
     final_state: dict[str, Any] | None = None
     _thread: OwnThread = field(default_factory=OwnThread)
     _session: Any = None
+    _first: Any = None
     _known: list[str] = field(default_factory=list)
     _hangs: bool = False
 
@@ -56,24 +59,22 @@ class WatchedSession:
         return getattr(self._session, name)
 
     def create(self, task: Any) -> "WatchedSession":
-        """As of the factory; gives itself."""
-        given = {} if self.assigned.seed is None or not takes(self.factory.create, "seed") else self._seed
+        """As of the factory; gives itself. A session that fails here has done nothing that counts yet: a second one is
+        tried.
+        """
         task = task if self.assigned.task is None else self.assigned.task
-        making = self._thread.submit(lambda: self.factory.create(task=task, **given))
         try:
-            self._session = self._result("create()", making)
-        except BaseException:
-            making.add_done_callback(_close)  # where it comes late
-            self._thread.end()
-            raise
+            self._begin(task)
+        except Exception as error:  # noqa: BLE001 - the user's own function's
+            current_row().note(first_session=one_line(error))
+            time.sleep(PAUSE_SECONDS)
+            self._thread, self._session, self._hangs = OwnThread(), None, False
+            self._begin(task)
         return self
 
-    @property
-    def _seed(self) -> dict[str, Any]:
-        return {"seed": self.assigned.seed}
-
     def initial_messages(self) -> Any:
-        return self._call("initial_messages()", self._session.initial_messages)
+        """What the session said when it began."""
+        return self._first
 
     def list_tools(self) -> Any:
         tools = self._call("list_tools()", self._session.list_tools)
@@ -101,6 +102,20 @@ class WatchedSession:
         if not self._hangs:
             with suppress(Exception):
                 closing.result(_CLOSE_SECONDS)
+
+    def _begin(self, task: Any) -> None:
+        """Makes a session, and asks how it begins."""
+        given = {"seed": self.assigned.seed}
+        if self.assigned.seed is None or not takes(self.factory.create, "seed"):
+            given = {}
+        making = self._thread.submit(lambda: self.factory.create(task=task, **given))
+        try:
+            self._session = self._result("create()", making)
+            self._first = self._call("initial_messages()", self._session.initial_messages)
+        except BaseException:
+            self._thread.submit(lambda: _close(making))  # also where it comes late
+            self._thread.end()
+            raise
 
     def _called(self, name: str, arguments: dict[str, Any]) -> Any:
         """A tool's result, or what was wrong with the call."""

@@ -1,12 +1,13 @@
 """An evaluation without a trainer: any model server, asked by messages, and each rollout recorded."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from logs_ui.recorder import OpenRun
+from logs_ui.recorder import OpenRun, unrecorded
 from logs_ui.rollout.backends import Sampling
+from logs_ui.rollout.background import in_thread
 from logs_ui.rollout.batch import play_rows, run
 from logs_ui.rollout.chat import Chat, Message, Prompt, joined
 from logs_ui.rollout.dataset import PromptTasks
@@ -14,9 +15,8 @@ from logs_ui.rollout.episode import Answer
 from logs_ui.rollout.openenv import OpenEnvRollouts
 from logs_ui.rollout.play import Episodes, Rollout, as_messages, one_line
 from logs_ui.rollout.report import Sample
-from logs_ui.rollout.scoring import EvaluationRow, Scoring
+from logs_ui.rollout.scoring import EvaluationRow, Scoring, task_name
 from logs_ui.rollout.server_model import ChatModel
-from logs_ui.rollout.tasks import Assignment
 
 _WITHOUT_END = 1 << 62
 """A budget: messages are no tokens to be counted."""
@@ -133,7 +133,7 @@ class Offline:
     async def _sample(self, row: int, episodes: Episodes, recording: OpenRun) -> Sample:
         group, generation = divmod(row, self.samples)
         prompt, columns = episodes.prompts[row], _columns(self.rows[group])
-        task = _task(episodes.assignments[row], columns)
+        task = task_name(episodes.assignments[row].task, columns.get("task"), columns.get("task_id"))
         metadata = {"dataset": columns}
         recorded = recording.rollout(prompt, task=task, group=str(group), generation=generation, metadata=metadata)
         scores: Mapping[str, float | None] = {}
@@ -143,7 +143,7 @@ class Offline:
                 rollout = await episodes.play(row)
                 if rollout.error is not None:
                     raise rollout.error  # noqa: TRY301 - recorded as what ended it
-                scores, failed = self._scored(_row(rollout, prompt, columns, task))
+                scores, failed = await in_thread(partial(self._scored, _row(rollout, prompt, columns, task)))
                 if failed is not None:
                     recorded.note(scoring=failed)
         except Exception as error:  # noqa: BLE001 - it costs its own row
@@ -157,7 +157,8 @@ class Offline:
     def _scored(self, row: EvaluationRow) -> tuple[Mapping[str, float | None], str | None]:
         """Its scores, or why it has none. A judge that is called for them is no generation of the rollout's."""
         try:
-            return Context().run(self.scoring.parts, row), None
+            with unrecorded():
+                return self.scoring.parts(row), None
         except Exception as error:  # noqa: BLE001 - the user's own function
             return {}, f"{self.scoring.name}() failed: {one_line(error)}"
 
@@ -176,9 +177,3 @@ def _row(rollout: Rollout, prompt: Prompt, columns: Mapping[str, Any], task: str
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "prompt"}
-
-
-def _task(assigned: Assignment, columns: Mapping[str, Any]) -> str | None:
-    """As a training's rollouts are called, which the recorder finds in the same columns."""
-    named = (assigned.task, columns.get("task"), columns.get("task_id"))
-    return next((str(name) for name in named if name is not None), None)

@@ -8,7 +8,7 @@ from logs_ui.rollout.backends import Model, Sampling
 from logs_ui.rollout.background import in_thread
 from logs_ui.rollout.batch import play_rows, run
 from logs_ui.rollout.chat import Chat
-from logs_ui.rollout.checks import check, check_unparsable, model_maker, sampling_fields, task_names
+from logs_ui.rollout.checks import check, check_environment, check_unparsable, model_maker, sampling_fields, task_names
 from logs_ui.rollout.outcome import Failures, columns
 from logs_ui.rollout.play import (
     Act,
@@ -71,12 +71,16 @@ def openenv_rollout_func(
             dicts), or a function without arguments that gives a client, or a hub id or the name of an installed
             environment, as openenv's `AutoEnv` takes it.
         base_url: of a server that runs already.
-        docker_image: of an environment that is started here, once for each distinct set of variables.
+        docker_image: of an environment that is started here, once for each distinct set of variables; beyond as many as
+            rows are played at a time, or 8, the one that is not in use for longest is ended, and started anew when it
+            is wanted.
         provider: what starts it, as openenv's own: an instance, or a class where several are needed; None is Docker.
         port: the host's, for the environment that is started.
         environment_variables: of the environment that is started.
         headers: of the request that opens a session.
-        request_timeout: seconds that each reset or step may take.
+        request_timeout: seconds that each reset or step may take. With a model that answers all rows together, as the
+            trainer's own does, the others wait for a row whose environment hangs: so long for a step, and for a reset,
+            which is tried a second time, twice that and half a second.
         concurrency: sessions at a time, on each rank; None takes as many as the batch has rows.
         act: an answer's text to the environment's action. None, or an exception: no action was found.
         observe: an observation to what the model is told: text, which becomes a user message, or messages; None for
@@ -85,7 +89,7 @@ def openenv_rollout_func(
             `unparsable_message`; "noop" takes `noop_action`.
         unparsable_message: None takes a plain sentence.
         noop_action: an action.
-        tasks: names; each group of completions gets the next. None: the dataset's prompts decide.
+        tasks: names; each group of completions gets the next. Empty: the dataset's prompts decide.
         task_var: what names the task: the variable of an environment that is started here, else the argument of
             `reset`. None takes reset's `task`.
         seed: from which each group's seed is drawn, for `reset(seed=...)`; None gives none.
@@ -94,10 +98,12 @@ def openenv_rollout_func(
             `max_completion_length`.
         reward: what an episode is worth, from its steps' rewards: their "sum" (0.0 where there were none), the "last"
             one, or a function of the list.
-        model: None is the trainer's own, by its vLLM where it uses one; a name that `model_url` serves; or a `Model`.
+        model: None is the trainer's own, by its vLLM where it uses one; a name that `model_url` serves; or a `Model`,
+            such as a `ServerModel` with a timeout of its own.
         model_url: of a server that speaks OpenAI's API, up to `/v1`.
         api_key: for that.
-        sampling: a `Sampling`, or its fields; what is left out is the trainer's, or the server's.
+        sampling: a `Sampling`, or its fields; what is left out is the trainer's, or the server's. Its `seed`, for a
+            server or a `Model` only, is what each answer's own seed is drawn from.
 
     Returns:
         The rollout function. Its `close()` ends sessions and containers, as does the end of the interpreter. What it
@@ -121,6 +127,7 @@ def openenv_rollout_func(
         max_completion_tokens=max_completion_tokens,
     )
     check_unparsable(on_unparsable, unparsable_message, noop_action)
+    check_environment(provider=provider, environment_variables=environment_variables, headers=headers, seed=seed)
     names = task_names(tasks, task_var)
     source = source_of(
         environment,

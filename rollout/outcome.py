@@ -33,6 +33,7 @@ class Failures:
         Raises:
             RuntimeError: no rollout of several batches in a row could be made.
         """
+        _tell_of_act(rollouts)
         errors = [rollout.error for rollout in rollouts if rollout.error is not None]
         self._batches = self._batches + 1 if len(errors) == len(rollouts) else 0
         if not errors:
@@ -42,6 +43,17 @@ class Failures:
         if no_model or self._batches == _FAILED_BATCHES:
             raise RuntimeError(said) from errors[0]
         logger.warning("%s", said)
+
+
+def _tell_of_act(rollouts: Sequence[Rollout]) -> None:
+    """A parser may raise for an answer that it cannot read; one that raises in each rollout may be broken."""
+    raised = [rollout.act_error for rollout in rollouts if rollout.act_error is not None]
+    if raised and len(raised) == len(rollouts):
+        logger.warning(
+            "act() raised in each of %d rollouts, which was taken for answers without an action. The last: %s",
+            len(rollouts),
+            one_line(raised[-1]),
+        )
 
 
 def columns(rollouts: Sequence[Rollout], nothing: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import orjson
 
 from logs_ui.recorder import current_row, row_scope
 from logs_ui.rollout.backends import Model, Sampling
-from logs_ui.rollout.chat import Chat, ChatTemplateError, Message, Prompt
+from logs_ui.rollout.chat import Chat, Message, Prompt
 from logs_ui.rollout.episode import Trajectory
+from logs_ui.rollout.lines import visible
 from logs_ui.rollout.sessions import Session, SessionError, Sessions
 from logs_ui.rollout.tasks import Assignment
 
@@ -20,7 +21,7 @@ Observe = Callable[[Any], str | Sequence[Message] | None]
 Act = Callable[[str], Any]
 Reward = Literal["sum", "last"] | Callable[[list[float | None]], float | None]
 
-_PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 0.5
 """Before a second session is tried: a full server may have one by then."""
 _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
@@ -54,6 +55,7 @@ class Rollout:
         messages: the conversation: prompt, the model's answers, and what it was told.
         turns: answers of the model.
         unparsable: those in which no action was found.
+        act_error: what the user's `act` raised last; None where it did not.
         reward: of the episode; None where it failed.
         error: what broke it; None where it came to its end.
     """
@@ -62,6 +64,7 @@ class Rollout:
     messages: list[Message] = field(default_factory=list)
     turns: int = 0
     unparsable: int = 0
+    act_error: Exception | None = None
     reward: float | None = None
     error: Exception | None = None
 
@@ -107,9 +110,9 @@ class Episodes:
 
     def release(self) -> None:
         """Frees the sessions that `begin` opened: it was only to see whether they can be had."""
-        for row, one in self.begun.items():
+        for one in self.begun.values():
             if not isinstance(one, BaseException):
-                self.sessions.keep(one[0], self._variables(row))
+                self.sessions.keep(one[0])
         self.begun = {}
 
     async def play(self, row: int) -> Rollout:
@@ -136,14 +139,16 @@ class Episodes:
             prompt, said = self.prompts[row], self._messages(result.observation)
             rollout.messages += [*as_messages(prompt), *said]
             rollout.trajectory.prompt_ids = self.chat.prompt_ids(prompt, said)
-            current_row().note(ended=await self._take_turns(row, rollout, session))
+            ended = await self._take_turns(row, rollout, session)
+            if ended is not None:
+                current_row().stop(ended)
         except BaseException:
-            await self.sessions.drop(session)
+            self.sessions.drop(session)
             raise
-        self.sessions.keep(session, self._variables(row))
+        self.sessions.keep(session)
 
-    async def _take_turns(self, row: int, rollout: Rollout, session: Session) -> str:
-        """Until the episode is over; why it is."""
+    async def _take_turns(self, row: int, rollout: Rollout, session: Session) -> str | None:
+        """Until the episode is over; why it is, as the recorder names it, where its calls do not show that."""
         trajectory, plain = rollout.trajectory, isinstance(self.prompts[row], str)
         while True:
             room = self.budget - len(trajectory.completion_ids)
@@ -152,10 +157,10 @@ class Episodes:
             trajectory.sample(answer)
             rollout.messages.append({"role": "assistant", "content": answer.text})
             rollout.turns += 1
-            action = self._action(answer.text)
+            action = self._action(answer.text, rollout)
             rollout.unparsable += action is None
             if action is None and self.rules.on_unparsable == "fail":
-                return "unparsable"
+                return None
             if action is None and self.rules.on_unparsable == "noop":
                 action = self.rules.noop_action
             if action is None:
@@ -164,13 +169,13 @@ class Episodes:
                 result = await session.step(action)
                 trajectory.rewards.append(None if result.reward is None else float(result.reward))
                 if result.done:
-                    return "done"
+                    return None
                 said = self._messages(result.observation)
             if rollout.turns == self.rules.max_turns:
-                return "max_turns"
+                return "turn_limit"
             inserted = self.chat.inserted(answer.ids, said, plain=plain)
             if len(trajectory.completion_ids) + len(inserted) >= self.budget:
-                return "max_completion_tokens"
+                return "length"
             trajectory.insert(inserted)
             rollout.messages += said
 
@@ -184,7 +189,7 @@ class Episodes:
             return await self._reset(row, fresh=False)
         except SessionError as error:
             current_row().note(first_session=str(error))
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
         return await self._reset(row, fresh=True)
 
     async def _reset(self, row: int, *, fresh: bool) -> tuple[Session, Any]:
@@ -196,7 +201,7 @@ class Episodes:
         try:
             return session, await session.reset(**arguments)
         except BaseException:
-            await self.sessions.drop(session)
+            self.sessions.drop(session)
             raise
 
     @property
@@ -210,13 +215,25 @@ class Episodes:
         return {**self.rules.variables, self.rules.task_var: task}
 
     def _messages(self, observation: Any) -> Sequence[Message]:
-        return as_messages(None if self.rules.observe is None else self.rules.observe(observation))
+        """
+        Raises:
+            RuntimeError, TypeError: what is wrong with the user's `observe`.
+        """
+        try:
+            said = None if self.rules.observe is None else self.rules.observe(observation)
+        except Exception as error:
+            kind = type(observation).__name__
+            raise RuntimeError(f"observe() raised {one_line(error)}, of an observation that is a {kind}") from error
+        if not (said is None or isinstance(said, str) or _are_messages(said)):
+            raise TypeError(f"observe() returns a text, a list of messages or None, not {said!r}")
+        return as_messages(said)
 
-    def _action(self, text: str) -> Any:
+    def _action(self, text: str, rollout: Rollout) -> Any:
         """None where there is none, or the user's function raises, as parsers do."""
         try:
             return self.rules.act(text)
         except Exception as error:  # noqa: BLE001 - a parser may raise what it likes
+            rollout.act_error = error
             current_row().note(act_raised=one_line(error))
             return None
 
@@ -247,19 +264,23 @@ def observation_text(observation: Any) -> str | None:
     return orjson.dumps(told, default=str, option=orjson.OPT_NON_STR_KEYS).decode() if told else None
 
 
+def _are_messages(said: Any) -> bool:
+    return isinstance(said, Sequence) and all(isinstance(message, Mapping) and "role" in message for message in said)
+
+
 def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
-    """For a row whose episode never began. Templates may refuse a prompt that an observation would have followed, and
-    no trainer takes an empty one.
+    """For a row whose episode never began, of which that error is told. Templates may refuse a prompt that an
+    observation would have followed, and no trainer takes an empty one.
     """
-    with suppress(ChatTemplateError):
+    with suppress(Exception):
         if ids := chat.prompt_ids(prompt):
             return ids
     return [chat.tokenizer.eos_token_id]
 
 
-def one_line(error: Exception) -> str:
-    """Its type and what it says."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def one_line(error: BaseException) -> str:
+    """Its type and what it says, of which a terminal obeys nothing."""
+    return visible(f"{type(error).__name__}: {error}")
 
 
 def as_messages(said: str | Sequence[Message] | None) -> Sequence[Message]:

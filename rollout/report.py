@@ -85,8 +85,8 @@ class Figures:
 
     @property
     def errors(self) -> list[str]:
-        """Of those that have no reward, one line each."""
-        return [sample.error or "It was not scored" for sample in self.samples if sample.reward is None]
+        """Of those that failed, one line each. One whose score is None did not fail."""
+        return [sample.error for sample in self.samples if sample.error is not None]
 
     @cached_property
     def _rewards(self) -> dict[int, list[float]]:
@@ -139,7 +139,9 @@ class Report(Figures):
     def shortfall(self, score: float, *, max_errors: int = 0) -> str | None:
         """Why it is not enough, in one line; None where the mean is `score` at least, and no more rollouts failed."""
         if len(self.errors) > max_errors:
-            return f"{len(self.errors)} of {len(self.samples)} rollouts have no reward. The first: {self.errors[0]}"
+            return f"{len(self.errors)} of {len(self.samples)} rollouts failed. The first: {self.errors[0]}"
+        if math.isnan(self.mean):
+            return f"No rollout has a score, so there is no mean reward to reach {score:g}"
         if not self.mean >= score:
             return f"The mean reward is {self.mean:.3f}, below {score:g}"
         return None
@@ -148,7 +150,7 @@ class Report(Figures):
         """For tests.
 
         Raises:
-            AssertionError: the mean is below `score`, or more rollouts than `max_errors` have no reward.
+            AssertionError: the mean is below `score`, or there is none, or more rollouts than `max_errors` failed.
         """
         short = self.shortfall(score, max_errors=max_errors)
         if short is not None:
@@ -157,4 +159,4 @@ class Report(Figures):
     def __str__(self) -> str:
         said = f"{self.name}: {self.mean:.3f} ± {self.stderr:.3f} over {len(self.samples)} rollouts"
         passed = "".join(f", pass@{k} {self.pass_at(k):.2f}" for k in sorted({1, self.per_prompt}))
-        return f"{said}{passed}{f', {len(self.errors)} without a reward' if self.errors else ''}"
+        return f"{said}{passed}{f', {len(self.errors)} failed' if self.errors else ''}"

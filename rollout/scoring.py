@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logs_ui.rollout.chat import Message, Prompt
-from logs_ui.rollout.play import Rollout, as_messages, one_line
+from logs_ui.rollout.conversations import conversation
+from logs_ui.rollout.play import Rollout, one_line
 
 Score = float | Mapping[str, float | None] | None
 RewardFunc = Callable[..., list[float | None]]
@@ -31,11 +32,11 @@ class EvaluationRow:
     """A rollout that came to its end, as it is scored.
 
     Attributes:
-        prompt: the dataset's: messages, or a text.
+        prompt: the dataset's, as messages: a text is the user's.
         messages: the conversation: prompt, observations and answers, each a dict with `role` and `content`. Where the
             trainer generates by itself, without a rollout function: prompt and completion, as it decodes them.
         columns: the dataset's others; `row["name"]` is short for them.
-        task: None where there is none.
+        task: that of the environment, or the dataset's column `task` or `task_id`; None where there is none.
         turns: answers of the model.
         step_rewards: the environment's, of each step; None where it gave none. Empty without an environment.
         env_reward: what they are worth together; None without an environment.
@@ -157,10 +158,10 @@ class Scoring:
         names = [name for name in columns if name not in _NOT_COLUMNS]
         return {
             i: EvaluationRow(
-                prompt=prompts[i],
+                prompt=conversation(prompts[i]),
                 messages=self._messages(i, prompts[i], completions[i], list(ids[i]) if i < len(ids) else None),
                 columns={name: of(name, i, columns[name]) for name in names},
-                task=of("task", i, None),
+                task=task_name(of("task", i, None), of("task_id", i, None)),
                 turns=of("turns", i, 1),
                 step_rewards=of("step_rewards", i, ()),
                 env_reward=of("env_reward", i, None),
@@ -173,7 +174,12 @@ class Scoring:
         if i < len(self._played) and self._played[i][0] == ids:
             return self._played[i][1]
         said = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-        return [*as_messages(prompt), *said]
+        return [*conversation(prompt), *said]
+
+
+def task_name(*named: Any) -> str | None:
+    """The first that is a name: as recorded rollouts are called."""
+    return next((str(name) for name in named if name is not None), None)
 
 
 def _number(name: str, value: Any) -> float | None:

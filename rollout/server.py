@@ -6,16 +6,22 @@ By the openai package: it retries, and `record()` sees it by itself.
 import asyncio
 import importlib.util
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, ClassVar
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from logs_ui.rollout.backends import GenerationError, Sampling
+from logs_ui.rollout.lines import visible
+from logs_ui.rollout.sources import check_seconds
 
 
 class Server:
     """A server and a model on it. Connections last while any row asks: each batch may have an event loop of its own."""
+
+    _slow: ClassVar[str] = "Lower concurrency"
+    """What to do about a server that does not answer in time."""
 
     def __init__(
         self,
@@ -27,17 +33,17 @@ class Server:
         headers: Mapping[str, str] | None = None,
         retries: int = 4,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {base_url!r}.")
-        self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
-        self.model = model
+        check_seconds("timeout", timeout)
         if importlib.util.find_spec("openai") is None:
             raise ImportError("A model server is asked by the openai package. Install: pip install openai")
+        parts = _address(base_url)
+        self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self.model = model
+        self._timeout = timeout
         self._shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], urlsplit(self.base_url).path, "", ""))
         self._options: dict[str, Any] = {
             "api_key": api_key or "none",  # the package asks for one, also where the server does not
-            "timeout": timeout,
+            "timeout": None,  # which it would count for each try, and try again; see `explained`
             "default_headers": dict(headers or {}),
             "max_retries": retries,
         }
@@ -83,7 +89,7 @@ class Server:
                 return
         if self.model not in models:
             raise GenerationError(
-                f"{self._shown} does not serve {self.model!r}. It serves {', '.join(models) or 'nothing'}: "
+                f"{self._shown} does not serve {self.model!r}. It serves {visible(', '.join(models)) or 'nothing'}: "
                 "name one of these."
             )
 
@@ -100,15 +106,16 @@ class Server:
 
     @asynccontextmanager
     async def explained(self) -> AsyncIterator[None]:
-        """Says what went wrong with the server in one line."""
-        from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAIError
+        """Bounds what is asked of the server in it to the timeout, tries again included, and says what went wrong in
+        one line.
+        """
+        from openai import APIConnectionError, APIStatusError, OpenAIError
 
         try:
-            yield
-        except APITimeoutError as error:
-            raise self.error(
-                f"did not answer within {self._options['timeout']:g} s", "Raise timeout, or lower concurrency"
-            ) from error
+            async with asyncio.timeout(self._timeout):
+                yield
+        except TimeoutError as error:
+            raise self.error(f"did not answer within {self._timeout:g} s", self._slow) from error
         except APIConnectionError as error:
             cause = _line(error.__cause__ or error)
             raise self.error(f"cannot be reached ({cause})", "Is the server up, and the address right?") from error
@@ -125,6 +132,31 @@ class Server:
         """One line: which server, what it did, what to do."""
         line = f"The model server {self._shown} {what}".rstrip(".") + "."
         return GenerationError(f"{line} {advice.rstrip('.')}{'' if advice.endswith('?') else '.'}" if advice else line)
+
+
+def _address(base_url: Any) -> SplitResult:
+    """
+    Raises:
+        ValueError: in one line, that it is none.
+    """
+    parts = _parts(base_url) if isinstance(base_url, str) and base_url.isprintable() else None
+    if parts is None:
+        shown = re.sub(r"//[^/]*@", "//", base_url) if isinstance(base_url, str) else base_url
+        raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {shown!r}.")
+    return parts
+
+
+def _parts(base_url: str) -> SplitResult | None:
+    """None where it is no address, or none that the package would take."""
+    from httpx import URL, InvalidURL
+
+    try:
+        parts = urlsplit(base_url)
+        is_address = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        URL(base_url)
+    except (ValueError, InvalidURL):
+        return None
+    return parts if is_address else None
 
 
 def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
@@ -153,4 +185,4 @@ def _said(error: Any) -> str:
 
 
 def _line(value: object) -> str:
-    return " ".join(str(value).split())[:300] or type(value).__name__
+    return visible(value)[:300] or type(value).__name__

@@ -44,17 +44,19 @@ class ServerModel(Server):
         base_url: such as http://127.0.0.1:8000/v1; without a path, /v1 is added.
         model: the name by which it is served.
         api_key: None for a server that asks for none.
-        timeout: seconds for one answer.
+        timeout: seconds for one answer, tries again included.
         headers: sent with each request.
-        retries: after a broken connection, a timeout, or status 408, 409, 429 or 5xx, each after a longer while.
+        retries: after a broken connection, or status 408, 409, 429 or 5xx, each after a longer while.
 
     Raises:
-        ValueError: base_url is no address.
+        ValueError: base_url is no address, or timeout no number of seconds.
         ImportError: the openai package is not installed.
     """
 
+    _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"
+
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`. `sampling.seed` is taken plus `row`, or all rows of a group would get the same answer."""
+        """As in `Model`. `sampling.seed` is taken plus `row`: all rows of a group may be asked with the same."""
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + row)
         async with self.explained():

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import weakref
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,11 @@ from logs_ui.rollout.sources import START_SECONDS, Source, Variables
 
 _FULL = ("CAPACITY_REACHED", "at capacity")  # openenv's words for a server that has no session left
 _CLOSE_SECONDS = 5.0
-_END_SECONDS = 30.0  # of all sessions, and of containers that have to stop
+_END_SECONDS = 40.0  # of all sessions, and of containers that have to stop
+_KEPT_ENVIRONMENTS = 8
+"""Of those that are started here, each with its own variables, so many are kept running though few are in use."""
+
+_Key = frozenset[tuple[str, str]]
 
 
 class SessionError(RuntimeError):
@@ -34,9 +38,13 @@ class Session:
 
     Clients of openenv run in the background loop, unless they were used synchronously before; any other does where its
     methods are coroutines, and in threads else.
+
+    Attributes:
+        variables: of its environment.
     """
 
-    def __init__(self, client: Any, loop: BackgroundLoop, timeout: float) -> None:
+    def __init__(self, client: Any, variables: Variables, loop: BackgroundLoop, timeout: float) -> None:
+        self.variables = variables
         self._client = _unwrapped(client)
         self._loop = loop
         self._timeout = timeout
@@ -78,27 +86,53 @@ class _Kept:
 
     Attributes:
         sessions: all that are open.
-        closing: those that were dropped, while they say goodbye.
+        closing: what was begun and nobody waits for: sessions and environments that end.
     """
 
     source: Source
     loop: BackgroundLoop | None = None
     sessions: set[Session] = field(default_factory=set)
-    closing: set["asyncio.Task[None]"] = field(default_factory=set)
+    closing: set["asyncio.Task[Any]"] = field(default_factory=set)
+
+    def begin(self, closing: Coroutine[Any, Any, None]) -> None:
+        """In the background loop, in the order of these calls."""
+        if self.loop is None:
+            closing.close()
+        else:
+            self.loop.begin(self._noted(closing))
+
+    async def end(self, variables: Variables, sessions: list[Session]) -> None:
+        """One environment, and its sessions. It is given to nobody from the first moment on."""
+        await self.source.end(variables)
+        await asyncio.gather(*(session.close() for session in sessions))
 
     async def close(self) -> None:
-        await asyncio.gather(*(session.close() for session in self.sessions), *self.closing)
+        await asyncio.gather(*(session.close() for session in self.sessions))
         self.sessions.clear()
-        await self.source.close()
+        await asyncio.gather(*self.closing, self.source.close())
+
+    async def _noted(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for mypy
+        self.closing.add(task)
+        task.add_done_callback(self.closing.discard)
+        await closing
 
 
 class Sessions:
-    """All sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to this."""
+    """All sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to this.
+
+    Of environments that are started here, one for each set of variables, at most as many run as sessions were ever in
+    use at a time, or 8: beyond them the one ends that is not in use for longest.
+    """
 
     def __init__(self, source: Source, timeout: float) -> None:
         self._kept = _Kept(source)
         self._timeout = timeout
-        self._free: defaultdict[frozenset[tuple[str, str]], list[Session]] = defaultdict(list)
+        self._free: defaultdict[_Key, list[Session]] = defaultdict(list)
+        self._in_use: Counter[_Key] = Counter()
+        self._most_in_use = _KEPT_ENVIRONMENTS
+        self._running: dict[_Key, Variables] = {}  # by when they were asked for, the latest last
         weakref.finalize(self, _end, self._kept)
 
     async def open(self, variables: Variables, *, fresh: bool = False) -> Session:
@@ -106,9 +140,38 @@ class Sessions:
 
         Raises SessionError.
         """
-        free = self._free[frozenset(variables.items())]
-        if free and not fresh:
-            return free.pop()
+        key = frozenset(variables.items())
+        self._in_use[key] += 1
+        try:
+            self._make_room(key, variables)
+            free = self._free[key]
+            return free.pop() if free and not fresh else await self._new(variables)
+        except BaseException:
+            self._in_use[key] -= 1
+            raise
+
+    def keep(self, session: Session) -> None:
+        """For a later episode."""
+        key = frozenset(session.variables.items())
+        self._in_use[key] -= 1
+        self._free[key].append(session)
+
+    def drop(self, session: Session) -> None:
+        """Closes, without waiting for it, a session that failed: an answer that comes late would be taken for that to
+        a later call.
+        """
+        self._in_use[frozenset(session.variables.items())] -= 1
+        self._kept.sessions.discard(session)
+        self._kept.begin(session.close())
+
+    def close(self) -> None:
+        """Closes all, and ends what was started. Opening one later begins anew."""
+        self._free.clear()
+        self._in_use.clear()
+        self._running.clear()
+        _end(self._kept)
+
+    async def _new(self, variables: Variables) -> Session:
         loop = self._kept.loop = self._kept.loop or BackgroundLoop()
         try:
             client = await loop.run(asyncio.wait_for(self._kept.source.client(variables), START_SECONDS))
@@ -116,38 +179,26 @@ class Sessions:
             raise SessionError(f"The environment did not start within {START_SECONDS:g} s") from error
         except Exception as error:
             raise SessionError(f"The environment did not start: {type(error).__name__}: {error}") from error
-        session = Session(client, loop, self._timeout)
+        session = Session(client, variables, loop, self._timeout)
         self._kept.sessions.add(session)
         return session
 
-    def keep(self, session: Session, variables: Variables) -> None:
-        """For a later episode."""
-        self._free[frozenset(variables.items())].append(session)
-
-    async def drop(self, session: Session) -> None:
-        """Closes, without waiting for it, a session that failed: an answer that comes late would be taken for that to
-        a later call.
-        """
-        self._kept.sessions.discard(session)
-        if self._kept.loop is not None:
-            await self._kept.loop.run(_begin_closing(self._kept, session))
-
-    def close(self) -> None:
-        """Closes all, and ends what was started. Opening one later begins anew."""
-        self._free.clear()
-        _end(self._kept)
+    def _make_room(self, key: _Key, variables: Variables) -> None:
+        """For the environment that is asked for: ends others, without waiting for it."""
+        self._running.pop(key, None)
+        self._running[key] = variables
+        self._most_in_use = max(self._most_in_use, self._in_use.total())
+        unused = [other for other in self._running if self._in_use[other] <= 0]
+        for other in unused[: max(0, len(self._running) - self._most_in_use)]:
+            free = self._free.pop(other, [])
+            self._kept.sessions.difference_update(free)
+            self._kept.begin(self._kept.end(self._running.pop(other), free))
 
 
 def _end(kept: _Kept) -> None:
     loop, kept.loop = kept.loop, None
     if loop is not None:
         loop.stop(kept.close(), _END_SECONDS)
-
-
-async def _begin_closing(kept: _Kept, session: Session) -> None:
-    task = asyncio.create_task(session.close())
-    kept.closing.add(task)
-    task.add_done_callback(kept.closing.discard)
 
 
 def _unwrapped(client: Any) -> Any:

@@ -3,11 +3,11 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from logs_ui.rollout.background import in_thread
+from logs_ui.rollout.containers import Environment, docker_starter, hub_starter
 
 Variables = Mapping[str, str]
 """Environment variables of an environment that is started here; none for any other."""
@@ -28,8 +28,11 @@ class Source(Protocol):
     async def client(self, variables: Variables) -> Any:
         """One more, of the environment with these variables. Raises what openenv or the user's function raises."""
 
+    async def end(self, variables: Variables) -> None:
+        """Ends the environment with these variables, if it was started. It may be wanted again, and is started anew."""
+
     async def close(self) -> None:
-        """Ends what was started."""
+        """Ends all that was started."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class Server:
     async def client(self, variables: Variables) -> Any:  # noqa: ARG002
         return self.connection.client(self.kind, self.base_url)
 
+    async def end(self, variables: Variables) -> None:
+        """It runs on."""
+
     async def close(self) -> None:
         """Nothing was started."""
 
@@ -86,8 +92,11 @@ class Factory:
         made = await in_thread(self.make)
         return await made if inspect.isawaitable(made) else made
 
-    async def close(self) -> None:
+    async def end(self, variables: Variables) -> None:
         """What it started is its own to end, or its clients'."""
+
+    async def close(self) -> None:
+        """As `end`."""
 
 
 @dataclass
@@ -100,74 +109,28 @@ class Started:
 
     start: Callable[[Variables], Any]
     connection: Connection
-    _owners: dict[frozenset[tuple[str, str]], asyncio.Task[Any]] = field(default_factory=dict)
+    _environments: dict[frozenset[tuple[str, str]], Environment] = field(default_factory=dict)
 
     starts: ClassVar[bool] = True
 
     async def client(self, variables: Variables) -> Any:
         key = frozenset(variables.items())
-        if key in self._owners and self._owners[key].done() and self._owners[key].exception():
-            del self._owners[key]  # tried anew
-        if key not in self._owners:
-            self._owners[key] = asyncio.create_task(in_thread(lambda: self.start(variables)))
-        owner = await asyncio.shield(self._owners[key])
+        environment = self._environments.get(key)
+        if environment is None or environment.has_failed:
+            environment = self._environments[key] = Environment(lambda: self.start(variables))
+        owner = await environment.owner()
         return self.connection.client(type(owner), owner.base_url)
 
+    async def end(self, variables: Variables) -> None:
+        environment = self._environments.pop(frozenset(variables.items()), None)
+        if environment is not None:
+            await environment.end()
+
     async def close(self) -> None:
-        for task in self._owners.values():
-            with suppress(Exception):  # one that did not start has nothing to end
-                await _closed(await task)
-        self._owners.clear()
-
-
-def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) -> Callable[[Variables], Any]:
-    """Starts containers by openenv's `from_docker_image`; `provider` is an instance, a class, or None for Docker."""
-
-    def start(variables: Variables) -> Any:
-        options = {} if port is None else {"port": port}
-        handle = kind.from_docker_image(image, provider=_made(provider), env_vars=dict(variables), **options)
-        return asyncio.run(_resting(handle))
-
-    return start
-
-
-def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any) -> Callable[[Variables], Any]:
-    """Starts what openenv's `AutoEnv` finds under a hub id or the name of an installed environment. It uses the hub's
-    own server of that id where one runs, which takes no variables.
-    """
-
-    def start(variables: Variables) -> Any:
-        from openenv import AutoEnv
-
-        options: dict[str, Any] = {} if port is None else {"port": port}
-        if image is not None:
-            options["docker_image"] = image
-        client = AutoEnv.from_env(name, container_provider=_made(provider), env_vars=dict(variables), **options)
-        if variables and getattr(client, "_provider", None) is None:
-            raise RuntimeError(
-                f"{name} is served by its Space, which takes no environment variables: "
-                "start it here with docker_image=..., or give its tasks to reset(), without task_var"
-            )
-        return asyncio.run(_resting(client))
-
-    return start
-
-
-def _made(provider: Any) -> Any:
-    return provider() if isinstance(provider, type) else provider
-
-
-async def _resting(client: Any) -> Any:
-    """The client that owns an environment, without a session there: it would take a player's place."""
-    owner = await client if inspect.isawaitable(client) else client
-    await owner.disconnect()
-    return owner
-
-
-async def _closed(owner: Any) -> None:
-    closing = owner.close()
-    if inspect.isawaitable(closing):
-        await closing
+        """All at the same time."""
+        environments = list(self._environments.values())
+        self._environments.clear()
+        await asyncio.gather(*(environment.end() for environment in environments))
 
 
 def source_of(

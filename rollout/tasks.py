@@ -24,7 +24,7 @@ class Rotation:
     """Gives each group the next task, and a seed of its own.
 
     Groups are counted over all ranks, batch after batch, in training and evaluation apart. Each evaluation begins
-    anew, and so gets the same tasks and seeds as the one before it.
+    anew, and so gets the same tasks and seeds as the one before it; so does each dataset of one that has several.
 
     Attributes:
         tasks: names; may be empty.
@@ -35,7 +35,7 @@ class Rotation:
     seed: int | None = 0
     _trained: int | None = field(default=None, init=False)
     _evaluated: int = field(default=0, init=False)
-    _evaluating_at: int | None = field(default=None, init=False)
+    _evaluating: tuple[int, Any] | None = field(default=None, init=False)
 
     def assign(self, trainer: Any, prompts: Sequence[Any]) -> list[Assignment]:
         """One for each of this rank's prompts (N), in order; counts the batch."""
@@ -45,7 +45,7 @@ class Rotation:
         begun = rank * len(prompts)
         groups = -(-ranks * len(prompts) // generations)
         step = int(trainer.state.global_step)
-        first = self._next_training(step, groups) if training else self._next_evaluation(step, groups)
+        first = self._next_training(step, groups) if training else self._next_evaluation(trainer, groups)
         mode = "train" if training else "eval"
         return [self.of(mode, first + (begun + i) // generations) for i in range(len(prompts))]
 
@@ -53,12 +53,15 @@ class Rotation:
         """Index of the batch's first group. A run that is resumed does not begin with the first games again."""
         first = step * groups if self._trained is None else self._trained
         self._trained = first + groups
-        self._evaluating_at = None
+        self._evaluating = None
         return first
 
-    def _next_evaluation(self, step: int, groups: int) -> int:
-        if self._evaluating_at != step:
-            self._evaluating_at, self._evaluated = step, 0
+    def _next_evaluation(self, trainer: Any, groups: int) -> int:
+        """Each `evaluate()` of a trainer has a data loader of its own, several at one step too."""
+        loader = getattr(getattr(trainer, "callback_handler", None), "eval_dataloader", None)
+        step, last = int(trainer.state.global_step), self._evaluating
+        if last is None or last[0] != step or last[1] is not loader:
+            self._evaluating, self._evaluated = (step, loader), 0
         first = self._evaluated
         self._evaluated += groups
         return first

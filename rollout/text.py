@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -199,7 +200,12 @@ class _Client:
         self._thread = OwnThread()
 
     async def open(self) -> None:
-        self._env = await self._in_thread(self._env_factory)
+        """Its thread ends where it raises or is cancelled; an environment that is made too late is closed there."""
+        try:
+            await self._in_thread(self._make)
+        except BaseException:
+            self._submit_close()
+            raise
 
     async def reset(self, seed: Any = None) -> _Told:
         told = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
@@ -211,12 +217,21 @@ class _Client:
         return await self._in_thread(lambda: self._told("step", self._env.step(action)))
 
     async def close(self) -> None:
+        """Once a call that hangs has come to its end, however late: whoever waits for it may give up."""
+        await asyncio.shield(asyncio.wrap_future(self._submit_close()))
+
+    def _submit_close(self) -> "Future[None]":
+        closing = self._thread.submit(self._close)
+        self._thread.end()
+        return closing
+
+    def _make(self) -> None:
+        self._env = self._env_factory()
+
+    def _close(self) -> None:
         close = getattr(self._env, "close", None)
-        try:
-            if close is not None:
-                await self._in_thread(close)
-        finally:
-            self._thread.end()
+        if close is not None:
+            close()
 
     def _told(self, name: str, said: Any) -> _Told:
         if isinstance(said, tuple) and len(said) == 2:

@@ -1,13 +1,14 @@
 """How a `trl.GRPOTrainer` (0.29.1 and on) generates: transformers on its model, or through its `vllm_generation`."""
 
 import copy
+import importlib.metadata
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-from logs_ui.rollout.backends import Sampling
+from logs_ui.rollout.backends import GenerationError, Sampling
 from logs_ui.rollout.episode import Answer
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -30,9 +31,11 @@ class Engine(Protocol):
     def gather(self, value: Any) -> list[Any]:
         """Those of all ranks, in their order."""
 
-    def generate(self, contexts: list[list[int]], limits: list[int], sampling: Sampling) -> list[Answer]:
-        """An answer to each of the N contexts, with at most as many tokens as its limit. `sampling.max_tokens` is at
-        least the largest limit, and the same on all ranks.
+    def generate(
+        self, contexts: list[list[int]], limits: list[int], sampling: Sampling
+    ) -> Sequence[Answer | GenerationError]:
+        """An answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be learned
+        from. `sampling.max_tokens` is at least the largest limit, and the same on all ranks.
         """
 
 
@@ -214,13 +217,15 @@ class _VLLM(_TrainersEngine):
         shared = self._generation.mode == "server" or int(self._generation.tensor_parallel_size) > 1
         self.in_step = self._is_distributed and (shared or self._is_sharded)
 
-    def generate(self, contexts: list[list[int]], limits: list[int], sampling: Sampling) -> list[Answer]:
+    def generate(
+        self, contexts: list[list[int]], limits: list[int], sampling: Sampling
+    ) -> Sequence[Answer | GenerationError]:
         with self._sampled_by(sampling):
             _, completions, logprobs, tops, *_ = self._generation.generate(contexts, None, 1)
         answers = []
         for i, ids in enumerate(completions):
             values = None if logprobs is None else _of_sampled(ids, logprobs[i], tops[i])
-            answers.append(self._answer(list(ids), values, limits[i], sampling.stop))
+            answers.append(_learnable(self._answer(list(ids), values, limits[i], sampling.stop)))
         return answers
 
     @contextmanager
@@ -245,6 +250,19 @@ def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]
     """(S,) from those of each token and its most probable rivals, as `tops` names them. TRL writes None for NaN."""
     found = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
     return [math.nan if value is None else value for value in found]
+
+
+def _learnable(answer: Answer) -> Answer | GenerationError:
+    """TRL before 1.11 takes a NaN among the log-probs into the loss of the whole batch."""
+    if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)):
+        return answer
+    major, minor = importlib.metadata.version("trl").split(".")[:2]
+    if (int(major), int(minor)) >= (1, 11):
+        return answer
+    return GenerationError(
+        "vLLM gave an answer whose log-probs hold NaN, which TRL before 1.11 would learn from: pip install -U trl. "
+        "Often the model's numbers overflow: load it in bfloat16"
+    )
 
 
 def _end_ids(trainer: Any, tokenizer: Any) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from logs_ui.rollout.backends import GenerationError, Sampling
 from logs_ui.rollout.episode import Answer
+from logs_ui.rollout.lines import visible
 from logs_ui.rollout.trainer_engines import Engine, engine_of
 
 
@@ -111,11 +112,11 @@ class TrainerModel:
                 assert self._failure is not None  # noqa: S101 - there are rows, so something failed
                 request.answer.set_exception(_generation_error(self._failure))
             else:
-                request.answer.set_result(answers[index])
+                _settle(request, answers[index])
         self._call = None
         self._go_on()
 
-    def _answers(self, requests: list[_Request]) -> list[Answer] | None:
+    def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
         """None where no rank has rows left."""
         kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
         own = _Wanted(len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds)
@@ -133,6 +134,13 @@ class TrainerModel:
         return self._engine.generate(contexts, limits, sampling)[: len(requests)]
 
 
+def _settle(request: _Request, answer: Answer | GenerationError) -> None:
+    if isinstance(answer, GenerationError):
+        request.answer.set_exception(answer)
+    else:
+        request.answer.set_result(answer)
+
+
 def _check(sampling: Sampling) -> None:
     if sampling.seed is not None:
         raise ValueError(
@@ -144,7 +152,7 @@ def _check(sampling: Sampling) -> None:
 
 
 def _generation_error(cause: Exception) -> GenerationError:
-    said = " ".join(str(cause).split())
-    error = GenerationError(f"The trainer's model could not generate: {type(cause).__name__}: {said}")
+    said = visible(f"{type(cause).__name__}: {cause}")
+    error = GenerationError(f"The trainer's model could not generate: {said}")
     error.__cause__ = cause
     return error

@@ -14,10 +14,20 @@ os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are t
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread."""
-    items.sort(key=lambda item: "playwright" in getattr(item, "fixturenames", ()))
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread. With
+    several processes (`--dist loadgroup`) each runs whole files, those tests of them apart.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {_needs_browser(item)}"))
+    yield
+    items.sort(key=_needs_browser)
+
+
+def _needs_browser(item: pytest.Item) -> bool:
+    return "playwright" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)

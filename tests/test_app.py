@@ -373,12 +373,15 @@ def test_a_rollout_outside_of_the_filter_says_so_and_has_neighbours_in_it(client
 
 
 def test_a_length_that_is_known_is_said(client: TestClient, engine: Engine) -> None:
+    def planned(max_steps: int) -> int | None:
+        run = Run(uid="x", name="x", created=0, heartbeat=0, config={"max_steps": max_steps})
+        return words.planned_steps(dataclasses.replace(queries.all_runs(engine)[0], run=run))
+
     assert "step 12 of 12" in client.get(f"/runs/{RUN}").text
     assert "step 1 of 12" in client.get(f"/runs/{RUN}/rollouts/1").text
     assert re.search(r"12 <span[^>]*>of 12<", client.get("/").text)
-    by_epochs = Run(uid="x", name="x", created=0, heartbeat=0, config={"max_steps": -1})
-    assert words.planned_steps(by_epochs) is None
-    assert words.planned_steps(Run(uid="x", name="x", created=0, heartbeat=0, config={"max_steps": 9})) == 9
+    assert planned(-1) is None  # by epochs
+    assert planned(9) == 9
 
 
 def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine) -> None:
@@ -501,7 +504,7 @@ def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, en
     with engine.begin() as connection:
         before = connection.execute(kept).scalar_one()
         connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=nested))
-    html = client.get(f"/runs/{RUN}/overview").text.partition("arguments</h2>")[2]
+    html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
     assert re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html) == [
         ("", "b"), ("", "c"), (' class="structured"', "a")
     ]  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.attribution import Attribution, Seen, attribute, attribute_unfinished
+from logs_ui.recorder.attribution.chains import Chain, bytes_of
+from logs_ui.recorder.attribution.tokens import RowTokens, _fit_by_parts, _whole_fit, fit
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
 from logs_ui.recorder.strands import Strand
 
@@ -601,3 +603,21 @@ def test_generations_given_to_an_executor_one_by_one_are_turns_not_rows() -> Non
     for i, pair in enumerate(zip(contexts, answers, strict=True)):
         calls += at(strands.start(), generation(i, pair))
     assert orders(attribute_unfinished(4, by_kind(calls))) == [([0, 1, 2], []), ([3], []), ([], []), ([], [])]
+
+
+def test_a_chain_that_stands_whole_in_a_row_is_found_as_by_its_parts() -> None:
+    random = np.random.default_rng(0)
+    whole = 0
+    for _ in range(3_000):
+        tokens = random.integers(0, 3, 12).tolist()
+        cuts = sorted(random.integers(0, 13, 4).tolist())
+        row = RowTokens(ids(*tokens[: cuts[0]]), ids(*tokens[cuts[0] :]))
+        row.matched = max(row.prompt, int(random.integers(0, 4)))
+        chain = Chain(None, None, begins=True)
+        for start, end in (cuts[1:3], cuts[2:4]):
+            turn = generation(start, (tokens[:start], tokens[start:end] + [0] * int(random.integers(0, 4) == 0)))
+            chain.add(turn, turn.sequences[0], bytes_of(turn.sequences[0].context))
+        found = fit(chain, row, str)
+        whole += _whole_fit(chain, row) is not None
+        assert found == _fit_by_parts(chain, row, str)
+    assert 300 < whole < 2_700

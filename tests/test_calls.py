@@ -135,6 +135,31 @@ def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
     assert [sequence.finish for sequence in sequences] == finish
 
 
+@pytest.mark.parametrize(
+    ("mask", "contexts"),
+    [
+        ([[0, 0, 1], [1, 1, 1]], [[7], [5, 6, 7]]),
+        ([[1, 0, 0], [1, 1, 0]], [[5], [5, 6]]),
+        ([[1, 0, 1], [0, 1, 0]], [[5, 7], [6]]),
+        ([[0, 0, 0], [0, 1, 1]], [[], [6, 7]]),
+        (None, [[5, 6, 7], [5, 6, 7]]),
+    ],
+)
+def test_a_context_is_what_the_mask_keeps_and_stays_as_it_was(mask: Any, contexts: list[list[int]]) -> None:
+    class Model:
+        generation_config = SimpleNamespace(eos_token_id=9, pad_token_id=0, max_new_tokens=1)
+
+        def generate(self, input_ids: Any, **_: Any) -> Any:
+            return torch.cat([input_ids, torch.tensor([[8], [9]])], 1)
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log, given = CallLog(), torch.tensor([[5, 6, 7]] * 2)
+    with collecting(log):
+        Model().generate(given, attention_mask=None if mask is None else torch.tensor(mask))
+    given.fill_(0)
+    assert [ids(sequence.context) for sequence in log.generations[0].sequences] == contexts
+
+
 def ids(array: Any) -> list[int]:
     """As numbers."""
     return [int(number) for number in array]

@@ -33,6 +33,11 @@ def parts(row):
     if row.answer == "?":
         raise ValueError("odd")
     return {"right": row.answer == row["right"], "short": len(row.answer) < 3}
+
+
+@evaluation("some", dataset=ROWS)
+def some(row):
+    return None if row.answer == "?" else 1.0
 """
 
 
@@ -116,6 +121,21 @@ def test_where_all_rollouts_fail_nothing_was_evaluated(folder: Path, server: Mod
     assert "\x1b" not in done.stderr
 
 
+def test_no_score_is_no_failure(folder: Path, server: ModelServer) -> None:
+    server.gives(*says("1", "?", "1", "1"))
+    done = evaluate(folder, "my_evals:some", *served(server, "--min-score", "1"))
+    assert done.returncode == 0, done.stderr
+    server.gives(*says("?"))
+    assert evaluate(folder, "my_evals:some", *served(server)).returncode == 0
+    done = evaluate(folder, "my_evals:some", *served(server, "--min-score", "0"))
+    assert done.returncode == 1
+    assert "No rollout has a score" in done.stderr.splitlines()[-1]
+    server.gives(*says("?", "?", "?"), Reply(refused("too long"), status=400))
+    done = evaluate(folder, "my_evals:some", *served(server))
+    assert done.returncode == 2
+    assert "1 of 4 rollouts failed, and the others have no score" in done.stderr.splitlines()[-1]
+
+
 def test_options_reach_the_server(folder: Path, server: ModelServer) -> None:
     server.gives(*says("1"))
     more = ("--limit", 2, "--temperature", 0, "--max-tokens", 7)
@@ -128,8 +148,8 @@ def test_options_reach_the_server(folder: Path, server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["my_evals"], "my_evals holds several evaluations: sums, parts. Say which, as my_evals:sums"),
-        (["my_evals:x"], "my_evals holds no evaluation x: it has sums, parts"),
+        (["my_evals"], "my_evals holds several evaluations: sums, parts, some. Say which, as my_evals:sums"),
+        (["my_evals:x"], "my_evals holds no evaluation x: it has sums, parts, some"),
         (["yours"], "There is no module yours"),
         (["empty"], "empty holds no @evaluation"),
         (["my_evals.py:sums"], "is no module: write it as in an import"),

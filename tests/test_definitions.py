@@ -182,3 +182,9 @@ def test_a_module_that_breaks_says_where(modules: Path, line: str) -> None:
 def test_an_only_definition_needs_no_name(modules: Path) -> None:
     (modules / "lonely.py").write_text(MODULE.partition('@evaluation("two"')[0] + "\nalias = one\n")
     assert find_evaluation("lonely").name == "one"
+
+
+def test_a_module_that_ends_the_program_is_told_in_a_line(modules: Path) -> None:
+    (modules / "ending.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(ValueError, match=r"ending ends the program when it is imported.*__main__"):
+        find_evaluation("ending")

@@ -4,7 +4,9 @@ import asyncio
 import math
 import os
 import statistics
+import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -372,3 +374,61 @@ def test_where_the_rows_are(server: ModelServer, tmp_path: Path) -> None:
     assert isinstance(report.frame, pd.DataFrame)
     assert load_runs(db)["name"][0] == "mine"
     assert not Path(os.environ["LOGS_UI_DB"]).exists()
+
+
+def test_scoring_that_waits_does_not_hold_up_the_others(server: ModelServer) -> None:
+    """All four judges are in at once: none gets on before the last."""
+    together = threading.Barrier(4, timeout=20)
+
+    def waits(_: EvaluationRow) -> float:
+        together.wait()
+        return 1.0
+
+    server.gives(*says("1"))
+    report = sums(waits).run(model="tiny", model_url=server.url, concurrency=4)
+    assert report.errors == []
+    assert report.mean == 1.0
+
+
+def test_scoring_sees_the_callers_context(server: ModelServer) -> None:
+    judge = ContextVar("judge", default="none")
+    judge.set("mine")
+    server.gives(*says("1"))
+    report = sums(lambda _: float(judge.get() == "mine")).run(model="tiny", model_url=server.url, limit=1)
+    assert report.mean == 1.0
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+def test_a_prompt_that_is_a_text_is_the_users_message_everywhere(kind: Any, server: ModelServer) -> None:
+    one = sums(lambda _: 1.0, dataset=kind([{"prompt": "guess 1", "right": "2"}]))
+    message = {"role": "user", "content": "guess 1"}
+    assert one.dataset[:] == {"prompt": [[message]], "right": ["2"]}
+    server.gives(*says("2"))
+    one.run(model="tiny", model_url=server.url)
+    assert server.asked[0][1]["messages"] == [message]
+    model = Scripted(lambda *_: "2")
+    rollouts, trainer = one.rollouts(model=model), a_trainer(model)
+    (of_text,) = rollouts(["guess 1"], trainer)["prompt_ids"]
+    (of_message,) = rollouts([[message]], trainer)["prompt_ids"]
+    rollouts.close()
+    assert of_text == of_message
+
+
+def test_each_of_several_evaluation_datasets_begins_anew(tmp_path: Path) -> None:
+    seeds: list[str] = []
+
+    class Seeded(Echo):
+        def reset(self, seed: Any) -> str:
+            seeds.append(str(seed))
+            return super().reset(seed)
+
+    one = evaluation("words", dataset=ROWS * 2, env_factory=Seeded, max_turns=1)(lambda _: 1.0)
+    rollouts = one.rollouts()
+    trainer = make_trainer(
+        rollouts, tmp_path, reward_funcs=one.rewards, warm=0, max_completion_length=16, per_device_eval_batch_size=4
+    )
+    trainer.evaluate({"first": one.dataset, "second": one.dataset})
+    rollouts.close()
+    assert len(seeds) == 16
+    assert sorted(seeds[:8]) == sorted(seeds[8:])
+    assert len(set(seeds)) == 2

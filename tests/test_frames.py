@@ -65,10 +65,11 @@ def frame(db: Path) -> pd.DataFrame:
 
 @pytest.fixture
 def rollouts(db: Path) -> Iterator[list[queries.Rollout]]:
-    """The same as the database has them."""
+    """The same as the database has them, in the order in which they began."""
     engine = reading_engine(db)
     run_id = queries.find_run(engine, "under-way").id or 0
-    yield [rollout for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for rollout in chunk]
+    found = [rollout for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for rollout in chunk]
+    yield sorted(found, key=lambda rollout: rollout.row.created)
     engine.dispose()
 
 
@@ -139,6 +140,15 @@ def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFr
     expected = frame[(frame["mode"] == "train") & (frame["reward"] >= 0.0)]
     assert 0 < len(found) < len(frame)
     assert list(found["id"]) == list(expected["id"])
+
+
+def test_rows_come_in_the_order_in_which_they_began(frame: pd.DataFrame) -> None:
+    assert not frame["id"].is_monotonic_increasing  # as rows of several processes
+    assert frame["created"].is_monotonic_increasing
+    assert list(frame.index) == list(range(140))
+    together = frame.groupby("created")["id"]
+    assert together.count().max() > 1
+    assert together.apply(lambda ids: ids.is_monotonic_increasing).all()
 
 
 def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(tmp_path: Path) -> None:
@@ -253,6 +263,7 @@ def test_a_file_has_what_the_frame_has(db: Path, frame: pd.DataFrame, tmp_path: 
     assert export_run("under-way", format, output, db, progress=lambda done, total: seen.append((done, total))) == 140
     assert seen[-1] == (140, 140)
     rows = read(output, format)
+    frame = frame.sort_values("id", ignore_index=True)
     assert [row["id"] for row in rows] == list(frame["id"])
     for (_, expected), row in zip(frame.iterrows(), rows, strict=True):
         assert list(row) == [column.name for column in COLUMNS]

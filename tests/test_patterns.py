@@ -502,3 +502,24 @@ def test_what_is_not_to_be_recorded_is_not_in_its_tasks_and_executors_either() -
 def test_outside_of_a_recorded_function_nothing_is_unrecorded() -> None:
     with unrecorded():
         current_row().tag("forgotten")
+
+
+def test_twins_that_said_in_their_scopes_what_they_did_keep_it() -> None:
+    """One batch for all rows, whose first answers are alike; then each row's environment in its own scope."""
+
+    def scoped_steps(world: World) -> None:
+        answered(world, world.rows[::-1])
+        for index in shuffled_places():
+            row, client = world.rows[index], Client()
+            with row_scope(index):
+                world.reset(row, client)
+                world.step(row, client)
+
+    for seed in range(6):
+        world, found = recorded(scoped_steps, seed)
+        assert (strangers(world, found), found.unattributed) == ([], 0)
+        assert with_their_steps(world, found) == ROWS
+
+
+def shuffled_places() -> list[int]:
+    return random.Random(3).sample(range(ROWS), ROWS)

@@ -337,6 +337,39 @@ def test_a_summary_agrees_with_the_rows(database: Engine, run_id: int, rows: lis
     assert found.eval_names == (factory.EVAL_NAME, factory.HELD_OUT)
 
 
+def evaluated(step: int, reward: float | None) -> dict[str, Any]:
+    plain = {"mode": "eval", "eval_name": "sums", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
+    return {**plain, "step": step, "reward": reward}
+
+
+def test_an_evaluations_reward_is_the_mean_of_all_its_rollouts(database: Engine) -> None:
+    run_id = add_run(database, [evaluated(0, 1.0), evaluated(0, 0.5), evaluated(0, None)])
+    found = queries.run_summary(database, run_id)
+    assert (found.is_evaluation, found.has_steps, found.steps) == (True, False, 0)
+    assert (found.reward, found.reward_curve) == (0.75, ((0, 0.75),))
+    assert found.reward == queries.mean_reward(database, run_id, RolloutFilter())
+
+
+def test_an_evaluation_of_many_checkpoints_has_a_curve_and_the_mean_of_all(database: Engine) -> None:
+    run_id = add_run(database, [evaluated(step, step / 10) for step in range(1, 21)])
+    found = queries.run_summary(database, run_id)
+    assert (found.is_evaluation, found.has_steps, found.steps) == (True, True, 20)
+    assert found.reward == pytest.approx(1.05)
+    assert found.reward_curve == tuple((step, step / 10) for step in range(1, 21))
+
+
+def test_a_training_that_is_evaluated_before_its_first_step_is_a_training(database: Engine) -> None:
+    run_id = add_run(database, [evaluated(0, 1.0)])
+    with database.begin() as connection:
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(max_steps=100))
+    found = queries.run_summary(database, run_id)
+    assert (found.is_evaluation, found.has_steps, found.reward, found.reward_curve) == (False, True, None, ())
+    assert not queries.run_summary(database, add_run(database, [])).is_evaluation
+    both = [evaluated(0, 1.0), {**evaluated(1, 0.5), "mode": "train"}]
+    found = queries.run_summary(database, add_run(database, both))
+    assert (found.is_evaluation, found.reward) == (False, 0.5)
+
+
 def test_runs_come_newest_first_and_alike_in_list_and_detail(database: Engine) -> None:
     found = queries.all_runs(database, now=0)
     created = [summary.run.created for summary in found]

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logs_ui.rollout.chat import Chat, ChatTemplateError, Message
+from logs_ui.rollout.dataset import Prompts
 from logs_ui.rollout.episode import Answer, Finish, Trajectory
+from logs_ui.rollout.play import prompt_alone
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -243,3 +246,26 @@ def test_every_template_that_trl_ships_takes_what_a_user_says() -> None:
             continue  # of models that look at images: their messages are lists of parts
         text = tokenizer.decode(Chat(tokenizer, path.read_text()).inserted([20], said("WHAT IT SAYS")))
         assert "WHAT IT SAYS" in text, path.name
+
+
+@pytest.mark.parametrize("prompt", [1, None, [], [1], ["guess"], [{"content": "x"}], [{"role": "user"}], {"role": "x"}])
+def test_a_datasets_prompt_is_a_text_or_messages(prompt: Any) -> None:
+    rows = [{"prompt": "x"}, {"prompt": prompt}]
+    with pytest.raises(TypeError, match=r"^Row 1 of the dataset: its prompt is a text, or a list of messages, .*\Z"):
+        Prompts(rows)
+
+
+def test_the_prompts_of_any_kind_of_dataset_are_checked() -> None:
+    rows = [{"prompt": [{"role": "user", "content": "x"}]}, {"prompt": []}]
+    with pytest.raises(TypeError, match="Row 1 of the dataset"):
+        Prompts(Dataset.from_list(rows))
+    streamed = Prompts(Dataset.from_list(rows).to_iterable_dataset())
+    assert streamed.rows(1) == rows[:1]
+    with pytest.raises(TypeError, match="Row 1 of the dataset"):
+        streamed.rows()
+
+
+def test_a_prompt_that_nothing_can_be_made_of_is_the_end_of_sequence_alone() -> None:
+    tokenizer = make_tokenizer("chatml")
+    prompt: Any = 1
+    assert prompt_alone(Chat(tokenizer), prompt) == [tokenizer.eos_token_id]

@@ -213,6 +213,32 @@ def test_a_session_that_breaks_costs_its_own_row(mood: str, call: str) -> None:
     assert all(talk.closed for talk in talks.made if talk.task == "calm" or mood == "fails")
 
 
+@pytest.mark.parametrize("call", ["create", "initial_messages"])
+def test_a_session_that_cannot_begin_is_made_a_second_time(call: str) -> None:
+    class Once(Talk):
+        def initial_messages(self) -> Any:
+            if call == "initial_messages" and len(talks.made) == 1:
+                raise OSError("out of order")
+            return super().initial_messages()
+
+    class Onces(Talks):
+        calls = 0
+
+        def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Talk:
+            self.calls += 1
+            if call == "create" and self.calls == 1:
+                raise OSError("out of order")
+            self.made.append(Once(task, seed))
+            return self.made[-1]
+
+    before = set(threading.enumerate())
+    talks, model = Onces(), Scripted(script("stop"))
+    output = harness_rollout_func(session_factory=talks, model=model, act=word)(prompts(1), a_trainer(model))
+    assert (output["error"], output["env_reward"], talks.calls) == ([None], [1.0], 2)
+    assert all(talk.closed for talk in talks.made)
+    assert not any(thread.name == "logs-ui-environment" for thread in set(threading.enumerate()) - before)
+
+
 def test_a_first_batch_without_any_rollout_ends_the_training() -> None:
     with pytest.raises(RuntimeError, match=r"4 of 4 rollouts failed .*: OSError: out of order"):
         play(script("stop"), tasks=["fails at create"])

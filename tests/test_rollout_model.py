@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import os
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from logs_ui.rollout.backends import GenerationError, Model, Sampling
 from logs_ui.rollout.chat import Chat
 from logs_ui.rollout.episode import Answer, Trajectory
 from logs_ui.rollout.trainer_model import TrainerModel
-from tests.test_vllm import ENGINE, Server, generation_of, without_engine
+from tests.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
 from tests.training import make_trainer
 
 HERE = Path(__file__).parent
@@ -261,7 +262,7 @@ def test_the_event_loop_lives_while_the_model_generates(monkeypatch: pytest.Monk
 
 
 def test_a_generation_that_fails_is_every_rows_error_and_no_row_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Answering(RuntimeError("CUDA out\nof memory"))
+    engine = Answering(RuntimeError("CUDA\x1b[2J out\nof memory"))
 
     async def row(model: TrainerModel, i: int) -> str:
         try:
@@ -278,7 +279,7 @@ def test_a_generation_that_fails_is_every_rows_error_and_no_row_hangs(monkeypatc
         model = model_on(engine, 3, monkeypatch)
         return await asyncio.gather(*(row(model, i) for i in range(3)))
 
-    said = "The trainer's model could not generate: RuntimeError: CUDA out of memory"
+    said = "The trainer's model could not generate: RuntimeError: CUDA\N{REPLACEMENT CHARACTER}[2J out of memory"
     assert asyncio.run(everyone()) == [said] * 3
     assert len(engine.calls) == 1
 
@@ -392,7 +393,7 @@ def test_the_trainers_vllm_server_answers_with_log_probs_and_limits_of_each_row(
     generation = vllm_generation_of(
         monkeypatch, mode="server", server_base_url=server.url, logprobs=1, generation_kwargs={"top_p": 0.5}
     )
-    played = rounds(trainer_with(generation), [2, 1], limit=2, temperature=0.25, stop=("111",))
+    played = rounds(trainer_with(generation), [2, 1], limit=2, temperature=0.25, stop=["111"])
     assert [[(context, answer.ids, answer.finish) for context, answer in row] for row in played] == [
         [([9, 100], [110, 111], "stop"), ([9, 101], [111, 112], "stop")],
         [([9, 200], [210], "length")],
@@ -401,6 +402,34 @@ def test_the_trainers_vllm_server_answers_with_log_probs_and_limits_of_each_row(
     assert [len(post.get("prompt") or post["prompts"]) for post in server.posts] == [2, 1]
     assert [post["max_tokens"] for post in server.posts if "prompt" in post] in ([2, 2], [])
     assert generation.generation_kwargs == {"top_p": 0.5}
+
+
+@pytest.mark.parametrize("trl", ["0.29.1", "1.10.0", "1.11.0", "2.0.0"])
+def test_a_nan_among_log_probs_costs_its_row_where_trl_would_learn_from_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch, trl: str
+) -> None:
+    generation = vllm_generation_of(monkeypatch, mode="server", server_base_url=server.url, logprobs=1)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: trl)
+
+    async def row(model: TrainerModel, i: int) -> Answer:
+        try:
+            return await model.answer(i, [9, (NAN, 100)[i]], Sampling(2))
+        finally:
+            await model.leave(i)
+
+    async def everyone() -> list[Any]:
+        model = TrainerModel(trainer_with(generation), 2)
+        for i in range(2):
+            model.enter(i)
+        return await asyncio.gather(*(row(model, i) for i in range(2)), return_exceptions=True)
+
+    broken, sound = asyncio.run(everyone())
+    assert sound.logprobs == [-1, -2]
+    if trl in {"0.29.1", "1.10.0"}:
+        assert isinstance(broken, GenerationError)
+        assert "log-probs hold NaN" in str(broken)
+    else:
+        assert all(map(math.isnan, broken.logprobs))
 
 
 @pytest.mark.versions

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
+import math
 import re
 import threading
 import time
@@ -17,7 +19,7 @@ from datasets import Dataset
 from openenv.core import GenericEnvClient
 
 from logs_ui.recorder import flush, load_run, record
-from logs_ui.rollout import environment_reward, openenv_rollout_func
+from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.batch import play_rows, run
 from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
 from logs_ui.rollout.guess_rollout import feedback
@@ -360,6 +362,75 @@ def test_nothing_is_left_behind_when_it_is_forgotten(moody: str) -> None:
 
 
 SERVER = {"base_url": "http://127.0.0.1:1", "act": word}
+
+
+def test_stop_texts_may_be_a_list(moody: str) -> None:
+    for sampling in ({"stop": ["x", "y"]}, Sampling(9, stop=["x", "y"])):  # type: ignore[arg-type]
+        _, model = play(moody, script("stop"), rows=1, sampling=sampling)
+        assert model.samplings[0].stop == ("x", "y")
+        assert isinstance(hash(model.samplings[0]), int)
+    _, model = play(moody, script("stop"), rows=1, sampling={"stop": "x"})
+    assert model.samplings[0].stop == ("x",)
+
+
+def seeds_of(url: str, rank: int, step: int = 0) -> list[int | None]:
+    """Of two batches of three rows with two turns each, as the model is given them."""
+    model = Scripted(script("go", "stop"))
+    rollouts = openenv_rollout_func(base_url=url, model=model, act=word, sampling={"seed": 3})
+    trainer = a_trainer(model, generations=3)
+    trainer.accelerator = SimpleNamespace(num_processes=2, process_index=rank)
+    trainer.state.global_step = step
+    for _ in range(2):
+        rollouts(prompts(3), trainer)
+    rollouts.close()
+    return [sampling.seed for sampling in model.samplings]
+
+
+def test_a_seed_gives_each_answer_one_of_its_own_again(moody: str) -> None:
+    seeds = [seeds_of(moody, rank, step) for rank in (0, 1) for step in (0, 5)]
+    every = [seed for of_rank in seeds for seed in of_rank]
+    assert len(set(every)) == len(every) == 4 * 2 * 3 * 2
+    assert all(seed is not None and 0 <= seed < 2**31 for seed in every)
+    assert seeds_of(moody, 1, 5) == seeds[3]
+
+
+def test_what_an_environment_says_does_not_reach_a_terminal_raw(caplog: pytest.LogCaptureFixture) -> None:
+    class Hostile:
+        def reset(self, **_: Any) -> Any:
+            return SimpleNamespace(observation="hello", reward=None, done=False)
+
+        def step(self, action: str) -> Any:
+            if action == "bad":
+                raise RuntimeError("\x1b]0;owned\x07\x1b[2J \u202ebye\n \x9b2J naïve")
+            return SimpleNamespace(observation="more", reward=1.0, done=True)
+
+    model = Scripted(lambda row, _: "bad" if row else "ok")
+    rollouts = openenv_rollout_func(environment=Hostile, act=str, model=model)
+    with caplog.at_level(logging.WARNING):
+        output = rollouts(prompts(2), a_trainer(model))
+    rollouts.close()
+    assert output["error"][0] is None
+    for said in (output["error"][1], caplog.messages[-1]):
+        assert said.isprintable()
+        assert "naïve" in said
+
+
+class Started:
+    """As much of a provider as can be seen before it starts anything."""
+
+    def start_container(self) -> None:
+        raise NotImplementedError
+
+
+async def later(said: Any) -> Any:
+    raise NotImplementedError
+
+
+class Later:
+    async def __call__(self, said: Any) -> Any:
+        raise NotImplementedError
+
+
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"act": word}, ValueError, "needs a place: base_url"),
     ({"act": word, "environment": GuessEnv}, ValueError, "GuessEnv needs a place"),
@@ -380,7 +451,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         "cannot share one port",
     ),
     (
-        {"act": word, "docker_image": "x", "provider": object(), "tasks": ["a", "b"], "task_var": "T"},
+        {"act": word, "docker_image": "x", "provider": Started(), "tasks": ["a", "b"], "task_var": "T"},
         ValueError,
         "provider as a class",
     ),
@@ -403,6 +474,37 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "sampling": 0.5}, TypeError, "a Sampling or its fields"),
     ({**SERVER, "sampling": {"heat": 1}}, ValueError, "sampling has no heat; it has max_tokens"),
     ({**SERVER, "sampling": {"seed": 1}}, ValueError, "sampling.seed is for a model's server"),
+    ({**SERVER, "sampling": {"seed": 1.5}}, ValueError, "sampling.seed is a whole number, not 1.5"),
+    ({**SERVER, "sampling": {"max_tokens": 0}}, ValueError, "sampling.max_tokens is a whole number from 1, not 0"),
+    ({**SERVER, "sampling": Sampling(0)}, ValueError, "sampling.max_tokens is a whole number from 1, not 0"),
+    ({**SERVER, "sampling": {"max_tokens": None}}, ValueError, "sampling.max_tokens is a whole number"),
+    ({**SERVER, "sampling": {"max_tokens": 2.5}}, ValueError, "sampling.max_tokens is a whole number"),
+    ({**SERVER, "sampling": {"max_tokens": True}}, ValueError, "sampling.max_tokens is a whole number"),
+    ({**SERVER, "sampling": {"temperature": "hot"}}, ValueError, "sampling.temperature is a number from 0, not 'hot'"),
+    ({**SERVER, "sampling": {"temperature": -1}}, ValueError, "sampling.temperature is a number from 0"),
+    ({**SERVER, "sampling": {"temperature": math.nan}}, ValueError, "sampling.temperature is a number from 0"),
+    ({**SERVER, "sampling": {"top_p": 7}}, ValueError, "sampling.top_p is a number from 0 to 1"),
+    ({**SERVER, "sampling": {"top_k": -2}}, ValueError, "sampling.top_k is a whole number from 1, or 0 or -1"),
+    ({**SERVER, "sampling": {"min_p": 2}}, ValueError, "sampling.min_p is a number from 0 to 1"),
+    ({**SERVER, "sampling": {"repetition_penalty": 0}}, ValueError, "sampling.repetition_penalty is a number above 0"),
+    ({**SERVER, "sampling": {"stop": 5}}, TypeError, "sampling.stop is a list of texts"),
+    ({**SERVER, "sampling": {"stop": ["x", 5]}}, TypeError, "sampling.stop is a list of texts"),
+    ({**SERVER, "sampling": {"stop": [""]}}, TypeError, "none of them empty"),
+    ({**SERVER, "seed": "abc"}, ValueError, "seed is a whole number or None, not 'abc'"),
+    ({**SERVER, "seed": 1.5}, ValueError, "seed is a whole number or None, not 1.5"),
+    ({**SERVER, "tasks": None}, TypeError, "tasks is a list of names, not None"),
+    ({**SERVER, "tasks": 5}, TypeError, "tasks is a list of names, not 5"),
+    ({**SERVER, "tasks": [""]}, TypeError, "tasks is a list of names"),
+    ({**SERVER, "headers": "x"}, TypeError, "headers is a dict of texts, not 'x'"),
+    ({"act": word, "docker_image": "x", "environment_variables": "A=1"}, TypeError, "environment_variables is a dict"),
+    ({"act": word, "docker_image": "x", "environment_variables": {"A": 1}}, TypeError, "that of 'A' is int"),
+    ({"act": word, "docker_image": "x", "provider": "docker"}, TypeError, "provider is one of openenv's"),
+    ({**SERVER, "act": later}, TypeError, "act is a plain function"),
+    ({**SERVER, "act": Later()}, TypeError, "act is a plain function"),
+    ({**SERVER, "observe": later}, TypeError, "observe is a plain function"),
+    ({**SERVER, "reward": later}, TypeError, "reward is a plain function"),
+    ({**SERVER, "on_unparsable": "retry", "unparsable_message": 5}, TypeError, "unparsable_message is a text"),
+    ({**SERVER, "model_url": "http://h:port/v1", "model": "x"}, ValueError, "base_url must be an address"),
 ]
 
 
@@ -551,3 +653,16 @@ def test_a_hung_environment_is_one_row_of_a_training_in_error(tmp_path: Path) ->
     assert set(rows[hung]["stop_reason"]) == {"timeout"}
     assert set(rows[~hung]["status"]) == {"ok"}
     assert rows[~hung]["reward"].tolist() == [2.0] * 4
+
+
+def test_what_observe_does_wrong_is_told_as_its_own(moody: str) -> None:
+    output, _ = play(moody, script("guess", "guess"), rows=1, observe=lambda heard: heard.hint)
+    assert "observe() raised AttributeError: 'dict' object has no attribute 'hint', of an obs" in output["error"][0]
+    output, _ = play(moody, script("guess", "guess"), rows=1, observe=lambda _: 5)
+    assert "observe() returns a text, a list of messages or None, not 5" in output["error"][0]
+
+
+def test_an_act_that_raises_for_every_rollout_is_told(moody: str, caplog: pytest.LogCaptureFixture) -> None:
+    play(moody, script("guess"), rows=1, act=lambda _: 1 / 0)
+    assert "act() raised in each of 1 rollouts" in caplog.text
+    assert "ZeroDivisionError: division by zero" in caplog.text

@@ -1,6 +1,8 @@
 """Models on a server by HTTP: ids in and out exactly, refusals in one line, and recorded without the user's help."""
 
 import asyncio
+import math
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +10,9 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder.instruments import install
+from logs_ui.rollout import ServerModel
 from logs_ui.rollout.backends import GenerationError, Sampling
-from logs_ui.rollout.server_model import ChatModel, ServerModel
+from logs_ui.rollout.server_model import ChatModel
 from tests.model_server import (
     ModelServer,
     Reply,
@@ -125,7 +128,14 @@ def test_a_refusal_is_said_in_one_line_and_not_repeated(server: ModelServer) -> 
         (Reply({"detail": "Not Found"}, status=404), r"status 404: .*Is the address right\? It mostly ends with /v1"),
         (Reply(b"<html>", kind="text/html"), "answered what is no reply of a model"),
         (Reply({"error": {"message": "no"}}, status=401), "status 401: no. Set api_key."),
-        (Reply(completion("4"), after=1.5), "did not answer within 0.3 s. Raise timeout"),
+        (
+            Reply(completion("4"), after=1.5),
+            r"did not answer within 0.3 s. Lower .+ by model=ServerModel\(.+timeout=.+\)",
+        ),
+        (
+            Reply(refused("\x1b[2Jno\x07"), status=400),
+            "status 400: \N{REPLACEMENT CHARACTER}\\[2Jno\N{REPLACEMENT CHARACTER}.",
+        ),
     ],
 )
 def test_what_a_server_cannot_do_says_what_to_do(server: ModelServer, given: Any, message: str) -> None:
@@ -133,7 +143,40 @@ def test_what_a_server_cannot_do_says_what_to_do(server: ModelServer, given: Any
     with pytest.raises(GenerationError, match=message) as caught:
         ask(ServerModel(server.url, "tiny", timeout=0.3, retries=0))
     assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert f"{server.url}/v1" in str(caught.value)
+
+
+def test_a_server_that_hangs_costs_its_timeout_once(server: ModelServer) -> None:
+    server.gives(*[Reply(completion("4"), after=1.5)] * 5)
+    began = time.monotonic()
+    with pytest.raises(GenerationError, match=r"did not answer within 0.4 s\."):
+        ask(ServerModel(server.url, "tiny", timeout=0.4))
+    assert time.monotonic() - began < 1.2
+    assert len(server.asked) == 1
+    server.gives(*[Reply({}, status=503)] * 9)
+    with pytest.raises(GenerationError, match=r"did not answer within 0.4 s\."):
+        ask(ServerModel(server.url, "tiny", timeout=0.4, retries=9))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h:port/v1", "http://h:99999", "http://h:0", "http://[::1", "http://", "ftp://h", "http://h\x1b/v1",
+        "http://h\n/v1", "http://\ud800/v1", "http://ä..b/v1", "http://me:secret@h:99999/v1", None, 5, b"http://h",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_one_clear_line(url: Any) -> None:
+    with pytest.raises(ValueError, match="base_url must be an address such as") as caught:
+        ServerModel(url, "tiny")
+    assert str(caught.value).isprintable()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, None, "600", math.inf])
+def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+        ServerModel("http://127.0.0.1:9", "tiny", timeout=timeout)
 
 
 def test_log_probs_must_be_as_many_as_the_ids(server: ModelServer) -> None:

@@ -17,6 +17,7 @@ import pytest
 from openenv import AutoEnv
 from openenv.core import GenericEnvClient
 
+from logs_ui.rollout import containers
 from logs_ui.rollout.guess_env import GuessAction, GuessEnv
 from logs_ui.rollout.sessions import Session, SessionError, Sessions
 from logs_ui.rollout.sources import Source, source_of
@@ -241,7 +242,7 @@ def test_a_session_that_was_kept_is_given_out_again_to_the_same_environment_alon
     async def play() -> None:
         sessions = Sessions(source(Blocking), 5.0)
         first = await sessions.open({"TASK": "a"})
-        sessions.keep(first, {"TASK": "a"})
+        sessions.keep(first)
         assert await sessions.open({"TASK": "b"}) is not first
         assert await sessions.open({"TASK": "a"}, fresh=True) is not first
         assert await sessions.open({"TASK": "a"}) is first
@@ -275,7 +276,7 @@ def test_a_factory_that_raises_is_said() -> None:
 
 
 FAKE_DOCKER = f"""#!{sys.executable}
-import os, subprocess, sys
+import os, subprocess, sys, time
 from pathlib import Path
 log = Path(os.environ["FAKE_DOCKER_LOG"])
 args = sys.argv[1:]
@@ -285,6 +286,9 @@ if args[0] == "run":
     port = args[args.index("-p") + 1].split(":")[0]
     server = [sys.executable, "-m", "logs_ui.rollout.guess_env", "--port", port]
     print(subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True).pid)
+    time.sleep(0.1)
+    with log.open("a") as file:
+        file.write("ran" + chr(10))
 elif args[0] == "stop":
     os.kill(int(args[1]), 15)
 """
@@ -315,6 +319,19 @@ def test_a_container_is_started_once_for_each_set_of_variables(docker: Callable[
         assert sum(line.startswith("stop") for line in docker()) == 2
 
     asyncio.run(play())
+
+
+def test_containers_start_one_after_another(docker: Callable[[], list[str]]) -> None:
+    """They are named by the millisecond; the command takes a tenth of a second."""
+
+    async def play() -> None:
+        sessions = Sessions(source(GuessEnv, docker_image="guess", several=True), 5.0)
+        await asyncio.gather(*(sessions.open({"TASK": str(i)}) for i in range(3)))
+        sessions.close()
+
+    asyncio.run(play())
+    runs = [line.split()[0] for line in docker() if line.startswith(("run", "ran"))]
+    assert runs == ["run", "ran"] * 3
 
 
 def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]], free_port: int) -> None:
@@ -377,6 +394,116 @@ def test_a_provider_of_ones_own_starts_it(server: str, instance: bool) -> None: 
     asyncio.run(play())
 
 
+class Fleet(Cloud):
+    """As many as are asked for; each takes its time to stop."""
+
+    running: ClassVar[list[str]] = []
+    seconds = 0.0
+
+    def start_container(self, image: str, **options: Any) -> str:
+        self.name = options["env_vars"]["TASK"]
+        Fleet.running.append(self.name)
+        return super().start_container(image, **options)
+
+    def stop_container(self) -> None:
+        time.sleep(Fleet.seconds)
+        Fleet.running.remove(self.name)
+
+
+@pytest.fixture
+def fleet(server: str) -> Sessions:
+    Cloud.url, Cloud.started, Fleet.running, Fleet.seconds = server, [], [], 0.0
+    return Sessions(source(GuessEnv, docker_image="guess", provider=Fleet, several=True), 5.0)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(0.02)
+
+
+def test_environments_that_no_row_needs_end_those_that_rest_for_longest_first(fleet: Sessions) -> None:
+    async def play() -> None:
+        for i in range(12):
+            fleet.keep(await fleet.open({"TASK": str(i)}))
+            fleet.keep(await fleet.open({"TASK": "0"}))  # as is used again and again
+        await until(lambda: len(Fleet.running) == 8)
+        assert Fleet.running == ["0", *(str(i) for i in range(5, 12))]
+        assert await is_a_game(await fleet.open({"TASK": "1"}))
+        assert Fleet.running[-1] == "1"
+        fleet.close()
+        assert Fleet.running == []
+
+    asyncio.run(play())
+
+
+def test_as_many_environments_run_as_rows_are_played_at_a_time(fleet: Sessions) -> None:
+    async def play() -> None:
+        for _ in range(2):
+            many = await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(12)))
+            assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
+            for session in many[1:]:
+                fleet.keep(session)
+            fleet.drop(many[0])
+        assert len(Cloud.started) == 12
+        await fleet.open({"TASK": "one more"})
+        await until(lambda: len(Fleet.running) == 12)
+        assert "0" not in Fleet.running  # its session was dropped, so that it is not in use
+        fleet.close()
+
+    asyncio.run(play())
+
+
+def test_environments_end_at_the_same_time(fleet: Sessions) -> None:
+    async def play() -> None:
+        await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(8)))
+        Fleet.seconds = 0.5
+        began = time.perf_counter()
+        fleet.close()
+        assert time.perf_counter() - began < 2
+        assert Fleet.running == []
+
+    asyncio.run(play())
+
+
+def test_an_environment_that_does_not_stop_is_left_alone(fleet: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_STOP_SECONDS", 0.2)
+
+    async def play() -> None:
+        await fleet.open({"TASK": "a"})
+        Fleet.seconds = 4
+        began = time.perf_counter()
+        fleet.close()
+        assert time.perf_counter() - began < 2
+
+    asyncio.run(play())
+
+
+def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_more() -> None:
+    """As from Python 3.12 on."""
+    code = """if True:
+        import asyncio, threading
+        from logs_ui.rollout.sessions import Sessions
+        from logs_ui.rollout.sources import Connection, Factory, Started
+        start = threading.Thread.start
+        def only_before_the_end(thread):
+            if not threading.main_thread().is_alive():
+                raise RuntimeError("can't create new thread at interpreter shutdown")
+            start(thread)
+        threading.Thread.start = only_before_the_end
+        class Client:
+            def __init__(self, base_url="owner", **_): self.name = base_url
+            base_url = "client"
+            def close(self): print(self.name)
+        async def play(sessions):
+            await sessions.open({})
+        all = [Sessions(source, 5) for source in (Factory(Client), Started(lambda _: Client(), Connection(5)))]
+        for sessions in all: asyncio.run(play(sessions))
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert sorted(ended.stdout.split()) == ["client", "owner", "owner"], ended.stderr
+
+
 def test_what_starts_an_environment_takes_no_session_of_it() -> None:
     async def play() -> None:
         async with opened(docker_image="moody", provider=Cloud) as session:
@@ -425,6 +552,29 @@ def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.MonkeyPat
                 pass
 
     asyncio.run(play())
+
+
+def test_the_hubs_environments_are_found_one_after_another(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def from_env(name: str, **_: Any) -> Any:
+        said.append("begins")
+        time.sleep(0.1)
+        said.append("ends")
+        return SimpleNamespace(_provider=1, base_url=server, disconnect=_nothing, close=_nothing)
+
+    monkeypatch.setattr(AutoEnv, "from_env", from_env)
+
+    async def play() -> None:
+        started = source("org/guess", several=True)
+        found = (started.client({"TASK": str(i)}) for i in range(3))
+        await asyncio.gather(*found, return_exceptions=True)
+
+    asyncio.run(play())
+    assert said == ["begins", "ends"] * 3
+
+
+async def _nothing() -> None: ...
 
 
 def test_a_name_that_openenv_does_not_know_is_said_in_its_words() -> None:

@@ -58,7 +58,7 @@ def test_a_resumed_training_does_not_begin_with_the_first_games_again() -> None:
 
 
 def test_the_seed_decides_the_seeds_and_none_gives_none() -> None:
-    def seeds(seed: int | None) -> list[int | None]:
+    def seeds(seed: int | None) -> list[int | str | None]:
         return [row.seed for row in Rotation(seed=seed).assign(trainer(), [None] * 8)]
 
     assert seeds(1) == seeds(1) != seeds(2)

@@ -4,13 +4,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from logs_ui.recorder import flush, load_run, record
-from logs_ui.rollout import environment_reward, text_rollout_func
+from logs_ui.rollout import environment_reward, sessions, text_rollout_func
 from logs_ui.rollout.guess_env import GuessAction, GuessEnvironment
 from logs_ui.rollout.guess_rollout import feedback, parse_guess
 from tests.rollouts import FOR_EVER, Scripted, a_trainer, prompts
@@ -255,6 +256,58 @@ def test_a_row_that_never_began_needs_no_prompt_that_its_template_takes() -> Non
     rollouts.close()
 
 
+def threads() -> int:
+    return sum(thread.name == "logs-ui-environment" for thread in threading.enumerate())
+
+
+def test_an_environment_that_cannot_be_made_leaves_no_thread() -> None:
+    before, ok = threads(), iter([True] * 4 + [False] * 8)
+
+    class Rare(Echo):
+        def __init__(self) -> None:
+            if not next(ok):
+                raise OSError("no display")
+            super().__init__()
+
+        def step(self, action: str) -> Any:
+            raise OSError("broke")
+
+    model = Scripted(script("stop"))
+    rollouts = text_rollout_func(Rare, model=model)
+    for _ in range(2):
+        with suppress(RuntimeError):
+            rollouts(prompts(4), a_trainer(model, generations=2))
+    assert next(ok, None) is None
+    rollouts.close()
+    until(lambda: threads() == before)
+
+
+@pytest.mark.timeout(60)
+def test_an_environment_that_hangs_is_closed_once_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_CLOSE_SECONDS", 0.1)
+    before = threads()
+
+    class Slow(Echo):
+        def step(self, action: str) -> Any:
+            time.sleep(1.5)
+            return super().step(action)
+
+    model = Scripted(script("stop"))
+    rollouts = text_rollout_func(Slow, model=model, timeout=0.3)
+    with suppress(RuntimeError):
+        rollouts(prompts(2), a_trainer(model, generations=2))
+    rollouts.close()
+    assert not any(env.closed for env in Echo.made)
+    until(lambda: all(env.closed for env in Echo.made) and threads() == before)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    ends = time.perf_counter() + 10
+    while not is_so():
+        assert time.perf_counter() < ends
+        time.sleep(0.02)
+
+
 def test_an_environment_is_used_in_the_thread_that_made_it() -> None:
     """Or sqlite's connections and Playwright's browsers would refuse."""
 
@@ -352,7 +405,7 @@ def test_a_real_training_is_recorded_with_every_step(tmp_path: Path) -> None:
         assert [step["reward"] for step in steps] == pytest.approx(row["metadata"]["step_rewards"])
         assert [step["action"] for step in steps] == [step["text"].strip() for step in steps]
         assert all(isinstance(step["observation"], str) for step in steps)
-        assert row["metadata"]["notes"]["ended"] in {"done", "max_turns"}
+        assert row["stop_reason"] in {"done", "turn_limit"}
     for _, group in rows.groupby("group"):
         assert len(group) == GROUP
         assert len({actions[0]["metadata"]["reset"]["seed"] for actions in group["actions"]}) == 1

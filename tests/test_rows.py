@@ -154,8 +154,17 @@ def test_a_row_that_its_function_calls_failed_is_an_error(tmp_path: Path) -> Non
     assert row["error"] == "ConnectionError: refused"
 
 
+def test_a_function_may_say_why_a_row_ended(tmp_path: Path) -> None:
+    said = Note(3, "stop", snapshot({"reason": "length"}))
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), env(0, "reset"), FIRST, env(2, "step"), said)
+    assert (row["stop_reason"], row["status"]) == ("length", "ok")
+    broken = env(2, "step", error="ConnectionError: refused")
+    row = recorded(tmp_path / "b.db", returned([5, 6, END]), env(0, "reset"), FIRST, broken, said)
+    assert row["stop_reason"] == "environment_error"
+
+
 def test_a_model_that_used_its_tools_and_then_spoke_has_stopped(tmp_path: Path) -> None:
-    used = [
+    used: list[Generation | EnvironmentCall] = [
         FIRST,
         env(2, "tool", sent={"name": "look", "arguments": {}}),
         generation(3, [0, 1, 5, 6, END], [5, 7, END]),
@@ -312,6 +321,16 @@ def test_log_probs_come_as_numbers_or_as_lists_of_alternatives(given: Any) -> No
     assert tokens.mask is not None
     assert tokens.mask.tolist() == [1, 0]
     assert all(array.flags.writeable for array in (tokens.prompt_ids, tokens.completion_ids, tokens.mask))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[2, 0, 1], (1, 0, 300), [True, False, -1], [1.0, 0.0, 0.5], np.array([1.0, 0.0, 2.0]), torch.tensor([1, 0, 2])],
+)
+def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
+    mask = checked_output(returned([5, 6, 7], env_mask=[given]), 1).tokens(0).mask
+    assert mask is not None
+    assert mask.tolist() == [1, 0, 1]
 
 
 def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:

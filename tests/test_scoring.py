@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from logs_ui.rollout import EvaluationRow, Report
+from logs_ui.rollout import EvaluationRow, Report, evaluation
 from logs_ui.rollout.report import Sample
-from tests.evaluations import sums
+from tests.evaluations import says, sums
+from tests.model_server import model_server
 
 PROMPTS = [[{"role": "user", "content": "0 + 1"}], [{"role": "user", "content": "1 + 1"}]]
 
@@ -52,9 +53,25 @@ def test_a_rollout_that_failed_is_not_scored() -> None:
     assert reward(prompts=PROMPTS, completions=["1", "two"], error=[None, "SessionError: gone"]) == [0.0, None]
 
 
-def report_of(rewards: list[list[float | None]], **more: Any) -> Report:
+@pytest.mark.parametrize(
+    ("column", "name"), [({"task": 7}, "7"), ({"task_id": "easy"}, "easy"), ({"task": None, "task_id": 3}, "3")]
+)
+def test_a_task_is_called_the_same_in_training_and_offline(column: dict[str, Any], name: str) -> None:
+    seen: list[EvaluationRow] = []
+    one = evaluation("x", dataset=[{"prompt": "1 + 1", **column}])(seen.append)
+    one.rewards[0](prompts=["1 + 1"], completions=["2"], **{key: [value] for key, value in column.items()})
+    with model_server() as server:
+        server.gives(*says("2"))
+        (sample,) = one.run(model="tiny", model_url=server.url).samples
+    trained, offline = seen
+    assert (trained.task, offline.task, sample.task) == (name, name, name)
+    assert trained.prompt == offline.prompt == [{"role": "user", "content": "1 + 1"}]
+    assert trained.messages == offline.messages
+
+
+def report_of(rewards: list[list[float | None]], error: str | None = "lost", **more: Any) -> Report:
     samples = [
-        Sample(group, i, None, reward, {}, None if reward is not None else "lost")
+        Sample(group, i, None, reward, {}, None if reward is not None else error)
         for group, of_group in enumerate(rewards)
         for i, reward in enumerate(of_group)
     ]
@@ -85,8 +102,9 @@ def test_a_threshold_is_missed_by_the_mean_or_by_failures() -> None:
     report_of([[1.0, 0.5]]).assert_at_least(0.75)
     with pytest.raises(AssertionError, match=r"x: The mean reward is 0.750, below 0.8"):
         report_of([[1.0, 0.5]]).assert_at_least(0.8)
-    with pytest.raises(AssertionError, match=r"1 of 2 rollouts have no reward. The first: lost"):
+    with pytest.raises(AssertionError, match=r"1 of 2 rollouts failed. The first: lost"):
         report_of([[1.0, None]]).assert_at_least(0.5)
     report_of([[1.0, None]]).assert_at_least(0.5, max_errors=1)
-    with pytest.raises(AssertionError, match="nan"):
+    report_of([[1.0, None]], error=None).assert_at_least(0.5)  # it has no score, and did not fail
+    with pytest.raises(AssertionError, match="No rollout has a score"):
         report_of([[None]]).assert_at_least(0.0, max_errors=1)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_later_changes_merge_field_by_field(db: Path) -> None:
         ("ok", "t", 2, 0.5, -1.0)
     ]
     assert stored(db, "select content from rollout_payload") == [(b"second",)]
+
+
+def test_ids_follow_the_order_in_which_rows_began_whatever_ended_first(db: Path) -> None:
+    changes = []
+    for began, columns in ((3, {"turns": 2}), (1, {"reward": 1.0}), (2, {"turns": 1}), (4, {"reward": 0.0})):
+        change = row(f"began {began}", columns)
+        changes.append(replace(change, identity={**change.identity, "created": began}))
+    writer = Writer(db)
+    writer.put(job(BEGUN, *changes))
+    assert writer.flush(30)
+    assert stored(db, "select uid from evaluation_row order by id") == [(f"began {i}",) for i in (1, 2, 3, 4)]
 
 
 def test_changed_grows_with_each_batch_and_is_the_runs_own(db: Path) -> None:

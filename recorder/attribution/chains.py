@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from math import inf
 
-from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Sequence
+from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Ids, Sequence
 from logs_ui.recorder.strands import Strand, common
 
 _ROW_ID = re.compile(r"(?:^|-)row-(\d{1,9})$")
@@ -39,6 +39,7 @@ class Chain:
         begins: whether the first one can be a row's first. Else it is some row's later turn.
         head: bytes of its first context's ids; empty where the server returned none.
         tail: bytes of the ids up to the last answer's end; None where the server returned no ids.
+        is_unbroken: whether each context repeats all before it, so that the whole of its tokens is the tail.
     """
 
     branch: Strand | None
@@ -47,21 +48,25 @@ class Chain:
     parts: list[tuple[Generation, Sequence]] = field(default_factory=list)
     head: bytes = b""
     tail: bytes | None = None
+    is_unbroken: bool = True
 
-    def add(self, generation: Generation, sequence: Sequence) -> None:
-        """Its next turn."""
-        context = b"" if sequence.context is None else sequence.context.tobytes()
+    def add(self, generation: Generation, sequence: Sequence, context: bytes | None) -> None:
+        """Its next turn; `context` are the bytes of its context's ids."""
+        sampled = bytes_of(sequence.sampled)
         if not self.parts:
-            self.head = context
+            self.head = context or b""
+        follows = not self.parts or self.tail is not None
+        goes_on = context is not None and follows and context.startswith(self.tail or b"")
+        self.is_unbroken = self.is_unbroken and goes_on and bool(sampled)
         self.parts.append((generation, sequence))
-        if sequence.context is not None and sequence.sampled is not None:
-            self.tail = context + sequence.sampled.tobytes()
+        if context is not None and sampled is not None:
+            self.tail = context + sampled
 
     def split(self) -> list["Chain"]:
         """A chain of each turn."""
         single = [Chain(self.branch, self.row, self.begins) for _ in self.parts]
         for chain, part in zip(single, self.parts, strict=True):
-            chain.add(*part)
+            chain.add(*part, bytes_of(part[1].context))
         return single
 
     def key(self) -> tuple[int, int]:
@@ -114,13 +119,14 @@ def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_
         free = {id(chain): chain for chain in own if chain.tail is not None}
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
-            chain = _continued(generation, sequence, free.values(), episodes)
-            if chain is None and current is not None and not _is_first_again(sequence, own):
+            context = bytes_of(sequence.context)
+            chain = None if context is None else _continued(generation, context, free.values(), episodes)
+            if chain is None and current is not None and not _is_first_again(context, own):
                 chain = current
             if chain is None:
-                chain = Chain(branch, row, _begins(sequence, own))
+                chain = Chain(branch, row, _begins(context, own))
                 chains.append(chain)
-            chain.add(generation, sequence)
+            chain.add(generation, sequence, context)
             free.pop(id(chain), None)
             taken[id(chain)] = chain
         current = next(iter(taken.values()), None) if alone else None
@@ -140,15 +146,15 @@ def row_of(call: Call) -> int | None:
     return int(said[1]) if said else None
 
 
-def _continued(
-    generation: Generation, sequence: Sequence, chains: Iterable[Chain], episodes: "_Episodes"
-) -> Chain | None:
+def bytes_of(ids: Ids | None) -> bytes | None:
+    """None for those that are not known."""
+    return None if ids is None else ids.tobytes()
+
+
+def _continued(generation: Generation, context: bytes, chains: Iterable[Chain], episodes: "_Episodes") -> Chain | None:
     """The chain whose last answer stands at the end of what the context repeats. Of several the longest; of those,
     twins so far, the one whose episode goes on; then the first of one generation, else the latest.
     """
-    if sequence.context is None:
-        return None
-    context = sequence.context.tobytes()
     fitting = [chain for chain in chains if chain.tail is not None and context.startswith(chain.tail)]
     if len(fitting) > 1:
         longest = max(len(chain.tail or b"") for chain in fitting)
@@ -158,18 +164,16 @@ def _continued(
     return next((chain for chain in fitting if chain.last == latest), None)
 
 
-def _begins(sequence: Sequence, chains: list[Chain]) -> bool:
+def _begins(context: bytes | None, chains: list[Chain]) -> bool:
     """Not where the context begins as another's first did and goes on: that is a later turn of some row."""
-    if sequence.context is None:
+    if context is None:
         return True
-    context = sequence.context.tobytes()
     heads = {chain.head for chain in chains if chain.begins and chain.head}
     return context in heads or not any(context.startswith(head) for head in heads)
 
 
-def _is_first_again(sequence: Sequence, chains: list[Chain]) -> bool:
+def _is_first_again(context: bytes | None, chains: list[Chain]) -> bool:
     """Whether the context is that of another chain's first turn: the next row of its group."""
-    context = None if sequence.context is None else sequence.context.tobytes()
     return context is not None and any(chain.begins and chain.head == context for chain in chains)
 
 

@@ -1,6 +1,5 @@
 """What was sent to an environment, held against what the model had said: the action most often stands in the answer."""
 
-import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +15,8 @@ from logs_ui.recorder.calls import EnvironmentCall, Ids, Sequence
 Episode = list[EnvironmentCall]
 """A client's calls from one reset to the next."""
 
+_STEPS = ("step", "tool")
 _LOOKED_AT = 5  # texts of one place, before it is taken for one that has nothing to do with answers
-_SPACE = re.compile(r"\s+")
 
 
 class Contents:
@@ -33,8 +32,9 @@ class Contents:
         self._decode = decode
         self._said: dict[int, str] = {}
         self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
-        steps = [call for episode in episodes for call in _steps(episode)]
-        sent = {call.order: dict(_leaves(orjson.loads(call.sent))) for call in steps}
+        self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
+        steps = [call for episode in episodes for call in episode if call.kind in _STEPS]
+        sent = {call.order: _leaves(orjson.loads(call.sent)) for call in steps}
         telling = self._telling(sent)
         self._sent = {
             order: {path: value for path, value in leaves.items() if path in telling} for order, leaves in sent.items()
@@ -45,10 +45,11 @@ class Contents:
         own row and in the other's, whose episode is not at home either, and sent something else.
         """
         strangers = [(episode, place) for episode, place in pairs if self._fits(episode, place) is False]
+        sent = [self._sent_in(episode) for episode, _ in strangers]
         return any(
-            self._sent_in(episode) != self._sent_in(other) and self._fits(episode, place) is True
-            for episode, _ in strangers
-            for other, place in strangers
+            own != others and self._fits(episode, place) is True
+            for own, (episode, _) in zip(sent, strangers, strict=True)
+            for others, (_, place) in zip(sent, strangers, strict=True)
         )
 
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
@@ -81,52 +82,58 @@ class Contents:
     def _fits(self, episode: Episode, place: int) -> bool | None:
         """Whether each action stands in the row's answer that came before it; None where none can be looked for."""
         known = False
-        for call in _steps(episode):
-            sent, said = self._sent[call.order], self._said_before(call.order, place)
+        for call in episode:
+            sent = self._sent.get(call.order)
+            said = self._said_before(call.order, place) if sent else ""
             if not sent or not said:
                 continue
-            if not all(_is_in(value, said) for value in sent.values()):
-                return False
+            for value in sent.values():
+                if not _is_in(value, said):
+                    return False
             known = True
         return known or None
 
     def _sent_in(self, episode: Episode) -> list[dict[str, str]]:
-        return [self._sent[call.order] for call in _steps(episode)]
+        return [self._sent[call.order] for call in episode if call.order in self._sent]
 
     def _said_before(self, order: int, place: int) -> str:
         """The row's last answer before a call; empty where there is none."""
-        turns = self._turns[place]
-        before = bisect_left(turns, order, key=attrgetter("order"))
-        return self._text(turns[before - 1].sequence) if before else ""
+        before = bisect_left(self._orders[place], order)
+        return self._text(self._turns[place][before - 1].sequence) if before else ""
 
     def _text(self, sequence: Sequence) -> str:
-        if id(sequence) not in self._said:
+        said = self._said.get(id(sequence))
+        if said is None:
             known = "" if sequence.sampled is None else self._decode(sequence.sampled)
-            self._said[id(sequence)] = plain(sequence.text or known)
-        return self._said[id(sequence)]
+            said = self._said[id(sequence)] = plain(sequence.text or known)
+        return said
 
 
-def _steps(episode: Episode) -> list[EnvironmentCall]:
-    return [call for call in episode if call.kind in {"step", "tool"}]
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(value: Any) -> dict[str, str]:
     """Texts and numbers, by where they stand."""
-    if isinstance(value, dict):
+    found: dict[str, str] = {}
+    _find_leaves(value, "", found)
+    return found
+
+
+def _find_leaves(value: Any, path: str, found: dict[str, str]) -> None:
+    """No generator: one for each value takes longer than all else."""
+    if isinstance(value, str):
+        if said := plain(value):
+            found[path] = said
+    elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}")
+            _find_leaves(inner, f"{path}.{name}", found)
     elif isinstance(value, list):
         for inner in value:
-            yield from _leaves(inner, f"{path}[]")
-    elif isinstance(value, str) and value.strip():
-        yield path, plain(value)
+            _find_leaves(inner, f"{path}[]", found)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield path, str(value)
+        found[path] = str(value)
 
 
 def plain(text: str) -> str:
     """As it is compared: in one case, with single spaces."""
-    return _SPACE.sub(" ", text).strip().casefold()
+    return " ".join(text.split()).casefold()
 
 
 def _is_in(value: str, said: str) -> bool:

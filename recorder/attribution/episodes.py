@@ -33,17 +33,23 @@ def give_environment_calls(work: Work, decode: Decode, *, finished: bool) -> Non
         else:
             together.append(episode)
     together = _give_by_numbers(work, together, homes)
-    for branch in {work.branch_of(episode) for episode in together} & {branch for branch in homes if branch}:
+    for branch in _of_several(work, together, homes):
         own = [episode for episode in together if work.branch_of(episode) is branch]
         together = [episode for episode in together if work.branch_of(episode) is not branch]
         _give_by_order(work, own, homes[branch], decode, finished=True)
     _give_by_order(work, together, list(range(len(work.rows))), decode, finished=finished)
 
 
+def _of_several(work: Work, episodes: list[Episode], homes: Mapping[Strand | None, list[int]]) -> set[Strand]:
+    """The branches that are a home of rows, and in which there are such episodes."""
+    branches = {branch for branch in homes if branch}
+    return branches and {branch for episode in episodes if (branch := work.branch_of(episode)) in branches and branch}
+
+
 def _give_by_numbers(work: Work, episodes: list[Episode], homes: Mapping[Strand | None, list[int]]) -> list[Episode]:
     """Where there is a branch for each row, in the order in which they were started. Returns the episodes of others."""
     ranked = work.numbered()
-    if not all(homes.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
+    if not ranked or not all(homes.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
         return episodes
     places: dict[Strand | None, int] = {branch: place for place, branch in enumerate(ranked)}
     left = []
@@ -65,11 +71,11 @@ def _episodes(work: Work) -> list[Episode]:
     reset: dict[int, set[Strand | None]] = defaultdict(set)
     for call in calls:
         (reset if call.kind == "reset" else stepped)[call.client].add(work.branches.of(call))
+    in_sessions = {client for client, own in stepped.items() if len(own) > 1 and own == reset[client]}
     current: dict[object, Episode] = {}
     episodes: list[Episode] = []
     for call in calls:
-        has_sessions = stepped[call.client] == reset[call.client] and len(stepped[call.client]) > 1
-        session = (call.client, work.branches.of(call) if has_sessions else None)
+        session = (call.client, work.branches.of(call) if call.client in in_sessions else None)
         if call.kind == "reset" or session not in current:
             current[session] = []
             episodes.append(current[session])
@@ -82,7 +88,7 @@ def _is_one_step_each(work: Work) -> bool:
     generation was seen, as often as there are rows.
     """
     steps = [call for call in work.own if call.kind == "step"]
-    if not all(map(work.is_open, work.own)) or len(_episodes(work)) != 1 or not len(steps) == len(work.rows) > 1:
+    if not len(steps) == len(work.rows) > 1 or not all(map(work.is_open, work.own)) or len(_episodes(work)) != 1:
         return False
     answers = [turn.order for row in work.rows for turn in row.turns]
     answered_once = all(len(row.turns) == 1 for row in work.rows) and max(answers) < steps[0].order

@@ -59,7 +59,7 @@ class RowCalls:
             self.evidence = evidence
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[Generation | EnvironmentCall]:
         """All of them, but for what environment calls made themselves."""
         return [*(turn.generation for turn in self.turns), *self.environment_calls]
 

@@ -82,6 +82,23 @@ def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
     """None where the row does not hold the chain's answers in order. Those that stand in the row's prompt, because only
     the last turn was returned, have no place in the completion.
     """
+    return _whole_fit(chain, row) or _fit_by_parts(chain, row, text)
+
+
+def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
+    """Of a chain that stands in the row from the first token to its last answer's end, as most do: the same as by
+    parts, in one look.
+    """
+    begin = len(chain.head) // _WIDTH
+    if not chain.is_unbroken or chain.tail is None or begin < max(row.prompt, row.matched):
+        return None
+    if not row.data.startswith(chain.tail):
+        return None
+    starts = [len(sequence.context) - row.prompt for _, sequence in chain.parts if sequence.context is not None]
+    return Fit([*starts], len(chain.tail) // _WIDTH, row.text_matched, "context")
+
+
+def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
     starts: list[int | None] = []
     matched, text_matched, evidence = row.matched, row.text_matched, "context"
     for _, sequence in chain.parts:
@@ -109,6 +126,9 @@ class Matching:
 
     def __init__(self, tokens: Seq[RowTokens], work: Work, text_of: Callable[[int], str]) -> None:
         self._tokens, self._work = tokens, work
+        self._groups: dict[bytes, list[int]] = defaultdict(list)
+        for index, row in enumerate(tokens):
+            self._groups[row.asked].append(index)
         self._text_of, self._texts = text_of, dict[int, str]()
         self._models: set[object] | None = None
 
@@ -165,8 +185,13 @@ class Matching:
         exact = _exact(self._fits(chain, likely))
         if exact:
             return exact
-        asked = [i for i, row in enumerate(self._tokens) if row.prompt and chain.head.startswith(row.asked)]
+        asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
         return self._fits(chain, asked or range(len(self._tokens)))
+
+    def _asked(self, context: bytes) -> list[int]:
+        """The rows with whose prompts a context begins, in order."""
+        groups = (rows for asked, rows in self._groups.items() if context.startswith(asked))
+        return sorted(index for rows in groups for index in rows)
 
     def _repeating(self, chain: Chain) -> list[int]:
         """The rows that begin with the chain's last context: no other can be the one by context."""
@@ -174,7 +199,7 @@ class Matching:
         if context is None:
             return []
         beginning = context.tobytes()
-        return [index for index, row in enumerate(self._tokens) if row.data.startswith(beginning)]
+        return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _urgency(self, fits: dict[int, Fit]) -> tuple[bool, bool, int]:
         """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""

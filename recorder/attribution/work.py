@@ -31,6 +31,7 @@ class Work:
         self.left: list[Chain] = []
         self.lost = 0
         self._given: set[int] = set()  # orders of the environment calls that have a row
+        self._scoped: set[int] = set()  # orders of those that said themselves whose they are
         self._contested: set[int] = set()
 
     def give(self, index: int, chain: Chain, starts: Seq[int | None], evidence: str) -> None:
@@ -52,6 +53,7 @@ class Work:
             row = row_of(call)
             if row is not None and row < len(self.rows):
                 self.give_calls(row, [call], "scope")
+                self._scoped.add(call.order)
 
     def is_open(self, call: EnvironmentCall) -> bool:
         """Whether nobody has it."""
@@ -72,8 +74,9 @@ class Work:
 
     def branch_of(self, calls: Seq[Call]) -> Strand | None:
         """The one that they were made in; None where there are several. Resets may be made ahead, for all rows."""
-        steps = [call for call in calls if not (isinstance(call, EnvironmentCall) and call.kind == "reset")] or calls
-        branches = {self.branches.of(call) for call in steps}
+        of = self.branches.of
+        branches = {of(call) for call in calls if not (isinstance(call, EnvironmentCall) and call.kind == "reset")}
+        branches = branches or {of(call) for call in calls}
         return branches.pop() if len(branches) == 1 else None
 
     def is_elsewhere(self, index: int, chain: Chain) -> bool:
@@ -135,11 +138,12 @@ class Work:
 
     def _is_told(self, index: int) -> bool:
         """Whether its environment calls rest on evidence that a twin of the row would have, too."""
-        return bool(self.rows[index].environment_calls) and self.rows[index].evidence != "scope"
+        return any(call.order not in self._scoped for call in self.rows[index].environment_calls)
 
     def _take_calls(self, row: RowCalls) -> None:
-        self.lost += len(row.environment_calls)
-        row.environment_calls = []
+        kept = [call for call in row.environment_calls if call.order in self._scoped]
+        self.lost += len(row.environment_calls) - len(kept)
+        row.environment_calls = kept
 
     def result(self) -> Attribution:
         """All rows in order, with what their environment calls called themselves, and what they said."""

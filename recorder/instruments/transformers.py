@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.calls import Begun, CallLog, Generation, Sequence, answered, failed, generating, generating_strand
+from logs_ui.recorder.calls import (
+    Begun,
+    CallLog,
+    Generation,
+    Ids,
+    Sequence,
+    answered,
+    failed,
+    generating,
+    generating_strand,
+)
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
 
@@ -73,8 +83,7 @@ def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: 
         return  # generated from embeddings: there are no ids to record
     settings = _settings(model, args, kwargs)
     given = inputs.detach().cpu().numpy().astype(np.int32)
-    mask = kwargs.get("attention_mask")
-    kept = np.ones(given.shape, bool) if mask is None else mask.detach().cpu().numpy().astype(bool)
+    contexts = _contexts(given, kwargs.get("attention_mask"))
     produced = getattr(output, "sequences", output).detach().cpu().numpy()[:, given.shape[1] :].astype(np.int32)
     copies = len(produced) // len(given)  # num_return_sequences
     limit = settings["max_new_tokens"] or (settings["max_length"] or 0) - given.shape[1]
@@ -83,7 +92,7 @@ def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: 
     for i, length in enumerate(lengths):
         sampled = produced[i, :length].copy()  # not a view, which would keep the whole batch alive
         finish = "length" if not ended[i] and length >= limit > 0 else "stop"
-        sequences.append(Sequence(given[i // copies][kept[i // copies]], sampled, finish))
+        sequences.append(Sequence(contexts[i // copies], sampled, finish))
     sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
     log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
 
@@ -99,6 +108,17 @@ def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     return found
 
 
+def _contexts(given: Ids, mask: Any) -> list[Ids]:
+    """Of each of the (N, L) inputs: those that the attention mask keeps. Most often they stand together, and slicing
+    takes a third of the time of choosing.
+    """
+    kept = np.ones(given.shape, np.bool_) if mask is None else mask.detach().cpu().numpy().astype(np.bool_)
+    counts = kept.sum(axis=1).tolist()
+    if not (kept[:, 1:] < kept[:, :-1]).any():  # padded on the left, or not at all
+        return [row[len(row) - count :].copy() for row, count in zip(given, counts, strict=True)]
+    return [row[own] for row, own in zip(given, kept, strict=True)]
+
+
 def _ids(eos: Any) -> set[int]:
     if eos is None:
         return set()
@@ -110,7 +130,9 @@ def _lengths(answers: Any, eos: set[int], pad: int | None) -> tuple[list[int], l
     is one; else those before the padding at the end.
     """
     count, length = answers.shape
-    ends = np.isin(answers, list(eos)) if eos else np.zeros(answers.shape, bool)
+    ends = np.zeros(answers.shape, np.bool_)
+    for end in eos:  # a few: np.isin() takes three times as long
+        ends |= answers == end
     kept = np.ones(answers.shape, bool) if pad is None else answers != pad
     # With a column more, the first of it counts where no other does.
     to_end = np.column_stack([ends, np.ones(count, bool)]).argmax(1) + 1
