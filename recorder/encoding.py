@@ -363,7 +363,7 @@ def _stop_reason(row: RowCalls, actions: list[dict[str, Any]]) -> StopReason:
     with_tools = bool(steps) and all(step.kind == "tool" for step in steps)
     spoke = with_tools and not answered and not unparsed and not _calls_a_tool(actions)
     if spoke or not row.environment_calls:
-        return StopReason.STOP
+        return StopReason.STOP if row.is_whole else StopReason.NOT_RECORDED
     return StopReason.TURN_LIMIT if answered and not unparsed else StopReason.NO_ACTION
 
 

@@ -84,7 +84,7 @@ class StopReason(StrEnum):
     ABORTED = "aborted"
     """The process ended in the middle."""
     NOT_RECORDED = "not_recorded"
-    """No call was seen that would tell."""
+    """No call was seen that would tell, or some were that found no row."""
 
 
 class RunState(StrEnum):

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ _END_SECONDS = 40.0  # of all sessions, and of containers that have to stop
 _KEPT_ENVIRONMENTS = 8
 """Of those that are started here, each with its own variables, so many are kept running though few are in use."""
 
+_NONE: Mapping[str, Any] = {}
 _Key = frozenset[tuple[str, str]]
 
 
@@ -31,6 +32,13 @@ class SessionError(RuntimeError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.is_full = any(words in message for words in _FULL)
+
+
+def _what_to_do(said: str, arguments: Mapping[str, Any]) -> str:
+    if "Failed to connect" in said or "Connection refused" in said:
+        return ". Is its server running, at that address? base_url is the server's root, without a path"
+    named = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name != "seed")
+    return f". It was reset with {named}" if named else ""
 
 
 class Session:
@@ -54,7 +62,7 @@ class Session:
 
         Raises SessionError.
         """
-        return await self._loop.run(self._within_timeout("reset", lambda: self._reset(arguments)))
+        return await self._loop.run(self._within_timeout("reset", lambda: self._reset(arguments), arguments))
 
     async def step(self, action: Any) -> Any:
         """Applies an action, once. Gives what the client gives; raises SessionError."""
@@ -71,13 +79,14 @@ class Session:
         _forbid_reconnecting(self._client)
         return result
 
-    async def _within_timeout(self, name: str, call: Callable[[], Any]) -> Any:
+    async def _within_timeout(self, name: str, call: Callable[[], Any], arguments: Mapping[str, Any] = _NONE) -> Any:
         try:
             return await asyncio.wait_for(call(), self._timeout)
         except TimeoutError as error:
             raise SessionError(f"The environment did not answer {name}() within {self._timeout:g} s") from error
         except Exception as error:
-            raise SessionError(f"The environment's {name}() failed: {type(error).__name__}: {error}") from error
+            said = f"The environment's {name}() failed: {type(error).__name__}: {error}"
+            raise SessionError(said + _what_to_do(said, arguments)) from error
 
 
 @dataclass

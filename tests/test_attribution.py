@@ -584,7 +584,7 @@ def test_rows_played_twice_have_no_episode_that_could_be_the_other_tries() -> No
         calls += [env(3 * i, "reset", i), generation(3 * i + 1, (PROMPT, [3, END]))]
         calls += [replace(env(3 * i + 2, "step", i), reward=reward)]
     found = attribute([ids(*PROMPT)], [ids(3, END)], by_kind(calls))
-    assert found.rows[0].environment_calls == []
+    assert (found.rows[0].environment_calls, found.rows[0].is_whole) == ([], False)
     assert found.unattributed == 5
 
 

@@ -45,6 +45,7 @@ class RowCalls:
     Attributes:
         children: calls that the environment calls made themselves (`EnvironmentCall.within`).
         evidence: the weakest evidence by which a call came here; None without calls.
+        is_whole: False where it has no environment call, and some were made that are nobody's: they may be its own.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -52,6 +53,7 @@ class RowCalls:
     children: list[EnvironmentCall] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     evidence: str | None = None
+    is_whole: bool = True
 
     def rests_on(self, evidence: str) -> None:
         """Keeps the weaker of this evidence and what the row rests on so far."""

@@ -155,7 +155,9 @@ class Work:
                 row.children.append(call)
         for note in self.seen.notes:
             self._give_note(note)
+        are_lost = any(call.order not in owner for call in [*self.own, *self.functions])
         for row in self.rows:
+            row.is_whole = bool(row.environment_calls) or not are_lost
             row.sort()
         return Attribution(self.rows, self.lost)
 
