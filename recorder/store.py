@@ -279,15 +279,15 @@ def _run_update() -> ReturningUpdate[Any]:
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
-    """In the order in which they began, which their ids then have, too; of those that began together, rows that name
-    the same columns go in together. What identifies a row stays as its first change had it, so that only the indexes of
+    """In the order in which they began, and of those that began together in that of the batch, which their ids then
+    have, too; neighbours that name the same columns go in together. What identifies a row stays as its first change had it, so that only the indexes of
     what changes are written.
     """
 
     def names(change: RowChange) -> tuple[str, ...]:
         return *change.identity, "", *change.columns
 
-    began = sorted(changes, key=lambda change: (change.identity["created"], names(change)))
+    began = sorted(changes, key=lambda change: change.identity["created"])
     for rows in (list(alike) for _, alike in groupby(began, names)):
         values = [{"run_id": run_id, "uid": r.uid, "changed": changed, **r.identity, **r.columns} for r in rows]
         kept = tuple(name for name in rows[0].identity if name not in rows[0].columns)

@@ -30,6 +30,7 @@ _NAME = "build_harness_rollout_func.<locals>.rollout_func"
 _REWARD = "env_reward"
 
 _rows: ContextVar["Iterator[int] | None"] = ContextVar("logs_ui_harness_rows", default=None)
+_inside: ContextVar[bool] = ContextVar("logs_ui_harness_inside", default=False)
 
 
 @contextmanager
@@ -125,9 +126,13 @@ def _answer(result: Any) -> Answer:
 def _with_result(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run_white_box(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
+        outer = _inside.set(True)
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            _inside.reset(outer)
         strand = current_strand()
-        if strand is not None and strand.row is not None:
+        if strand is not None and strand.row is not None and not _inside.get():  # an adapter may stand on another
             with guard("recording what a harness says of a rollout"):
                 said = {"harness": dict(result.metrics), **_joined(strand, result)}
                 strand.tree.log.note(strand, "note", snapshot(said))
