@@ -280,8 +280,8 @@ def _run_update() -> ReturningUpdate[Any]:
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
     """In the order in which they began, and of those that began together in that of the batch, which their ids then
-    have, too; neighbours that name the same columns go in together. What identifies a row stays as its first change had it, so that only the indexes of
-    what changes are written.
+    have, too; neighbours that name the same columns go in together. What identifies a row stays as its first change had
+    it, so that only the indexes of what changes are written.
     """
 
     def names(change: RowChange) -> tuple[str, ...]:
