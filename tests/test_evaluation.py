@@ -142,6 +142,7 @@ def test_the_same_seeds_are_played_in_every_evaluation(url: str, server: ModelSe
     assert len(resets[0]) == 2
 
 
+@pytest.mark.versions
 def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: ModelServer, tmp_path: Path) -> None:
     seen: list[EvaluationRow] = []
     guess = guessing(url, seen, dataset=games(each=2))
@@ -169,6 +170,7 @@ def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: Mo
     assert trained["turns"].max() > 1
 
 
+@pytest.mark.versions
 def test_single_turn_work_needs_no_environment(server: ModelServer, tmp_path: Path) -> None:
     answers: list[str] = []
 

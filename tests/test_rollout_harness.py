@@ -424,6 +424,7 @@ def guess(text: str) -> list[tuple[str, dict[str, int]]]:
 LIMITS = HarnessRunLimits(max_turns=TURNS, sampling={"max_tokens": 8})
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("factory", [Games, CheckedGames])
 def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path, factory: type[Games]) -> None:
     rollouts = harness_rollout_func(
@@ -458,6 +459,7 @@ def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path
         assert row["metadata"]["verify_metrics"]["tries"] == len(called)
 
 
+@pytest.mark.versions
 def test_openenvs_own_builder_trains_on_what_was_seen_and_is_recorded(server: str, tmp_path: Path) -> None:
     rollout_func = build_harness_rollout_func(
         session_factory=Games(server),

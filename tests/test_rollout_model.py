@@ -86,6 +86,7 @@ def logprobs_of(model: Any, context: list[int], sampled: Sequence[int], temperat
     return values
 
 
+@pytest.mark.versions
 def test_a_real_training_gets_what_its_model_sampled_with_the_log_probs_it_was_sampled_with(tmp_path: Path) -> None:
     seen: list[Any] = []
     problems: list[str] = []
@@ -385,6 +386,7 @@ def rounds(
     return asyncio.run(everyone())
 
 
+@pytest.mark.versions
 def test_the_trainers_vllm_server_answers_with_log_probs_and_limits_of_each_row(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +432,7 @@ def test_a_nan_among_log_probs_costs_its_row_where_trl_would_learn_from_it(
         assert all(map(math.isnan, broken.logprobs))
 
 
+@pytest.mark.versions
 @without_engine
 def test_the_trainers_own_vllm_engine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trl.generation import vllm_generation

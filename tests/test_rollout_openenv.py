@@ -542,6 +542,7 @@ def trained(rollouts: Any, folder: Path, **config: Any) -> pd.DataFrame:
     return load_run()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("concurrency", [None, 3])
 def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency: int | None) -> None:
     with guess_server() as url:
@@ -632,6 +633,7 @@ def test_answers_of_a_row_that_failed_are_not_trained_on_where_trl_would(
     assert masks == [[True, False], [True, True]]
 
 
+@pytest.mark.versions
 def test_a_hung_environment_is_one_row_of_a_training_in_error(tmp_path: Path) -> None:
     with moody_server() as url:
         rollouts = openenv_rollout_func(

@@ -76,6 +76,7 @@ FACTORIES: list[Callable[[str], Any]] = [
 ]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_factory_may_give_a_client_of_any_kind(server: str, factory: Callable[[str], Any]) -> None:
     async def play() -> None:
@@ -86,6 +87,7 @@ def test_a_factory_may_give_a_client_of_any_kind(server: str, factory: Callable[
     asyncio.run(play())
 
 
+@pytest.mark.versions
 def test_a_class_and_an_address_make_sessions(server: str) -> None:
     async def play() -> None:
         async with opened(GuessEnv, base_url=server) as session:
@@ -179,6 +181,7 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
     assert ended.stdout == "The environment did not answer reset() within 0.2 s\n", ended.stderr
 
 
+@pytest.mark.versions
 def test_a_call_that_hangs_is_given_up() -> None:
     async def play(url: str) -> None:
         async with opened(base_url=url, seconds=0.5) as session:
@@ -203,6 +206,7 @@ def test_what_the_environment_raises_is_said_with_the_call() -> None:
         asyncio.run(play(url))
 
 
+@pytest.mark.versions
 def test_a_full_server_is_told_from_a_broken_one() -> None:
     async def play(url: str) -> None:
         sessions = Sessions(source(base_url=url), 5.0)
@@ -216,6 +220,7 @@ def test_a_full_server_is_told_from_a_broken_one() -> None:
         asyncio.run(play(url))
 
 
+@pytest.mark.versions
 def test_a_connection_that_is_lost_ends_the_episode_and_the_next_reset_connects_anew() -> None:
     async def play() -> None:
         with moody_server() as url:
@@ -599,6 +604,7 @@ def test_the_public_face_is_sorted_and_whole() -> None:
         _ = logs_ui.rollout.other
 
 
+@pytest.mark.versions
 def test_what_is_used_of_openenvs_client_is_there() -> None:
     client = GenericEnvClient(base_url="http://127.0.0.1:1")
     assert (client._execution_mode, client._ws, client._provider) == (None, None, None)

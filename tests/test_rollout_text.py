@@ -387,6 +387,7 @@ class Guess:
         return self, feedback(heard)
 
 
+@pytest.mark.versions
 def test_a_real_training_is_recorded_with_every_step(tmp_path: Path) -> None:
     rollouts = text_rollout_func(Guess, max_turns=3, sampling={"max_tokens": 8})
     trainer = make_trainer(record(rollouts), tmp_path, reward_funcs=[environment_reward], warm=120, max_steps=3)
