@@ -1,5 +1,5 @@
 """Connections and their settings, and SQL errors said in plain words. What is asked of the database stands in
-`queries.py`, what is written in `store.py`.
+`queries`, what is written in `store.py`.
 """
 
 import os

@@ -534,7 +534,7 @@ def test_large_rollouts_are_read_a_few_at_a_time(database: Engine, monkeypatch: 
     assert len(large) < 1_000, "60 kB that are packed into next to nothing"
     with database.begin() as connection:
         connection.execute(insert(RolloutPayload), [{"row_id": row.id, "content": large} for row in rows[:9]])
-    monkeypatch.setattr(queries, "_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(queries.rows, "_CHUNK_BYTES", 100_000)
     chunks = list(queries.rollouts(database, run_id, RolloutFilter(step_min=1, step_max=2)))
     assert [len(chunk) for chunk in chunks] == [2, 2, 2, 2, 4]
     assert [rollout.row.id for chunk in chunks for rollout in chunk] == [row.id for row in rows]

@@ -1,0 +1,138 @@
+"""How many rollouts there are of each kind, under a filter."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sqlalchemy import Integer, case, cast, func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Mode,
+    Status,
+    StopReason,
+)
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.selection import (
+    Use,
+    conditions,
+)
+
+MOST_TASKS = 50
+"""Tasks that `facets` counts, at most, beside those that the filter names."""
+
+_LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
+
+_FACETS = ("tasks", "evals", "modes", "statuses", "stop_reasons", "scored")
+
+_Kinds = list[tuple[tuple[str | None, ...], int]]
+
+
+@dataclass(frozen=True)
+class Facets:
+    """How many rows each value would give under the other parts of the filter: (value, count).
+
+    The values and their order are the run's own, whatever the filter, so that nothing moves under a reader's hand: all
+    that its rows have, in the order of their enum, else by name. `tasks` holds the 50 most frequent of the run.
+    """
+
+    evals: list[tuple[str, int]]
+    modes: list[tuple[str, int]]
+    statuses: list[tuple[str, int]]
+    stop_reasons: list[tuple[str, int]]
+    scored: list[tuple[str, int]]
+    tasks: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Rewards in bins of equal width: `counts[i]` of [low + i*width, low + (i+1)*width), the last one closed."""
+
+    low: float
+    width: float
+    counts: tuple[int, ...]
+
+
+def facets(db: Database, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
+    """Beside the run's own values, those that the filter names are there, too."""
+    chosen = [getattr(filter, name) for name in _FACETS]
+    ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
+    with Session(db) as session:
+        found = _kinds(session, run_id, ranges)
+        whole = found if ranges == RolloutFilter() else _kinds(session, run_id, RolloutFilter())
+    known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
+    for values, number in whole:
+        for i, value in enumerate(values):
+            known[i].update({value: number} if value is not None else {})
+    counts = [dict.fromkeys(of_facet, 0) for of_facet in known]
+    for values, number in found:
+        misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
+        for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
+            value = values[i]
+            if value is not None:
+                counts[i][value] = counts[i].get(value, 0) + number
+    tasks, evals, modes, statuses, stop_reasons, scored = counts
+    frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.tasks)
+    return Facets(
+        evals=sorted(evals.items()),
+        modes=_in_known_order(modes, Mode),
+        statuses=_in_known_order(statuses, Status),
+        stop_reasons=_in_known_order(stop_reasons, StopReason),
+        scored=_in_known_order(scored, Scored),
+        tasks=sorted((task, number) for task, number in tasks.items() if task in frequent),
+    )
+
+
+def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
+    """Under the filter less its reward range; None where no row has a reward. The bins span the run's own rewards."""
+    reward = col(EvaluationRow.reward)
+    of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
+    ends = [
+        select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
+    ]  # two seeks in an index
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), Use.NUMBER)
+    with Session(db) as session:
+        low, high = session.execute(select(*ends)).one()
+        if low is None or high is None:
+            return None
+        if low == high:  # any width will do: the one reward there is stands in the middle
+            low, high = low - 0.5, high + 0.5
+        width = (high - low) / bins
+        place = cast((reward - low) / width, Integer)
+        number = case((place >= bins, bins - 1), else_=place)  # the last bin holds its upper end, too
+        finite = func.abs(reward) <= _LARGEST
+        found = session.execute(select(number, func.count()).where(*selected, finite).group_by(number)).all()
+    counts = {int(place): number_of for place, number_of in found}
+    return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
+
+
+def _kinds(session: Session, run_id: int, filter: RolloutFilter) -> _Kinds:  # noqa: A002
+    """How many rows there are of each combination of shown values, in the order of _FACETS."""
+    row = EvaluationRow
+    # In one pass, in the order of the index that covers them.
+    columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
+    grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
+    # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
+    awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS)
+    awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
+    aborted = conditions(run_id, replace(filter, statuses=(Status.ABORTED.value,)), Use.KINDS)
+    lost = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
+    found: Counter[tuple[str | None, ...]] = Counter()
+    for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS))):
+        waiting = awaited[tuple(values)]
+        ended = values[3] in {Status.OK, Status.ERROR}
+        parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
+        found.update({(*values, part): of_part for part, of_part in parts.items()})
+    for *values, is_scored in session.execute(lost):
+        part = Scored.YES if is_scored else None
+        found[*values, part] -= 1
+        found[*values[:3], Status.ABORTED.value, StopReason.ABORTED.value, part] += 1
+    return [(values, number) for values, number in found.items() if number > 0]
+
+
+def _in_known_order(counts: dict[str, int], known: type[StrEnum]) -> list[tuple[str, int]]:
+    order = {word.value: place for place, word in enumerate(known)}
+    return sorted(counts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))

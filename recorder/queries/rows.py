@@ -1,0 +1,289 @@
+"""Rollouts: a page of them, all of them, one of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import zstandard
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
+from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Image,
+    RolloutPayload,
+    StepStatistics,
+)
+from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
+from logs_ui.recorder.queries.common import COUNT_CAP, Count, Database, counted, shown
+from logs_ui.recorder.selection import (
+    Place,
+    Section,
+    Use,
+    conditions,
+    in_statistics,
+    place_of,
+    sections,
+    statistics_conditions,
+)
+
+_CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
+
+_AT_ONCE = 10  # packed payloads in memory
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a page ended: the sort key and the id of its last row.
+
+    `key` is None for rows that lack the key: they come last.
+    """
+
+    key: float | int | None
+    id: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some rows in order, and where the next begins (None at the end)."""
+
+    rows: list[EvaluationRow]
+    next: Cursor | None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One row with all that was recorded of it.
+
+    Attributes:
+        messages: OpenAI's chat form: role, content, optionally reasoning_content, tool_calls, name.
+        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error. Turn 0 is the reset.
+        sampling: parameters of its generations.
+        metadata: what else is known (attribution, traceback, extra fields of the rollout function, ...).
+        tokens: None before it returned.
+    """
+
+    row: EvaluationRow
+    messages: list[dict[str, Any]]
+    actions: list[dict[str, Any]]
+    sampling: dict[str, Any]
+    metadata: dict[str, Any]
+    tokens: Tokens | None
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A rollout's place within a filter's order.
+
+    Attributes:
+        previous, next: ids of the one before and after; None at the ends. A rollout that is not in the filter has those
+            between which it would stand.
+        inside: whether it is in the filter.
+        position: from 1; None where it is not in the filter, or beyond COUNT_CAP.
+        count: of the filter's rows.
+    """
+
+    previous: int | None
+    next: int | None
+    inside: bool
+    position: int | None
+    count: Count
+
+
+def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
+    """Keyset paging on (sort key, id); rows without the sort key come last, by id in the order's own direction."""
+    place = None if after is None else (after.key, after.id)
+    with Session(db) as session:
+        rows = _in_order(session, run_id, filter, place, limit + 1)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
+
+
+def count(db: Database, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
+    """Up to COUNT_CAP."""
+    with Session(db) as session:
+        return counted(session, conditions(run_id, filter, Use.NUMBER))
+
+
+def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
+    """Of all its rows, however many: for an export, which reads them anyway."""
+    query = select(func.count()).select_from(EvaluationRow).where(*conditions(run_id, filter, Use.NUMBER))
+    with Session(db) as session:
+        return session.scalar(query) or 0
+
+
+def mean_reward(db: Database, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
+    """Over the filter's rows that have one; None where none has."""
+    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
+    if in_statistics(filter):
+        sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
+        query = select(sums).where(*statistics_conditions(run_id, filter))
+    with Session(db) as session:
+        return session.scalar(query)
+
+
+def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
+    """Everything of one rollout.
+
+    Raises:
+        RolloutNotFoundError: the run has no rollout of that id.
+    """
+    with Session(db) as session:
+        found = _read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
+    if not found:
+        raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
+    return found[0]
+
+
+def image(db: Database, hash: str) -> Image:  # noqa: A002
+    """An image that an observation refers to.
+
+    Raises:
+        ImageNotFoundError: there is none of that hash.
+    """
+    with Session(db) as session:
+        found = session.get(Image, hash)
+    if found is None:
+        raise ImageNotFoundError(
+            f"There is no image {hash[:64]!r}. What refers to it may have been recorded elsewhere."
+        )
+    return found
+
+
+def neighbours(db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
+    """Where `row` stands in the filter's order, or would stand."""
+    place = place_of(row, filter.sort)
+    selected = conditions(run_id, filter, Use.ROWS)
+    with Session(db) as session:
+        previous = _in_order(session, run_id, filter, place, 1, backwards=True)
+        following = _in_order(session, run_id, filter, place, 1)
+        itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
+        before = 0
+        for section in sections(filter, place, backwards=True) if itself is not None else []:
+            before += counted(session, [*selected, *section.conditions]).value
+        total = counted(session, conditions(run_id, filter, Use.NUMBER))
+    return Neighbours(
+        previous=previous[0].id if previous else None,
+        next=following[0].id if following else None,
+        inside=itself is not None,
+        position=None if itself is None or before >= COUNT_CAP else before + 1,
+        count=total,
+    )
+
+
+def group_of(db: Database, row: EvaluationRow) -> list[EvaluationRow]:
+    """All rows of its group, by generation."""
+    of_group = (col(EvaluationRow.group) == row.group, col(EvaluationRow.run_id) == row.run_id)
+    query = select(EvaluationRow).where(*of_group).order_by(col(EvaluationRow.generation), col(EvaluationRow.id))
+    with Session(db) as session:
+        return shown(session, row.run_id, session.scalars(query))
+
+
+def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
+    """How many rows of the filter have a higher id."""
+    with Session(db) as session:
+        return counted(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
+
+
+def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
+    """All of them, oldest first, in reads that are short, as a long one would pin the write-ahead log, and small: of
+    at most `chunk` rows, and of fewer where they are large.
+
+    Raises:
+        DatabaseError: the payload of one is damaged.
+    """
+    of_id = col(EvaluationRow.id)
+    query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
+    last: int | None = 0
+    while last is not None:
+        (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
+        with Session(db) as session:
+            # The ids alone first: where no index has their order, SQLite sorts what it reads.
+            ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
+            found = _read(session, run_id, of_id.in_(ids))
+        last = found[-1].row.id if found else None
+        if found:
+            yield found
+
+
+def _in_order(
+    session: Session,
+    run_id: int,
+    filter: RolloutFilter,  # noqa: A002
+    after: Place | None,
+    limit: int,
+    *,
+    backwards: bool = False,
+) -> list[EvaluationRow]:
+    rows: list[EvaluationRow] = []
+    selected = conditions(run_id, filter, Use.ROWS)
+    for section in sections(filter, after, backwards=backwards):
+        rows += _in_section(session, selected, section, limit - len(rows))
+        if len(rows) == limit:
+            break
+    return shown(session, run_id, rows)
+
+
+def _in_section(
+    session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int
+) -> list[EvaluationRow]:
+    """The first rows of a section, read in an index's order; of the last key, more rows may share it than were read."""
+    query = select(EvaluationRow).where(*selected)
+    rows = list(session.scalars(query.where(*section.conditions).order_by(*section.order).limit(limit)))
+    if section.ties is None or not rows:
+        return rows
+    key = attrgetter(section.ties.name)
+    last = key(rows[-1])
+    found = [row for value, tied in groupby(rows, key) if value != last for row in reversed(list(tied))]
+    of_last = query.where(section.ties.key == last).order_by(*section.ties.order)
+    return found + list(session.scalars(of_last.limit(limit - len(found))))
+
+
+def _read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
+    """By id; those after the first only as far as all come to _CHUNK_BYTES."""
+    query = (
+        select(EvaluationRow, RolloutPayload)
+        .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
+        .where(*selected)
+        .order_by(col(EvaluationRow.id))
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    found: list[Rollout] = []
+    size = 0
+    for row, payload in session.execute(query):
+        found.append(_rollout(row, payload))
+        size += _unpacked_size(payload)
+        if size > _CHUNK_BYTES:
+            break
+    shown(session, run_id, (rollout.row for rollout in found))
+    return found
+
+
+def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:
+    try:
+        content = unpack_content(payload.content if payload else None)
+        return Rollout(
+            row=row,
+            messages=content.get("messages") or [],
+            actions=content.get("actions") or [],
+            sampling=content.get("sampling") or {},
+            metadata=content.get("metadata") or {},
+            tokens=unpack_tokens(payload.tokens if payload else None),
+        )
+    except Exception as error:  # zstd, JSON, numpy: each has its own for bytes that are not what they were
+        raise DatabaseError(
+            f"What was recorded of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a "
+            f"copy, or do without it: delete the row_id {row.id} from the table rollout_payload."
+        ) from error
+
+
+def _unpacked_size(payload: RolloutPayload | None) -> int:
+    """Bytes of its text and token arrays. A text that repeats itself is packed into a thousandth."""
+    blobs = (payload.content, payload.tokens) if payload else ()
+    return sum(zstandard.frame_content_size(blob) for blob in blobs if blob is not None)

@@ -1,0 +1,151 @@
+"""The runs of a database."""
+
+import time
+from dataclasses import dataclass, replace
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.errors import RunNotFoundError
+from logs_ui.recorder.filters import nearest
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Run,
+    RunState,
+    StepStatistics,
+)
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.selection import (
+    DIED_AFTER_US,
+)
+from logs_ui.recorder.totals import Totals, totals
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as the list of runs shows it.
+
+    Attributes:
+        state: a RunState, or `died`.
+        is_evaluation: whether it has rollouts, none of them is of a training, and none is planned.
+        rollouts: how many there are; over all modes.
+        steps: highest step seen; 0 before the first.
+        reward: mean over the last 10 train steps that have one, weighted by rollouts; of an evaluation, over all of its
+            rollouts that have one. None where none has.
+        reward_curve: one (step, mean reward) for each train step, or step of an evaluation, that has one, thinned to at
+            most 120 points.
+        truncated, errors: shares of the rollouts that came to an end, 0 to 1; None where none did.
+    """
+
+    run: Run
+    state: str
+    is_evaluation: bool
+    rollouts: int
+    steps: int
+    reward: float | None
+    reward_curve: tuple[tuple[int, float], ...]
+    truncated: float | None
+    errors: float | None
+    eval_names: tuple[str, ...]
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step says anything of its rollouts: an evaluation's are all of step 0 where it names none."""
+        return self.steps > 0 or not self.is_evaluation
+
+
+def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
+    """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; the clock's by default."""
+    with Session(db) as session:
+        runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
+        found = totals(session)
+    return [_summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
+
+
+def run_uids(db: Database) -> set[str]:
+    """Of all runs."""
+    with Session(db) as session:
+        return set(session.scalars(select(col(Run.uid))))
+
+
+def find_run(db: Database, name: str) -> Run:
+    """By uid, `latest`, a name (the newest of that name), or a unique prefix of a uid. In that order.
+
+    Raises:
+        RunNotFoundError: none, or several by prefix; names the nearest.
+    """
+    newest = (col(Run.created).desc(), col(Run.id).desc())
+    runs = select(Run).order_by(*newest)
+    latest = [runs] if name == "latest" else []
+    exact = [runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)]
+    begins = func.substr(col(Run.uid), 1, len(name)) == name
+    with Session(db) as session:
+        for query in exact:
+            found = session.scalars(query.limit(1)).first()
+            if found is not None:
+                return found
+        by_prefix = session.scalars(runs.where(begins)).all() if name else []
+        if len(by_prefix) == 1:
+            return by_prefix[0]
+        known = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
+    raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [(uid, named) for uid, named in known]))
+
+
+def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
+    """As `all_runs` has it.
+
+    Raises:
+        RunNotFoundError: no such run.
+    """
+    with Session(db) as session:
+        run = session.get(Run, run_id)
+        found = totals(session, run_id)
+    if run is None:
+        raise RunNotFoundError(f"There is no run with the number {run_id}.")
+    return _summary(run, found.get(run_id, Totals()), now)
+
+
+def known_values(db: Database, run_id: int) -> dict[str, list[str]]:
+    """The run's distinct `eval` and `task` values (a loose index scan: never a DISTINCT over all rows)."""
+    row_task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
+    tasks = select(func.min(row_task).label("task")).where(of_run).cte("tasks", recursive=True)
+    following = select(func.min(row_task)).where(of_run, row_task > tasks.c.task).scalar_subquery()
+    tasks = tasks.union_all(select(following).where(tasks.c.task.is_not(None)))
+    evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
+    with Session(db) as session:
+        return {
+            "eval": sorted(session.scalars(evals)),
+            "task": list(session.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None)))),
+        }
+
+
+def last_change(db: Database, run_id: int) -> int:
+    """The run's `changed`: when it has not moved, nothing has. One look-up by primary key.
+
+    Raises:
+        RunNotFoundError: no such run.
+    """
+    with Session(db) as session:
+        changed = session.scalar(select(col(Run.changed)).where(col(Run.id) == run_id))
+    if changed is None:
+        raise RunNotFoundError(f"There is no run with the number {run_id}.")
+    return changed
+
+
+def _summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
+    now = time.time_ns() // 1000 if now is None else now
+    died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
+    if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
+        of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
+    return RunSummary(run=run, state="died" if died else run.state, **vars(of_run))
+
+
+def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, str]]) -> str:
+    if not known:
+        return "No run is recorded in this database yet."
+    if same_prefix:
+        return f"Several runs begin with {name!r}: {', '.join(same_prefix[:6])}. Give more of one."
+    near = nearest(name, [word for names in known for word in names])
+    hint = f"did you mean {near!r}?" if near else f"the newest is {known[0][0]!r}; `latest` means it, too."
+    return f"There is no run {name!r}: {hint}"

@@ -1,0 +1,60 @@
+"""Figures that the trainer logged."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from sqlalchemy import Integer, func, or_, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.models import (
+    Scalar,
+)
+from logs_ui.recorder.queries.common import Database
+
+
+@dataclass(frozen=True)
+class ScalarCurve:
+    """A figure that the trainer logs: (step, value), None where it was no finite number."""
+
+    name: str
+    points: tuple[tuple[int, float | None], ...]
+
+
+def scalars(db: Database, run_id: int) -> list[Scalar]:
+    """By name, step."""
+    key = (col(Scalar.name), col(Scalar.step))
+    with Session(db) as session:
+        return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
+
+
+def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
+    """By name; of a longer one every n-th point and the last, so that there are at most `points` + 1 of each."""
+    name = col(Scalar.name)
+    numbered = (
+        select(
+            name,
+            col(Scalar.step),
+            col(Scalar.value),
+            (func.row_number().over(partition_by=name, order_by=col(Scalar.step)) - 1).label("place"),
+            func.count().over(partition_by=name).label("total"),
+        )
+        .where(col(Scalar.run_id) == run_id)
+        .subquery()
+    )
+    place, total = numbered.c.place, numbered.c.total
+    kept = or_(place % ((total + points - 1) / points).cast(Integer) == 0, place == total - 1)
+    query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
+    with Session(db) as session:
+        found = session.execute(query.order_by(numbered.c.name, numbered.c.step)).all()
+    return [
+        ScalarCurve(name, tuple((step, value) for _, step, value in of_curve))
+        for name, of_curve in groupby(found, itemgetter(0))
+    ]
+
+
+def last_logged_step(db: Database, run_id: int) -> int | None:
+    """The highest step that has a scalar; None where none has."""
+    with Session(db) as session:
+        return session.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))
