@@ -1,6 +1,7 @@
 """The command `logs-ui`."""
 
 import logging
+import re
 import sys
 import time
 from contextlib import suppress
@@ -74,6 +75,12 @@ def serve(
     db: Database = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="Beyond this machine a token is asked for.")] = "127.0.0.1",
     port: Port = 7070,
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="Where a proxy serves it, such as /user/ann/proxy/7070.")
+    ] = "",
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A host name that a proxy asks by; may be repeated.")
+    ] = None,
 ) -> None:
     """Browse what was recorded, live while a training writes it."""
     from logs_ui.app.serve import serve as serve_dashboard
@@ -81,7 +88,7 @@ def serve(
     path = database_path(db)
     with suppress(NoDatabaseError):  # the dashboard waits for it
         reading_engine(path).dispose()
-    serve_dashboard(path, host=host, port=port)
+    serve_dashboard(path, host=host, port=port, prefix=_prefix(root_path), names=allow_host or ())
 
 
 @app.command(short_help="Train a tiny model for real, and watch its rollouts arrive.")
@@ -141,6 +148,18 @@ def export(
 
 
 app.command("eval", short_help="Evaluate a model by an @evaluation, on any server.")(evaluate)
+
+
+def _prefix(root_path: str) -> str:
+    """As it begins every address: with a slash in front, and none at its end.
+
+    Raises:
+        LogsUIError: it is no path.
+    """
+    path = root_path.strip("/")
+    if not re.fullmatch(r"[\w.~@%/-]*", path, re.ASCII) or ".." in path.split("/") or "//" in path:
+        raise LogsUIError(f"--root-path {root_path!r} is no path: write it as /user/ann/proxy/7070.")
+    return f"/{path}" if path else ""
 
 
 def _format_of(output: Path) -> Format:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from logs_ui.app import htmx
 from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
-from logs_ui.app.urls import with_query
+from logs_ui.app.urls import at, home, rollouts, with_query
 from logs_ui.recorder.errors import (
     DatabaseError,
     FilterError,
@@ -67,14 +67,14 @@ def token_needed(request: Request) -> Response:
 
 def _no_rollout(request: Request, error: Exception) -> Response:
     run = request.path_params.get("name", "")
-    return _answer(request, 404, str(error), back=(f"/runs/{run}", "All rollouts of this run"))
+    return _answer(request, 404, str(error), back=(rollouts(run), "All rollouts of this run"))
 
 
 def _wrong_filter(request: Request, error: Exception) -> Response:
     assert isinstance(error, FilterError)  # noqa: S101 - installed for these alone
     meant = mended(request.query_params.multi_items(), error)
     if meant is None:
-        return _answer(request, 422, str(error), back=(request.url.path, "Go on without a filter"))
+        return _answer(request, 422, str(error), back=(at(request.url.path), "Go on without a filter"))
     return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Go on with {error.meant!r}"))
 
 
@@ -103,10 +103,10 @@ def _broken(request: Request, error: Exception) -> Response:
 
 
 def _answer(
-    request: Request, status: int, message: str, *, back: tuple[str, str] = ("/", "All runs"), retry: bool = False
+    request: Request, status: int, message: str, *, back: tuple[str, str] | None = None, retry: bool = False
 ) -> Response:
     title = _TITLES.get(status, "Database not readable" if status == 503 else "Not possible")
-    page = ErrorPage(status, title, message, back, retry)
+    page = ErrorPage(status, title, message, back or (home(), "All runs"), retry)
     wanted = htmx.target(request)
     if wanted is None:
         return htmx.render(request, "error.html", page, status=status)

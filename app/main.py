@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from logs_ui.app import errors, figures, images, overview, rollout, rollouts, runs, text, timeline, urls, words
+from logs_ui.app.prefix import UnderPrefix
 from logs_ui.app.security import SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
 
@@ -24,7 +25,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def create_app(
-    db: Path, *, hosts: Sequence[str] = LOOPBACK, token: str | None = None, port: int | None = None
+    db: Path,
+    *,
+    hosts: Sequence[str] = LOOPBACK,
+    token: str | None = None,
+    port: int | None = None,
+    prefix: str = "",
 ) -> FastAPI:
     """The dashboard of one database, which need not exist yet.
 
@@ -34,6 +40,7 @@ def create_app(
             to lead here.
         token: what a browser has to bring; None lets everyone in who reaches the port.
         port: names the cookie that keeps the token.
+        prefix: the path under which a proxy serves it: see `UnderPrefix`.
     """
     source = Source(db)
 
@@ -58,6 +65,7 @@ def create_app(
         app.add_middleware(TokenRequired, token=token, port=port, refuse=errors.token_needed)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(UnderPrefix, prefix=prefix)
     return app
 
 
@@ -108,7 +116,7 @@ class _Static(StaticFiles):
 
 
 def _static_url(name: str) -> str:
-    return f"/static/{name}?v={_digests()[name]}"
+    return urls.at(f"/static/{name}?v={_digests()[name]}")
 
 
 @cache

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from logs_ui.app.urls import at, home
+
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; "
@@ -89,6 +91,6 @@ class TokenRequired:
     def _welcome(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")  # "//host" would leave for another site
-        response = RedirectResponse(f"{path}?{rest}" if rest else path, 303, headers={"Cache-Control": "no-store"})
-        response.set_cookie(self.cookie, quote(self.token, safe=""), httponly=True, samesite="strict", path="/")
+        response = RedirectResponse(at(f"{path}?{rest}" if rest else path), 303, headers={"Cache-Control": "no-store"})
+        response.set_cookie(self.cookie, quote(self.token, safe=""), httponly=True, samesite="strict", path=home())
         return response

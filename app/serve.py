@@ -7,12 +7,13 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import uvicorn
+from fastapi import FastAPI
 
 from logs_ui.app.main import LOOPBACK, create_app
 from logs_ui.recorder.errors import LogsUIError
@@ -20,10 +21,17 @@ from logs_ui.recorder.errors import LogsUIError
 _START_SECONDS = 20.0
 
 
-def serve(db: Path, *, host: str = "127.0.0.1", port: int = 7070) -> None:
+def serve(db: Path, *, host: str = "127.0.0.1", port: int = 7070, prefix: str = "", names: Sequence[str] = ()) -> None:
     """Serves until it is interrupted, and prints the address as soon as it answers.
 
     Beyond loopback the address holds a token, made anew at each start, and nothing is shown without it.
+
+    Args:
+        db: the database, which need not exist yet.
+        host: where to listen.
+        port: 0 takes a free one.
+        prefix: the path under which a proxy serves it: see `create_app`.
+        names: hosts by which a proxy asks for it, beside loopback's own.
 
     Raises:
         LogsUIError: the port is in use, or the host is none of this machine's.
@@ -31,7 +39,10 @@ def serve(db: Path, *, host: str = "127.0.0.1", port: int = 7070) -> None:
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = None if _is_loopback(host) else secrets.token_urlsafe(16)
-    server = _server(db, host, port, token, on_ready=lambda: _announce(_url(host, port, token), db))
+    # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
+    hosts = (*LOOPBACK, host, *names) if token is None else ("*",)
+    app = create_app(db, hosts=hosts, token=token, port=port, prefix=prefix)
+    server = _server(app, on_ready=lambda: _announce(_url(host, port, token), db, prefix))
     # uvicorn raises the interrupt once more when it has shut down.
     with contextlib.suppress(KeyboardInterrupt), listening:
         server.run(sockets=[listening])
@@ -44,12 +55,12 @@ class BackgroundServer:
         url: without a slash at its end.
     """
 
-    def __init__(self, db: Path, *, port: int = 0) -> None:
+    def __init__(self, db: Path, *, port: int = 0, prefix: str = "") -> None:
         self._socket = _listen("127.0.0.1", port)
         self._ready = threading.Event()
         port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._server = _server(db, "127.0.0.1", port, None, on_ready=self._ready.set)
+        self._server = _server(create_app(db, port=port, prefix=prefix), on_ready=self._ready.set)
         self._thread = threading.Thread(target=self._run, name="logs-ui-dashboard", daemon=True)
 
     def __enter__(self) -> Self:
@@ -80,12 +91,10 @@ class _Server(uvicorn.Server):
             self.on_ready()
 
 
-def _server(db: Path, host: str, port: int, token: str | None, *, on_ready: Callable[[], None]) -> _Server:
-    # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
-    hosts = (*LOOPBACK, host) if token is None else ("*",)
+def _server(app: FastAPI, *, on_ready: Callable[[], None]) -> _Server:
     server = _Server(
         uvicorn.Config(
-            create_app(db, hosts=hosts, token=token, port=port),
+            app,
             log_level="warning",
             access_log=False,  # it would print the token
             server_header=False,
@@ -137,7 +146,8 @@ def _url(host: str, port: int, token: str | None) -> str:
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
-def _announce(url: str, db: Path) -> None:
+def _announce(url: str, db: Path, prefix: str) -> None:
     later = "" if db.exists() else "\n  It does not exist yet: the pages come alive when a training writes it."
-    sys.stdout.write(f"logs-ui shows {db}{later}\n  {url}\nStop it with Ctrl+C.\n")
+    behind = f"  Its links begin with {prefix}, as a proxy serves it.\n" if prefix else ""
+    sys.stdout.write(f"logs-ui shows {db}{later}\n  {url}\n{behind}Stop it with Ctrl+C.\n")
     sys.stdout.flush()

@@ -1,6 +1,10 @@
-"""Addresses of the pages. A filter is part of its page's address, in its shortest form."""
+"""Addresses of the pages. A filter is part of its page's address, in its shortest form.
+
+Behind a proxy that serves the dashboard under a path of its own, every address begins with that path: `under`.
+"""
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -10,6 +14,23 @@ from logs_ui.recorder.filters import RolloutFilter, print_filter
 from logs_ui.recorder.queries import Cursor
 
 Pairs = list[tuple[str, str]]
+
+_prefix: ContextVar[str] = ContextVar("prefix", default="")
+
+
+def under(prefix: str) -> None:
+    """Makes the addresses of this request begin with a path, which begins with a slash and ends without."""
+    _prefix.set(prefix)
+
+
+def home(seen: str = "") -> str:
+    """The list of runs."""
+    return with_query("/", [("seen", seen)] if seen else [])
+
+
+def at(path: str) -> str:
+    """A path of ours as the browser has to ask for it."""
+    return _prefix.get() + path
 
 
 def rollouts(run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None) -> str:
@@ -50,17 +71,17 @@ def overview(run: str, *, search: str = "", seen: str = "") -> str:
 
 def text(run: str, row: int, part: str) -> str:
     """One text of a rollout, by itself and whole."""
-    return f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}"
+    return at(f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}")
 
 
 def image(image_hash: str) -> str:
     """An image of any observation."""
-    return f"/images/{_segment(image_hash)}"
+    return at(f"/images/{_segment(image_hash)}")
 
 
 def with_query(path: str, pairs: Iterable[tuple[str, str]]) -> str:
     query = urlencode(list(pairs), quote_via=quote, safe=":/")
-    return f"{path}?{query}" if query else path
+    return at(f"{path}?{query}" if query else path)
 
 
 def print_cursor(cursor: Cursor) -> str:

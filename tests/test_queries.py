@@ -633,7 +633,8 @@ def test_a_long_curve_of_the_trainers_is_thinned_but_keeps_its_ends(database: En
 
 
 def test_a_count_stops_at_the_cap(database: Engine, monkeypatch: pytest.MonkeyPatch, run_id: int) -> None:
-    monkeypatch.setattr(queries, "COUNT_CAP", 20)
+    for module in (queries.common, queries.rows):
+        monkeypatch.setattr(module, "COUNT_CAP", 20)
     assert queries.count(database, run_id, EVERYTHING) == Count(20, exact=False)
     last = queries.page(database, run_id, EVERYTHING, limit=40).rows[-1]
     found = queries.neighbours(database, run_id, EVERYTHING, last)
