@@ -1,0 +1,100 @@
+"""What a diagnostic says, and what it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logs_ui.recorder.diagnosis.rows import Rows
+from logs_ui.recorder.diagnosis.settings import Scale, Settings
+from logs_ui.recorder.diagnosis.waterfall import Waterfall
+
+Trend = tuple[tuple[int, float], ...]
+"""(step, value), oldest first."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the diagnostics look at.
+
+    Attributes:
+        rows: of the last steps.
+        all: of all steps.
+        config: the trainer's arguments.
+        scalars: what the trainer logged, by name.
+        fall: of `rows`.
+    """
+
+    rows: Rows
+    all: Rows
+    scale: Scale
+    fall: Waterfall
+    settings: Settings
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, Trend] = field(default_factory=dict)
+
+    def threshold(self, diagnostic: str, default: float) -> float:
+        """The diagnostic's own, unless somebody set another."""
+        return self.settings.thresholds.get(diagnostic, default)
+
+    def cost_of(self, cause: str) -> float:
+        """Reward for each rollout that the waterfall lays at a cause's door."""
+        return sum(share.cost for share in self.fall.shares if share.cause.id == cause)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One reason why rewards are low.
+
+    Attributes:
+        id: of its diagnostic.
+        title: what is wrong, in one line with its figure.
+        cost: reward for each rollout of the last steps. Costs that are part of the waterfall add up; others overlap.
+        evidence: sentences, each with the figures that it rests on.
+        suggestion: what to change.
+        where: the filter that opens its rollouts.
+        is_part: whether the cost is a part of the waterfall.
+        trend: of the figure that is held against the threshold.
+        since_step: the first of the steps from which on it was above the threshold; None where that cannot be told.
+        explains: ids of cards that are only its consequence, and stand below it.
+    """
+
+    id: str
+    title: str
+    cost: float
+    evidence: tuple[str, ...]
+    suggestion: str
+    where: str
+    is_part: bool = False
+    trend: Trend = ()
+    since_step: int | None = None
+    explains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One way for rewards to be low, and how it is told.
+
+    Attributes:
+        name: as a heading.
+        definition: what is computed, with its threshold.
+        source: whose threshold it is.
+        missing: says what it needs that was not recorded; None where all is there.
+        look: the card; None where nothing is wrong.
+    """
+
+    id: str
+    name: str
+    definition: str
+    source: str
+    missing: Callable[[Run], str | None]
+    look: Callable[[Run], Card | None]
+
+
+def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
+    """The first step of the last unbroken run of bad ones."""
+    found = None
+    for step, value in reversed(trend):
+        if not is_bad(value):
+            break
+        found = step
+    return found

@@ -1,0 +1,65 @@
+"""Groups whose rollouts all get the same reward: their advantages are zero, and nothing is learned from them."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.rows import Bools, Groups, Rows
+from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.waterfall import losses
+
+SAME = 1e-6
+_SHARE = 0.5
+
+
+def dead(groups: Groups) -> Bools:
+    """(G,) whose rewards differ by nothing; of one rollout, no."""
+    return (groups.size > 1) & (groups.high - groups.low <= SAME)
+
+
+def share_by_step(rows: Rows) -> tuple[tuple[int, float], ...]:
+    """Share of dead groups at each step."""
+    groups = rows.groups
+    whole = groups.size > 1
+    is_dead = np.where(whole, dead(groups), np.nan)
+    return rows.by_step(is_dead[rows.group])
+
+
+def _missing(run: Run) -> str | None:
+    return None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group"
+
+
+def _look(run: Run) -> Card | None:
+    rows, limit = run.rows, run.threshold("dead_groups", _SHARE)
+    groups = rows.groups
+    is_dead = dead(groups)
+    share = float(is_dead.sum() / (groups.size > 1).sum())
+    if share < limit:
+        return None
+    failed = is_dead & (groups.mean < run.scale.solved - SAME)
+    if not failed.any():  # all that are alike are solved: nothing is lost
+        return None
+    lost = np.maximum(losses(rows, run.scale), 0)[failed[rows.group]].sum() / len(rows)
+    trend = share_by_step(run.all)
+    return Card(
+        id="dead_groups",
+        title=f"{percent(share)} of groups teach nothing: all their rollouts get the same reward",
+        cost=float(lost),
+        evidence=(
+            f"{failed.sum()} of {len(failed)} groups failed as a whole, {(is_dead & ~failed).sum()} passed as a whole.",
+            f"The others spread by {figure(float(np.mean(groups.std[~is_dead])) if (~is_dead).any() else 0.0)} (std).",
+        ),
+        suggestion="Leave out tasks that are always failed or always solved, make groups larger, or pay for progress.",
+        where="group_spread:none",
+        trend=trend,
+        since_step=since(trend, lambda value: value >= limit),
+    )
+
+
+DIAGNOSTIC = Diagnostic(
+    "dead_groups",
+    "Dead groups",
+    f"Share of groups whose highest and lowest reward differ by at most {SAME:g}, from {_SHARE:.0%} on.",
+    "rolloutscope",
+    _missing,
+    _look,
+)

@@ -1,0 +1,163 @@
+"""What the diagnosis asks of a rollout, worked out once of its texts and tokens, so that nobody opens them again.
+
+Runs in the writer's thread. Every function is pure; None always means that what was recorded does not tell.
+"""
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import groupby, islice, takewhile
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.payload import Tokens
+
+Facts = dict[str, Any]
+Ids = NDArray[np.int32]
+
+_LAST_CHARACTERS = 10_000  # whose compression tells a text that goes round in circles: slime's
+_FEW_WORDS = 30  # fewer repeat nothing by accident: rolloutscope's
+_SHOWN = 120  # characters of an action
+_WORD = re.compile(r"\w+")
+
+
+def facts(
+    messages: Sequence[Mapping[str, Any]],
+    actions: Sequence[Mapping[str, Any]],
+    finishes: Sequence[str | None],
+    tokens: Tokens | None,
+) -> Facts:
+    """Columns of one rollout.
+
+    Args:
+        messages: as `queries.Rollout` has them.
+        actions: as there.
+        finishes: why each generation ended.
+        tokens: None where none are known.
+    """
+    return {**_of_actions(actions), **_of_texts(messages), **_of_finishes(finishes), **_of_tokens(tokens)}
+
+
+def _of_actions(entries: Sequence[Mapping[str, Any]]) -> Facts:
+    moves = [entry for entry in entries if entry["action"] is not None]
+    sent = [_canonical(entry["action"]) for entry in moves]
+    failures = _failures(entries)
+    return {
+        "env_steps": len(moves) if moves or any(entry["turn"] == 0 for entry in entries) else None,
+        "env_errors": sum(entry["error"] is not None for entry in entries) if moves else None,
+        "parse_failures": None if failures is None else sum(failures),
+        "parse_streak": None if failures is None else _longest_run(failures),
+        "parse_tail": None if failures is None else _tail(failures),
+        "action_streak": max((sum(1 for _ in same) for _, same in groupby(sent)), default=None),
+        "repeats": _repeats(entries),
+        "first_action": sent[0][:_SHOWN] if sent else None,
+        "last_action": sent[-1][:_SHOWN] if sent else None,
+    }
+
+
+def _failures(entries: Sequence[Mapping[str, Any]]) -> list[bool] | None:
+    """Whether each turn gave no action, in order; None where no environment and no parser tells."""
+    answers = [entry for entry in entries if entry["text"] is not None]
+    said = [(entry["metadata"] or {}).get("parsed") for entry in answers]
+    acts = any(entry["action"] is not None for entry in entries)
+    if not answers or not (acts or any(parsed is not None for parsed in said)):
+        return None
+    by_turn: dict[int, bool] = {}
+    for entry, parsed in zip(answers, said, strict=True):
+        failed = parsed is False or (parsed is None and entry["action"] is None)
+        by_turn[entry["turn"]] = by_turn.get(entry["turn"], True) and failed
+    return list(by_turn.values())
+
+
+def _longest_run(failures: Sequence[bool]) -> int:
+    return max((sum(1 for _ in same) for failed, same in groupby(failures) if failed), default=0)
+
+
+def _tail(failures: Sequence[bool]) -> int:
+    """How many of the last turns failed, without one between them that did not."""
+    return sum(1 for _ in takewhile(bool, reversed(failures)))
+
+
+def _repeats(entries: Sequence[Mapping[str, Any]]) -> float | None:
+    """Share of the moves that were made before at the same observation, 0 to 1; None below two moves."""
+    seen: set[tuple[bytes, str]] = set()
+    observation, moves = b"", 0
+    for entry in entries:
+        if entry["action"] is not None:
+            moves += 1
+            seen.add((observation, _canonical(entry["action"])))
+        if entry["observation"] is not None:
+            observation = orjson.dumps(entry["observation"], option=orjson.OPT_SORT_KEYS)
+    return 1 - len(seen) / moves if moves > 1 else None
+
+
+def _canonical(action: Any) -> str:
+    """Equal actions are written alike."""
+    if isinstance(action, str):
+        return action.strip()
+    return orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _of_texts(messages: Sequence[Mapping[str, Any]]) -> Facts:
+    said = [message for message in messages if message.get("role") == "assistant"]
+    calls = [call for message in said for call in message.get("tool_calls") or ()]
+    text = "\n".join(_text(message) for message in said)[-_LAST_CHARACTERS:]
+    words = _WORD.findall(text.lower())
+    many = len(words) >= _FEW_WORDS
+    return {
+        "tool_calls": len(calls) if said else None,
+        "compression": _compression(text),
+        "distinct_words": len(set(words)) / len(words) if many else None,
+        "trigram_repeats": _trigram_repeats(words) if many else None,
+    }
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    parts = (message.get("reasoning_content"), message.get("content"))
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _compression(text: str) -> float | None:
+    """How many times smaller zlib makes it; None without text."""
+    data = text.encode("utf-8", "replace")
+    return len(data) / len(zlib.compress(data)) if data else None
+
+
+def _trigram_repeats(words: Sequence[str]) -> float:
+    """Share of the runs of three words that were there before."""
+    threes = list(zip(words, islice(words, 1, None), islice(words, 2, None), strict=False))
+    return 1 - len(set(threes)) / len(threes)
+
+
+def _of_finishes(finishes: Sequence[str | None]) -> Facts:
+    known = [finish for finish in finishes if finish is not None]
+    return {"truncated_turns": known.count("length") if known else None}
+
+
+def _of_tokens(tokens: Tokens | None) -> Facts:
+    if tokens is None:
+        return dict.fromkeys(("prompt_key", "completion_key", "mean_logprob"))
+    return {
+        "prompt_key": _key(tokens.prompt_ids),
+        "completion_key": _key(tokens.completion_ids),
+        "mean_logprob": _mean_logprob(tokens),
+    }
+
+
+def _key(ids: Ids) -> int:
+    """Equal ids have equal keys; of 48 bits, which a float holds exactly."""
+    return int.from_bytes(blake2b(ids.tobytes(), digest_size=6).digest())
+
+
+def _mean_logprob(tokens: Tokens) -> float | None:
+    """Over what the model sampled; None without log-probs."""
+    if tokens.logprobs is None:
+        return None
+    logprobs = tokens.logprobs.astype(np.float64)
+    sampled = logprobs if tokens.mask is None else logprobs[tokens.mask == 1]
+    finite = sampled[np.isfinite(sampled)]
+    return float(finite.mean()) if len(finite) else None

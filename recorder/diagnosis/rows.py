@@ -1,0 +1,143 @@
+"""Rollouts as columns, which is all that the diagnosis reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Texts = NDArray[np.object_]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N rollouts of one run and mode that came to an end, by step and id. Each array has the shape (N,).
+
+    Attributes:
+        id: as in the dashboard's URLs.
+        step, policy_step: see `EvaluationRow`.
+        group: the same number for the completions of one prompt, 0 to G - 1.
+        task: index into `tasks`; -1 without one.
+        eval: index into `evals`.
+        status, stop_reason, error: words; None where there is none.
+        reward: NaN without one.
+        scored: whether the trainer has asked for its reward, whatever it got.
+        odd: whether a reward function gave NaN or an infinity.
+        advantage: NaN without one.
+        parts: of each reward function its value times its weight, by name; NaN where it gave none.
+        weights: by the same names.
+        turns, completion_tokens, env_tokens, seconds: NaN where not known.
+        facts: of `facts.facts`, by name; NaN, or None of texts, where not known.
+        staleness: versions; NaN where no asynchronous trainer says.
+        tasks, evals: names.
+    """
+
+    id: Ints
+    step: Ints
+    policy_step: Ints
+    group: Ints
+    task: Ints
+    eval: Ints
+    status: Texts
+    stop_reason: Texts
+    error: Texts
+    reward: Floats
+    scored: Bools
+    odd: Bools
+    advantage: Floats
+    turns: Floats
+    completion_tokens: Floats
+    env_tokens: Floats
+    seconds: Floats
+    staleness: Floats
+    parts: Mapping[str, Floats]
+    weights: Mapping[str, float]
+    facts: Mapping[str, Any]
+    tasks: Sequence[str] = field(default_factory=list)
+    evals: Sequence[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def where(self, chosen: Bools) -> "Rows":
+        """Those of them; groups are numbered anew."""
+        own: dict[str, Any] = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, np.ndarray):
+                own[column.name] = value[chosen]
+            elif column.name in {"parts", "facts"}:
+                own[column.name] = {name: values[chosen] for name, values in value.items()}
+        own["group"] = np.unique(own["group"], return_inverse=True)[1]
+        return replace(self, **own)
+
+    @cached_property
+    def steps(self) -> Ints:
+        """(S,) those that there are, in order."""
+        return np.unique(self.step)
+
+    @cached_property
+    def groups(self) -> "Groups":
+        return Groups.of(self)
+
+    def last_steps(self, count: int, rollouts: int) -> "Rows":
+        """Of so many of the last steps, or of more, so that there are so many rollouts."""
+        if len(self.steps) <= count or len(self) <= rollouts:
+            return self
+        return self.where(self.step >= min(self.steps[-count], np.sort(self.step)[-rollouts]))
+
+    def by_step(self, values: Floats) -> tuple[tuple[int, float], ...]:
+        """(step, mean) over the values that are numbers; steps without any are left out."""
+        known = ~np.isnan(values)
+        place = np.searchsorted(self.steps, self.step[known])
+        counts = np.bincount(place, minlength=len(self.steps))
+        sums = np.bincount(place, weights=values[known], minlength=len(self.steps))
+        return tuple((int(s), float(t / n)) for s, t, n in zip(self.steps, sums, counts, strict=True) if n)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """G groups. Each array has the shape (G,).
+
+    Attributes:
+        size: rollouts that have a reward.
+        low, high, mean, std: of their rewards (the population's std); NaN without any.
+        step: of its first rollout.
+    """
+
+    size: Ints
+    low: Floats
+    high: Floats
+    mean: Floats
+    std: Floats
+    step: Ints
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Groups":
+        count = int(rows.group.max()) + 1 if len(rows) else 0
+        low, high = np.full(count, np.inf), np.full(count, -np.inf)
+        has = np.isfinite(rows.reward)
+        group, reward = rows.group[has], rows.reward[has]
+        np.minimum.at(low, group, reward)
+        np.maximum.at(high, group, reward)
+        size = np.bincount(group, minlength=count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.bincount(group, weights=reward, minlength=count) / size
+            std = np.sqrt(np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=count) / size)
+        step = np.zeros(count, np.int64)
+        step[rows.group[::-1]] = rows.step[::-1]
+        none = size == 0
+        low[none] = high[none] = np.nan
+        return cls(size, low, high, mean, std, step)
+
+
+def coded(values: Iterable[Any]) -> tuple[Ints, list[Any]]:
+    """Each value's index among the distinct ones, in the order in which they first appear; -1 of None."""
+    known: dict[Any, int] = {}
+    codes = [-1 if value is None else known.setdefault(value, len(known)) for value in values]
+    return np.array(codes, np.int64), list(known)

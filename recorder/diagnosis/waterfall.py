@@ -1,0 +1,132 @@
+"""Where the reward went: each lost point has one cause, and the parts add up to the whole.
+
+The loss of a rollout is the best reward less its own; one without a reward counts as 0, which is what the trainer makes
+of it. Its cause is what ended it; of several, the first of `CAUSES`. [ours]
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.models import Status, StopReason
+
+LOOP = 3  # equal actions in a row: diagnosis.md's
+REPEATS = 0.5  # share of moves: ours
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a rollout lost reward."""
+
+    id: str
+    name: str
+    meaning: str
+
+    @property
+    def where(self) -> str:
+        """The filter that has its rollouts."""
+        return f"cause:{self.id}"
+
+
+CAUSES = (
+    Cause(
+        "infrastructure",
+        "environment or infrastructure",
+        "The environment raised, timed out or had no session left, or the rollout function raised.",
+    ),
+    Cause(
+        "invalid_reward",
+        "no valid reward",
+        "No reward function gave it a number, or one gave NaN or an infinity.",
+    ),
+    Cause("parse_failure", "no action parsed", "No action was found in its last answer."),
+    Cause("truncation", "truncated", "Its last generation hit the token limit."),
+    Cause(
+        "loop",
+        "loop or turn limit",
+        "It did the same again and again, or the turns ran out before the environment was done.",
+    ),
+    Cause("never_submitted", "never acted", "It ended without a single action in its environment."),
+    Cause("wrong_answer", "wrong answer", "It came to its end, and was not worth the best reward."),
+)
+_BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
+
+
+@dataclass(frozen=True)
+class Share:
+    """One cause's part of the loss.
+
+    Attributes:
+        cost: reward for each rollout that was looked at; all shares' costs add up to `Waterfall.lost`.
+        rollouts: how many lost reward for it.
+    """
+
+    cause: Cause
+    cost: float
+    rollouts: int
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the best reward down to the mean.
+
+    Attributes:
+        best: see `Scale`.
+        mean: over all that were looked at, those without a reward as 0.
+        lost: `best - mean`, of which what rollouts had above the best is a part of its own.
+        above: what rollouts had more than the best, for each that was looked at.
+        shares: dearest first; those that cost nothing are left out.
+    """
+
+    best: float
+    mean: float
+    lost: float
+    above: float
+    shares: tuple[Share, ...]
+
+
+def causes(rows: Rows) -> Ints:
+    """(N,) index into CAUSES of what would account for a loss."""
+    facts = rows.facts
+    unparsed = facts["parse_tail"] > 0
+    looping = (facts["action_streak"] >= LOOP) | (facts["repeats"] > REPEATS)
+    ended = [
+        np.isin(rows.stop_reason, _BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
+        np.isnan(rows.reward) | rows.odd,
+        unparsed | (rows.stop_reason == StopReason.NO_ACTION),
+        rows.stop_reason == StopReason.LENGTH,
+        looping | (rows.stop_reason == StopReason.TURN_LIMIT),
+        facts["env_steps"] == 0,
+    ]
+    return np.select(ended, range(len(ended)), default=len(CAUSES) - 1)
+
+
+def losses(rows: Rows, scale: Scale) -> Floats:
+    """(N,) reward that each is short of the best; negative above it."""
+    return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
+
+
+def judged(rows: Rows) -> Bools:
+    """(N,) of which a loss can be told: the trainer asked for its reward, or it broke before that."""
+    return rows.scored | np.isin(rows.status, (Status.ERROR,))
+
+
+def waterfall(rows: Rows, scale: Scale) -> Waterfall:
+    """Of those that can be judged."""
+    rows = rows.where(judged(rows))
+    if not len(rows):
+        return Waterfall(scale.best, scale.best, 0.0, 0.0, ())
+    loss, cause = losses(rows, scale), causes(rows)
+    short = np.maximum(loss, 0.0)
+    cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
+    count = np.bincount(cause[short > 0], minlength=len(CAUSES))
+    shares = [Share(*it) for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True) if it[1] > 0]
+    return Waterfall(
+        best=scale.best,
+        mean=scale.best - float(loss.mean()),
+        lost=float(loss.mean()),
+        above=float(np.maximum(-loss, 0.0).mean()),
+        shares=tuple(sorted(shares, key=lambda share: -share.cost)),
+    )
