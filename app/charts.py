@@ -1,11 +1,14 @@
 """Where the shapes of the small charts lie; `macros.html` draws them."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from logs_ui.recorder.queries import Histogram
+from logs_ui.recorder.terms import Range
 
 _DOT = 4.0
 _TALLEST = 40.0
@@ -31,7 +34,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Column:
-    """One bin of a histogram, in a box of 100 by 100."""
+    """One bin of a histogram, in a box of 100 by 100.
+
+    Attributes:
+        low, high: its ends, which a filter takes; None of the first and the last, which hold all that is beyond.
+    """
 
     x: float
     width: float
@@ -39,6 +46,8 @@ class Column:
     negative: bool
     chosen: bool
     label: str
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -114,32 +123,45 @@ def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
     """At least one point, by step."""
     known = [value for _, value in points if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    first, last = points[0][0], points[-1][0]
-    span, steps_span = (high - low) or 1.0, (last - first) or 1
+    span = (high - low) or 1.0
+    axis = _axis(tuple(step for step, _ in points))
 
     def y(value: float) -> float:
-        return round(38 - 36 * (value - low) / span, 2) if high > low else 20
+        return 38 - 36 * (value - low) / span if high > low else 20
 
-    parts = [list(part) for is_known, part in groupby(points, lambda point: point[1] is not None) if is_known]
+    placed = zip(axis.places, (value for _, value in points), strict=True)
+    parts = [list(part) for is_known, part in groupby(placed, lambda pair: pair[1] is not None) if is_known]
     return Curve(
         name=name,
-        lines=[
-            " ".join(f"{round(100 * (step - first) / steps_span, 2)},{y(value or 0.0)}" for step, value in part)
-            for part in parts
-        ],
+        lines=[" ".join([f"{x},{y(value or 0.0):.4g}" for x, value in part]) for part in parts],
         zero=y(0.0) if low < 0 < high else None,
         low=low if known else None,
         high=high if known else None,
         first=points[0][1],
         last=points[-1][1],
-        from_step=first,
-        to_step=last,
-        steps=" ".join(str(step) for step, _ in points),
-        values=" ".join("-" if value is None else f"{value:.6g}" for _, value in points),
+        from_step=points[0][0],
+        to_step=points[-1][0],
+        steps=axis.steps,
+        values=" ".join(["-" if value is None else f"{value:.6g}" for _, value in points]),
     )
 
 
-def columns(histogram: Histogram, reward_min: float | None, reward_max: float | None) -> list[Column]:
+@dataclass(frozen=True)
+class _Axis:
+    """Steps from left to right, 100 wide, and as the pointer needs them."""
+
+    places: tuple[str, ...]
+    steps: str
+
+
+@lru_cache(64)
+def _axis(steps: tuple[int, ...]) -> _Axis:
+    """Most figures are logged at the same steps."""
+    first, wide = steps[0], (steps[-1] - steps[0]) or 1
+    return _Axis(tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
+
+
+def columns(histogram: Histogram, chosen: Range) -> list[Column]:
     """A histogram's bins; a few beside very many still stand out of the ground line."""
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
@@ -147,13 +169,23 @@ def columns(histogram: Histogram, reward_min: float | None, reward_max: float | 
     for index, count in enumerate(histogram.counts):
         low = histogram.low + index * histogram.width
         high = low + histogram.width
-        inside = (reward_min is None or high > reward_min) and (reward_max is None or low <= reward_max)
+        is_last = index == len(histogram.counts) - 1  # which holds its upper end, too
+        inside = not Range(low, high, below=not is_last).within(chosen).is_empty
         height = max(100 * count / most, 4) if count else 0
         label = f"{low:.3g} to {high:.3g}: {count:,}".replace("-", "\u2212")
+        ends = None if index == 0 else _rounded(low, histogram), None if is_last else _rounded(high, histogram)
         found.append(
-            Column(round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label)
+            Column(
+                round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
+            )
         )
     return found
+
+
+def _rounded(end: float, histogram: Histogram) -> float:
+    """As short as it can be written without going to another bin."""
+    digits = 1 - math.floor(math.log10(histogram.width))
+    return round(end, digits)
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:

@@ -129,6 +129,10 @@ def export(
         typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: by the file's ending."),
     ] = None,
     db: Database = None,
+    where: Annotated[
+        str,
+        typer.Option("--where", metavar="FILTER", help="Only these, as 'reward<0.2 status:error': docs/filters.md."),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Write a run's rollouts to a file, one row each."""
@@ -143,7 +147,7 @@ def export(
         def show(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, visible=True)
 
-        rows = export_run(run, kind.value, output, db, progress=show)
+        rows = export_run(run, kind.value, output, db, where=where, progress=show)
     out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
 
 

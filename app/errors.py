@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from logs_ui.app import htmx
+from logs_ui.app.export_jobs import ExportNotFoundError
 from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
 from logs_ui.app.urls import at, home, rollouts, with_query
@@ -27,7 +28,13 @@ _POLLED = (
     "rollout",
     "overview",
 )  # they try again by themselves: the page says that the connection is lost
-_TITLES = {401: "Token needed", 404: "Not found", 405: "Not possible", 422: "Not understood", 500: "This page broke"}
+_TITLES = {
+    401: "Token needed",
+    403: "Not from here",
+    404: "Not found",
+    422: "Not understood",
+    500: "This page broke",
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
     app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(ExportNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(RequestValidationError, _not_an_address)
     app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
@@ -63,6 +71,12 @@ def token_needed(request: Request) -> Response:
     """For who comes without the token, or by a link from another site, with which a strict cookie is not sent."""
     message = "Open the address that logs-ui printed when it started: its token lets this browser in."
     return _answer(request, 401, message, retry=True)
+
+
+def from_elsewhere(request: Request) -> Response:
+    """For what would write, and does not come from a page of ours."""
+    message = "Only the dashboard's own pages may write. Open the page itself, and star, tag or note it there."
+    return _answer(request, 403, message)
 
 
 def _no_rollout(request: Request, error: Exception) -> Response:
@@ -89,7 +103,7 @@ def _database_trouble(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - installed for these alone
-    known = {404: "There is no such page.", 405: "A page can only be read."}
+    known = {404: "There is no such page.", 405: "This address can only be read."}
     return _answer(request, error.status_code, known.get(error.status_code, error.detail))
 
 

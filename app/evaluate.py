@@ -16,6 +16,7 @@ from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_t
 from logs_ui.app.urls import rollouts
 from logs_ui.recorder.database import database_path
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.rollout.lines import visible
 
 if TYPE_CHECKING:
     from logs_ui.rollout.evaluations import Evaluation
@@ -58,7 +59,7 @@ def evaluate(
     out.print(f"It is at http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
     code, said = _verdict(report, min_score, max_errors)
     if said is not None:
-        say(_visible(said), code)
+        say(visible(said), code)
     raise typer.Exit(code)
 
 
@@ -89,7 +90,7 @@ def _report(name: str, settings: dict[str, Any]) -> "Report":
     try:
         return _run(find_evaluation(name), settings)
     except (GenerationError, SessionError, LogsUIError, ImportError, ValueError) as error:
-        raise typer.Exit(say(_visible(str(error)), 2)) from error
+        raise typer.Exit(say(visible(error), 2)) from error
 
 
 def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
@@ -117,8 +118,8 @@ def _table(report: "Report") -> Table:
     ks = sorted({1, report.per_prompt})
     parts = list(report.scores) if len(report.scores) > 1 else []
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(Text(_visible(report.name)), overflow="fold")
-    for head in ("rollouts", "reward", "±", *(f"pass@{k}" for k in ks), *map(_visible, parts), "failed"):
+    table.add_column(Text(visible(report.name)), overflow="fold")
+    for head in ("rollouts", "reward", "±", *(f"pass@{k}" for k in ks), *map(visible, parts), "failed"):
         table.add_column(Text(head), justify="right", no_wrap=True)
 
     def add(name: str, figures: "Figures") -> None:
@@ -127,7 +128,7 @@ def _table(report: "Report") -> Table:
         table.add_row(Text(name), str(len(figures.samples)), *map(_number, numbers), str(len(figures.errors) or ""))
 
     for task, figures in report.tasks.items():
-        add(_visible(task), figures)
+        add(visible(task), figures)
     table.add_section()
     add("all", report)
     return table
@@ -135,8 +136,3 @@ def _table(report: "Report") -> Table:
 
 def _number(value: float) -> str:
     return "" if value != value else f"{value:.3f}"  # noqa: PLR0124 - NaN
-
-
-def _visible(text: str) -> str:
-    """Without what a terminal would obey: tasks, servers and environments may say anything."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -14,10 +14,34 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from logs_ui.app import errors, figures, images, overview, rollout, rollouts, runs, text, timeline, urls, words
+from logs_ui.app import (
+    compare_rollouts,
+    compare_runs,
+    errors,
+    export,
+    figures,
+    group,
+    groups,
+    images,
+    notes,
+    overview,
+    rollout,
+    rollouts,
+    rollouts_live,
+    runs,
+    step_charts,
+    suggestions,
+    text,
+    timeline,
+    urls,
+    words,
+)
+from logs_ui.app.export_jobs import Jobs
+from logs_ui.app.indexer import Indexer
 from logs_ui.app.prefix import UnderPrefix
-from logs_ui.app.security import SecurityHeaders, TokenRequired
+from logs_ui.app.security import SameOriginWrites, SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
+from logs_ui.recorder.notes import Notebook
 
 _STATIC = Path(__file__).parent / "static"
 _TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -43,24 +67,41 @@ def create_app(
         prefix: the path under which a proxy serves it: see `UnderPrefix`.
     """
     source = Source(db)
+    indexer = Indexer(db, source)
+    jobs = Jobs(db)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        indexer.start()
         yield
+        jobs.close()
+        indexer.stop()
         source.close()
 
     app = FastAPI(title="logs-ui", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.source = source
+    app.state.indexer = indexer
+    app.state.jobs = jobs
+    app.state.notebook = Notebook(db)
     app.state.templates = make_templates()
     app.include_router(runs.router)
+    app.include_router(compare_runs.router)
     app.include_router(overview.router)
     app.include_router(rollouts.router)
+    app.include_router(rollouts_live.router)
+    app.include_router(export.router)
+    app.include_router(suggestions.router)
     app.include_router(rollout.router)
+    app.include_router(groups.router)
+    app.include_router(group.router)
+    app.include_router(compare_rollouts.router)
     app.include_router(images.router)
+    app.include_router(notes.router)
     app.get("/healthz")(healthz)
     app.mount("/static", _Static(directory=_STATIC), name="static")
     errors.install(app)
     # The last one added is the first to see a request.
+    app.add_middleware(SameOriginWrites, refuse=errors.from_elsewhere)
     if token is not None:
         app.add_middleware(TokenRequired, token=token, port=port, refuse=errors.token_needed)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
@@ -100,6 +141,7 @@ def make_templates() -> Environment:
     }
     environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
+    environment.globals |= {"spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
     return environment
 

@@ -7,22 +7,27 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app import figures, htmx, text, timeline, urls, words
+from logs_ui.app import figures, htmx, notes, text, timeline, urls, words
 from logs_ui.app.charts import Scale, stacked
 from logs_ui.app.filter_form import checked_filter
+from logs_ui.app.notes import Marks, NotebookOfPages
 from logs_ui.app.security import PLAIN_TEXT_POLICY
-from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card, Text
+from logs_ui.app.tokens import TokenView, make_view
 from logs_ui.app.words import Word
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, check_word
+from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.notes import Notebook
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
+from logs_ui.recorder.trained import Training, training
 
 router = APIRouter()
 
-View = Literal["timeline", "raw"]
+View = Literal["timeline", "tokens", "raw"]
 _TOKEN_LIST = 4_096
 """Token ids that the raw view spells out at most; more of them are only counted there, and stand in its plain text."""
 
@@ -63,9 +68,12 @@ class RolloutPage:
         traceback: of a rollout function that raised.
         server_log: the end of the environment server's log, where the rollout is an error and a log was named.
         evidence: how sure it is that its calls are its own: a word, and what it means; None without calls.
-        tags, metrics, notes: what the rollout function said of it.
+        metrics, notes: what the rollout function said of it.
+        marks: star, tags and note.
         staleness: how many versions the policy was ahead when an asynchronous trainer took it; None elsewhere.
         dropped: how that trainer dropped it; None where it did not.
+        trained: whether it moved the policy; None in a run that trains none.
+        tokens: in the token view.
         raw: the whole record as JSON, in the raw view.
         scale: of the bars of `parts`.
         strip: of the dots of `group`.
@@ -85,11 +93,13 @@ class RolloutPage:
     traceback: Text | None
     server_log: Text | None
     evidence: tuple[str, str] | None
-    tags: list[str]
+    marks: Marks
     metrics: list[tuple[str, str]]
     notes: list[tuple[str, str]]
     staleness: int | None
     dropped: Word | None
+    trained: Training | None
+    tokens: TokenView | None
     raw: Text | None
     parts: list[Part]
     scale: Scale
@@ -101,7 +111,7 @@ class RolloutPage:
 
 
 @router.get("/runs/{name}/rollouts/{row_id}")
-def rollout(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
+def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
     """The timeline, or the record as it is stored."""
     pairs = request.query_params.multi_items()
     own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
@@ -109,11 +119,11 @@ def rollout(request: Request, source: SourceOfPages, name: str, row_id: int) -> 
     wanted = htmx.target(request)
     with source.reading() as db:
         run = queries.find_run(db, name)
-        found = queries.rollout(db, id_of(run), _storable(row_id))
+        found = queries.rollout(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"view", "seen"}])
         if wanted is None and name != run.uid:
             return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view), 303)
-        page = _page(db, run, found, chosen, view)
+        page = _page(db, notebook, run, found, chosen, view)
     if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
         return htmx.nothing_new()
     return htmx.render(request, "rollout.html", page, fragments=("rollout",))
@@ -124,7 +134,7 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
     """One text of a rollout, whole and as it is."""
     with source.reading() as db:
         run = queries.find_run(db, name)
-        found = queries.rollout(db, id_of(run), _storable(row_id))
+        found = queries.rollout(db, id_of(run), storable(row_id))
     if part == "raw":
         value: str | None = text.as_json(_record(found, token_limit=None))
     else:
@@ -139,10 +149,12 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
 def _view(written: str) -> View:
     if written:
         check_word("view", "view", written, get_args(View))
-    return "raw" if written == "raw" else "timeline"
+    return next((view for view in get_args(View) if view == written), "timeline")
 
 
-def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view: View) -> RolloutPage:
+def _page(
+    db: Connection, notebook: Notebook, run: Run, found: Rollout, chosen: RolloutFilter, view: View
+) -> RolloutPage:
     row = found.row
     summary = queries.run_summary(db, id_of(run))
     cards = timeline.make_timeline(found)
@@ -157,15 +169,17 @@ def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view:
         view=view,
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
-        most_tokens=max((card.tokens or 0 for card in cards), default=0),
+        most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
         traceback=_metadata_text(found, "traceback"),
         server_log=_metadata_text(found, "server_log"),
         evidence=_evidence(found),
-        tags=[text.shown(tag) for tag in _listed(found.metadata.get("tags"))],
+        marks=notes.of_rollout(db, notebook, run, found),
         metrics=_named(found.metadata.get("metrics")),
         notes=_named(found.metadata.get("notes")),
         staleness=_staleness(found),
         dropped=_dropped(found),
+        trained=None if summary.is_evaluation else _trained(run, found, group, summary),
+        tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
@@ -175,6 +189,14 @@ def _page(db: Connection, run: Run, found: Rollout, chosen: RolloutFilter, view:
         metadata=_metadata(found),
         refresh=_refresh(run, row, summary, chosen, view),
     )
+
+
+def _trained(run: Run, found: Rollout, group: list[EvaluationRow], summary: RunSummary) -> Training:
+    return training(found.row, group, state=summary.state, config=run.config, metadata=found.metadata)
+
+
+def _model_calls(cards: list[Card]) -> int:
+    return sum(card.role == "assistant" and card.turn is not None for card in cards)
 
 
 def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
@@ -206,12 +228,8 @@ def _evidence(found: Rollout) -> tuple[str, str] | None:
     return (word, words.EVIDENCE[word]) if word in words.EVIDENCE else None
 
 
-def _listed(value: Any) -> list[Any]:
-    """What a user's own `edit` put there may be anything."""
-    return value if isinstance(value, list) else []
-
-
 def _named(value: Any) -> list[tuple[str, str]]:
+    """What a user's own `edit` put there may be anything."""
     return [(str(name), text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
 
 
@@ -232,7 +250,7 @@ def _metadata(found: Rollout) -> Text | None:
         **dict.fromkeys(_OWN_PANEL, True),
         **{name: known.get(name) == getattr(found.row, column) for name, column in _AS_COLUMNS.items()},
         "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.actions if it.get("turn")],
-        "tags": _listed(known.get("tags")),
+        "tags": tags_in(known),
         "metrics": _named(known.get("metrics")),
         "notes": _named(known.get("notes")),
         "attribution": _evidence(found),
@@ -270,9 +288,3 @@ def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
     }
     tidy: dict[str, Any] = figures.tidy(whole)
     return tidy
-
-
-def _storable(row_id: int) -> int:
-    if not 0 <= row_id < 2**63:
-        raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
-    return row_id

@@ -1,8 +1,10 @@
-"""Who may see the dashboard, and what its pages may do: response headers, and a token beyond loopback."""
+"""Who may see the dashboard, who may write, and what its pages may do: response headers, a token beyond loopback, and
+no writing from other sites' pages.
+"""
 
 import hmac
 from collections.abc import Callable
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -27,6 +29,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_READING = ("GET", "HEAD", "OPTIONS")
 _OPEN_TO_ALL = ("/static/", "/healthz")  # hold nothing that was recorded, and the refusal's page needs its style
 
 
@@ -49,6 +52,36 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class SameOriginWrites:
+    """ASGI middleware: refuses what would write unless one of our own pages, or nobody's, asks for it. Any site's page
+    can send a form here, with the browser's cookies.
+
+    Args:
+        refuse: makes the response for all others.
+    """
+
+    def __init__(self, app: ASGIApp, *, refuse: Callable[[Request], Response]) -> None:
+        self.app = app
+        self.refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _READING or _is_our_own(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+        else:
+            await self.refuse(Request(scope))(scope, receive, send)
+
+
+def _is_our_own(headers: Headers) -> bool:
+    """Browsers say so themselves, save older ones, and all of them on an address without TLS beyond loopback. There the
+    origin of the page that asks tells, which every browser sends with a form.
+    """
+    said = headers.get("sec-fetch-site")
+    if said is not None:
+        return said in {"same-origin", "none"}
+    host = headers.get("host")
+    return bool(host) and urlsplit(headers.get("origin", "")).netloc == host
 
 
 class TokenRequired:

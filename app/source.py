@@ -1,4 +1,6 @@
-"""The database as the pages see it: opened when the first page asks, and again when its file was replaced."""
+"""The database as the pages see it: opened when the first page asks, and again when its file was replaced, or one that
+lies beside it.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -9,9 +11,12 @@ from typing import Annotated
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
+from logs_ui.recorder import sidecars
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
-from logs_ui.recorder.errors import NoDatabaseError
+from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.search import planning
+from logs_ui.recorder.sidecars import FileIdentity
 
 
 class Source:
@@ -21,7 +26,7 @@ class Source:
         self.path = path
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[FileIdentity | None, ...] = ()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -30,13 +35,13 @@ class Source:
         Raises:
             DatabaseError: missing, not one of ours, or it went wrong while it was read.
         """
-        with errors_in_plain_words(self.path), self._opened().begin() as connection:
+        with errors_in_plain_words(self.path), self._opened().begin() as connection, planning(connection):
             yield connection
 
     def _opened(self) -> Engine:
         with self._lock:
-            identity = self._file_identity()
-            if self._engine is None or identity is None or identity != self._identity:
+            identity = sidecars.identity(self.path)
+            if self._engine is None or identity[0] is None or identity != self._identity:
                 self._close()
                 self._engine = reading_engine(self.path)
                 self._identity = identity
@@ -64,18 +69,22 @@ class Source:
             self._engine.dispose()
         self._engine = None
 
-    def _file_identity(self) -> tuple[int, int] | None:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-
 
 def id_of(run: Run) -> int:
     """Its number in the database that it came from."""
     assert run.id is not None  # noqa: S101 - only one that was never stored has none
     return run.id
+
+
+def storable(row_id: int) -> int:
+    """The same, where a database can hold it.
+
+    Raises:
+        RolloutNotFoundError: no row can have that id.
+    """
+    if not 0 <= row_id < 2**63:
+        raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
+    return row_id
 
 
 def _source(request: Request) -> Source:

@@ -53,13 +53,25 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
 
 def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
     """Text on one line, for a cell or a heading; isolated, so that its direction stays its own."""
-    return Markup("<bdi>{}</bdi>").format(_labelled(_one_line(text, limit)))
+    return Markup("<bdi>") + _labelled(_one_line(text, limit)) + Markup("</bdi>")
 
 
 def label(text: object, limit: int = _LINE_LIMIT) -> str:
     """The same for an attribute or a title, where there is no markup: invisible characters as `⟨RLO⟩`."""
     flat = _one_line(text, limit)
-    return "".join(f"⟨{_name(c)}⟩" if _must_be_labelled(flat, i) else c for i, c in enumerate(flat))
+    pieces = list(flat)
+    for index, named in labels(flat):
+        pieces[index] = named
+    return "".join(pieces)
+
+
+def labels(text: str) -> list[tuple[int, str]]:
+    """Where characters stand that cannot be seen, in order, and what to write in the place of each: `⟨RLO⟩`."""
+    return [
+        (match.start(), f"⟨{_name(match[0])}⟩")
+        for match in _LABELLED.finditer(text)
+        if _must_be_labelled(text, match.start())
+    ]
 
 
 def clean(text: str) -> str:

@@ -1,24 +1,21 @@
 """A rollout as a reader follows it: messages, and between them what the environment was told and answered."""
 
 import contextlib
-import itertools
 import json
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from logs_ui.app import text
+from logs_ui.app.pictures import Picture, pictures_of, without_pictures
+from logs_ui.recorder.chat import split_reasoning
 from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.queries import Rollout
 
 _SHORT = 24
-_PICTURES = 50
-_SIDE = 100_000  # pixels
-_HASH = re.compile(r"[0-9a-f]{64}")
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
 _FOLDED_FROM = 600
 """Characters from which a system prompt is folded: it is the same in every rollout."""
@@ -42,22 +39,6 @@ Fields = list[tuple[str, Text]]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image of an observation.
-
-    Attributes:
-        name: of the field that it is in; empty where it is the whole observation.
-        hash: None of one that was not kept; `note` says why.
-    """
-
-    name: str
-    hash: str | None
-    width: int
-    height: int
-    note: str
-
-
-@dataclass(frozen=True)
 class ToolCall:
     """A call as the model wrote it."""
 
@@ -75,7 +56,7 @@ class Answer:
         shown_as: what that message is called, as `user` or `tool run`; None without one.
         is_waited_for: whether it had not come back when it was written.
         whole: action, observation and metadata as recorded, where not all of them are shown.
-        pictures: of the observation, and of those of the calls that a tool made itself; 50 at most.
+        pictures: of the observation, and of those of the calls that a tool made itself.
     """
 
     turn: int
@@ -98,7 +79,8 @@ class Card:
     Attributes:
         role: of the message; "environment" where it has an answer.
         turn: which of the rollout's model calls this is, or answers; None in the prompt.
-        tokens: of the completion; None where they cannot be told apart, and in the prompt.
+        tokens: of the completion: that it sampled, or that it became as it was inserted. None where they cannot be told
+            apart, and in the prompt.
         anomaly: what went wrong here.
     """
 
@@ -190,6 +172,9 @@ def _message(index: int, message: dict[str, Any]) -> Card:
     part = f"message-{index}"
     content = text.shown(message.get("content"))
     reasoning = text.shown(message.get("reasoning_content"))
+    if not reasoning and message.get("role") == "assistant":
+        thought, content = split_reasoning(content)
+        reasoning = thought or ""
     calls = message.get("tool_calls")
     return Card(
         anchor=part,
@@ -249,52 +234,16 @@ def _answer(action: dict[str, Any], index: int) -> Card:
     answer = Answer(
         turn=turn,
         action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
-        observation=_fields(f"{part}-observation", _without_pictures(seen), beside=("done", "reward")),
+        observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")),
         whole=Text(f"{part}-whole", text.as_json(recorded)) if any(_is_more(v) for v in recorded.values()) else None,
         reward=_float(action.get("reward")),
         done=bool(action.get("done")),
         seconds=_float(action.get("seconds")),
         error=Text(f"{part}-error", error) if error else None,
         is_waited_for=_is_waited_for(action),
-        pictures=list(itertools.islice(_pictures("", [seen, *_seen_within(action.get("metadata"))]), _PICTURES)),
+        pictures=pictures_of(seen, action.get("metadata")),
     )
     return Card(part, "environment", "", turn or None, None, answer=answer)
-
-
-def _seen_within(metadata: Any) -> list[Any]:
-    """What the calls observed that a tool made itself."""
-    calls = metadata.get("calls") if isinstance(metadata, dict) else None
-    return [call.get("observation") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-
-
-def _pictures(name: str, value: Any) -> Iterator[Picture]:
-    """Every image in what was observed, whatever the environment made of it."""
-    if _is_picture(value):
-        sides = (value.get("width"), value.get("height"))
-        width, height = (side if type(side) is int and 0 < side <= _SIDE else 0 for side in sides)
-        image_hash = str(value["$image"]) if _HASH.fullmatch(str(value["$image"])) else None
-        yield Picture(text.label(name, 80), image_hash, width, height, text.label(value.get("note") or "", 80))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _pictures(str(key), item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _pictures(name, item)
-
-
-def _without_pictures(value: Any) -> Any:
-    """The same; an image leaves nothing, so that what holds it alone is empty."""
-    if _is_picture(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _without_pictures(item) for key, item in value.items()}
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        return [_without_pictures(item) for item in value if not _is_picture(item)]
-    return value
-
-
-def _is_picture(value: Any) -> bool:
-    return isinstance(value, dict) and "$image" in value
 
 
 def _is_more(value: Any) -> bool:
@@ -325,23 +274,30 @@ def _says_the_same(card: Card, answer: Answer) -> bool:
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
     """How many tokens of the completion each turn is, where the mask tells."""
-    own = [card for card in cards if card.role == "assistant" and card.turn]
-    sampled = _sampled_runs(rollout)
-    if len(sampled) != len(own):
+    own = [index for index, card in enumerate(cards) if card.role == "assistant" and card.turn]
+    runs = _runs(rollout)
+    if not own or len(runs) != len(own):
         return cards
-    counts = {card.anchor: count for card, count in zip(own, sampled, strict=True)}
-    return [replace(card, tokens=counts.get(card.anchor)) for card in cards]
+    counted = list(cards)
+    for index, end, (sampled, inserted) in zip(own, [*own[1:], len(cards)], runs, strict=True):
+        counted[index] = replace(cards[index], tokens=sampled)
+        messages = [i for i in range(index + 1, end) if cards[i].content is not None]
+        if inserted and len(messages) == 1:
+            counted[messages[0]] = replace(cards[messages[0]], tokens=inserted)
+    return counted
 
 
-def _sampled_runs(rollout: Rollout) -> list[int]:
-    """Lengths of the unbroken runs of sampled tokens."""
+def _runs(rollout: Rollout) -> list[tuple[int, int]]:
+    """Lengths of the unbroken runs of sampled tokens, and of what was inserted behind each."""
     tokens = rollout.tokens
     if tokens is None:
         return []
     if tokens.mask is None:
-        return [len(tokens.completion_ids)]
+        return [(len(tokens.completion_ids), 0)]
     edges = np.flatnonzero(np.diff(np.concatenate(([0], tokens.mask.astype(np.int8), [0]))))
-    return [int(end - start) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    starts, ends = edges[::2], edges[1::2]
+    following = [*starts[1:], len(tokens.mask)]
+    return [(int(b - a), int(c - b)) for a, b, c in zip(starts, ends, following, strict=True)]
 
 
 _AT_THE_LAST_TURN = {

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from logs_ui.recorder.filters import FilterPart, Scored, Sort
+from logs_ui.recorder.filter_parts import FilterPart
+from logs_ui.recorder.filters import Scored, Sort
 from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
-from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,27 @@ DROPPED = {
 }
 """What became of a rollout in the trainer's process, where that trains while others are made."""
 
+DIMENSIONS = {
+    Dimension.TASK: "task",
+    Dimension.STEP: "step",
+    Dimension.EVAL: "eval",
+    Dimension.STOP: "stop reason",
+    Dimension.STATUS: "status",
+    Dimension.MODE: "mode",
+    Dimension.TAG: "tag",
+    Dimension.MODEL: "model",
+    Dimension.AGE: "policy age",
+}
+MEASURES = {
+    Measure.COUNT: "rollouts",
+    Measure.REWARD: "mean reward",
+    Measure.TOKENS: "mean tokens",
+    Measure.TURNS: "mean turns",
+    Measure.SECONDS: "mean time",
+    Measure.TRUNCATED: "share truncated",
+    Measure.ERRORS: "share of errors",
+}
+
 SORTS = {
     Sort.NEWEST: "newest first",
     Sort.OLDEST: "oldest first",
@@ -110,6 +132,33 @@ SORTS = {
     Sort.HIGHEST_REWARD: "highest reward",
     Sort.LONGEST: "most tokens",
     Sort.SLOWEST: "slowest",
+}
+
+
+GROUP_KINDS = {
+    Kind.MIXED: Word("mixed", "dot", "good", "Rewards differ: this group teaches."),
+    Kind.PASSED: Word(
+        "all passed", "check", "positive", "All rewards are alike, at the run's highest: its advantages are 0."
+    ),
+    Kind.LEVEL: Word(
+        "all alike",
+        "circle-slash",
+        "quiet",
+        "All rewards are alike, between the run's lowest and highest: its advantages are 0.",
+    ),
+    Kind.FAILED: Word(
+        "all failed",
+        "circle-x",
+        "negative",
+        "All rewards are alike, at 0 or less, or at the run's lowest: its advantages are 0.",
+    ),
+    Kind.UNSCORED: Word("not scored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
+}
+GROUP_SORTS = {
+    GroupSort.NEWEST: "newest first",
+    GroupSort.LOWEST_MEAN: "lowest mean first",
+    GroupSort.LARGEST_SPREAD: "largest spread first",
+    GroupSort.DEAD_FIRST: "dead first",
 }
 
 
@@ -145,6 +194,16 @@ def filter_part(part: FilterPart) -> str:
         case "scored", str(value):
             return SCORED[Scored(value)].text
     return part.label
+
+
+PARTING = (
+    "The first turn whose actions differ: what was sent to the environment; of a turn that sent nothing the tool "
+    "calls, and without these the text of the answer. Where one has ended, it is the turn that it lacks."
+)
+
+
+def group_kind(value: str) -> Word:
+    return GROUP_KINDS[Kind(value)]
 
 
 def run_state(value: str) -> Word:

@@ -128,7 +128,7 @@ def assistant_message(answer: str) -> dict[str, Any]:
 
     A tool call that is no JSON stays in the content: it was not parsed by anyone else either.
     """
-    reasoning, rest = _reasoning(answer)
+    reasoning, rest = split_reasoning(answer)
     content, calls = _tool_calls(rest)
     message: dict[str, Any] = {"role": "assistant"}
     if reasoning is not None:
@@ -139,7 +139,7 @@ def assistant_message(answer: str) -> dict[str, Any]:
     return message
 
 
-def _reasoning(answer: str) -> tuple[str | None, str]:
+def split_reasoning(answer: str) -> tuple[str | None, str]:
     """What the model thought, and what it said after it. The opening tag may be the prompt's last word; the closing one
     is missing where the answer was cut off.
     """

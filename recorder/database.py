@@ -6,8 +6,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
+from logs_ui.recorder.sidecars import SIDECARS, Sidecar, tables
 
 WAL_BYTES = 4 << 20
 """Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
@@ -109,7 +110,8 @@ def writing_engine(path: Path) -> Engine:
 
 
 def reading_engine(path: Path) -> Engine:
-    """An engine that cannot write. A WAL database in a read-only folder can be read too.
+    """An engine that cannot write. A WAL database in a read-only folder can be read too. Its connections have the
+    databases beside it attached as they are now: `sidecars.identity()` tells when they are others.
 
     Raises:
         NoDatabaseError: no file, or an empty one.
@@ -118,7 +120,38 @@ def reading_engine(path: Path) -> Engine:
     """
     _look(path)
     with errors_in_plain_words(path):
-        return _engine(f"file:{_quoted(path)}?{_read_mode(path)}", _READ_PRAGMAS, immediate=False)
+        uri = f"file:{_quoted(path)}?{_read_mode(path)}"
+        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+
+
+def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
+    """An engine that writes a database beside another; makes the file, its folder and its tables where they are
+    missing. Its tables are under its schema for writers, too.
+
+    It keeps a rollback journal: what is written is little and seldom, network file systems bear it, and of a WAL only
+    one process may move the log into the file.
+
+    Raises:
+        RefusedDatabaseError: the file is somebody else's. It is left as it was.
+        DatabaseError: not writable now.
+    """
+    path, beside = sidecar.path(db), sidecar.beside(db)
+
+    def attach(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+        connection.execute(f"ATTACH ? AS {sidecar.schema}", [f"file:{_quoted(path)}"])
+        found = tables(connection, sidecar.schema)
+        if found and not found & sidecar.tables:
+            raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path != beside and not path.exists() and beside.exists():
+        _copy(beside, path)
+    engine = _engine("file::memory:", (), immediate=True, prepare=attach)
+    with engine.begin() as connection:
+        for statement in sidecar.create():
+            connection.exec_driver_sql(statement)
+    return engine
 
 
 @contextmanager
@@ -156,10 +189,16 @@ def _result_code(error: Exception) -> int:
     return code if code < 0 else code & 0xFF
 
 
-def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool) -> Engine:
+def _engine(
+    uri: str, pragmas: tuple[str, ...], *, immediate: bool, prepare: Callable[[sqlite3.Connection], None] | None = None
+) -> Engine:
+    """`prepare` is given each connection before the pragmas, of which one may forbid it to write."""
+
     def connect() -> sqlite3.Connection:
         full = uri + ("&" if "?" in uri else "?") + "cache=private"
         connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
+        if prepare is not None:
+            prepare(connection)
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
         return connection
@@ -179,6 +218,17 @@ def _engine(uri: str, pragmas: tuple[str, ...], *, immediate: bool) -> Engine:
         connection.exec_driver_sql(begins)
 
     return engine
+
+
+def _attach_all(connection: sqlite3.Connection, db: Path) -> None:
+    for sidecar in SIDECARS:
+        sidecar.attach(connection, db)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Of a database that cannot be written to any more."""
+    with closing(sqlite3.connect(f"file:{_quoted(source)}?{_read_mode(source)}", uri=True)) as connection:
+        connection.execute("VACUUM INTO ?", [str(target)])
 
 
 def _read_mode(path: Path) -> str:
@@ -223,7 +273,8 @@ def _check_schema(path: Path, connection: Any) -> bool:
     """Whether the tables are there already.
 
     Raises:
-        RefusedDatabaseError: they are somebody else's, or newer than this program.
+        RefusedDatabaseError: they are somebody else's, newer than this program, or of an older build without what has
+            been added since.
     """
     tables = set(inspect(connection).get_table_names())
     if not tables:
@@ -236,7 +287,19 @@ def _check_schema(path: Path, connection: Any) -> bool:
             f"{path} was written by a newer logs-ui (schema {version}, this one knows {SCHEMA_VERSION}). "
             "Upgrade with: pip install -U logs-ui"
         )
+    if lacking := _lacking(connection):
+        raise RefusedDatabaseError(
+            f"{path} was written by an earlier logs-ui, before 0.1.0: it lacks {lacking}. Name {_ANOTHER}."
+        )
     return True
+
+
+def _lacking(connection: Any) -> str | None:
+    """The first column of ours, as `table.column`, that the database has not."""
+    columns = "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
+    there = {(table, column) for table, column in connection.exec_driver_sql(columns)}
+    wanted = ((table.name, column.name) for table in Table.metadata.sorted_tables for column in table.columns)
+    return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)
 
 
 def _quoted(path: Path) -> str:

@@ -4,6 +4,7 @@ thread; texts are hostile, and functions given by the user may raise.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from logs_ui.recorder.calls import EnvironmentCall, Ids
 from logs_ui.recorder.clean import column, one_line, snapshot, text, tree
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
+from logs_ui.recorder.labels import metrics_in, tags_in
 from logs_ui.recorder.masking import masked, without_secrets
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.payload import Tokens, unpacked_content, unpacked_tokens
@@ -66,7 +68,11 @@ def encoded(
             return None
         columns, content, tokens = kept
         arrays = None if tokens is None else unpacked_tokens(tokens)
-        return call.change(i, columns, unpacked_content(content), arrays, _images(row, content))
+        metrics = metrics_in(content["metadata"])
+        columns |= {"metrics": metrics} if metrics else {}
+        change = call.change(i, columns, unpacked_content(content), arrays, _images(row, content))
+        tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
+        return replace(change, tags=tags) if tags else change
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,

@@ -22,9 +22,12 @@ from sqlalchemy import Engine
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import database_path, errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, check_known, nearest
+from logs_ui.recorder.filters import RolloutFilter, nearest, parse_where
+from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.models import Run
-from logs_ui.recorder.queries import Rollout, RunSummary
+from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
+from logs_ui.recorder.search_index import catch_up
+from logs_ui.recorder.waiting import waiting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +40,7 @@ class Kind(StrEnum):
     WHOLE = "whole number"
     MAYBE_WHOLE = "whole number or absent"
     NUMBER = "number"
+    TRUE = "true or false"
     MAYBE_TRUE = "true, false or absent"
     TIME = "time, UTC"
     NESTED = "dicts and lists"
@@ -78,6 +82,10 @@ COLUMNS = (
     Column("rewards", Kind.NESTED, "each reward function's own value, by name"),
     Column("odd_rewards", Kind.NESTED, "`nan`, `inf` or `-inf` by reward function, where one returned that; else None"),
     Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
+    Column("metrics", Kind.NESTED, "what the rollout function measured, by name; None without any"),
+    Column("tags", Kind.NESTED, "a list: the rollout function's and people's, in alphabetical order"),
+    Column("starred", Kind.TRUE, "whether somebody starred it in the dashboard"),
+    Column("note", Kind.TEXT, "what somebody wrote on it in the dashboard"),
     Column("message_count", Kind.WHOLE, "how many `messages` there are"),
     Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
     Column("prompt_tokens", Kind.MAYBE_WHOLE, "length of `prompt_ids`"),
@@ -146,27 +154,29 @@ def load_run(
     run: str = "latest",
     db: str | os.PathLike[str] | None = None,
     *,
-    filter: RolloutFilter | None = None,  # noqa: A002
+    where: str | RolloutFilter | None = None,
 ) -> "pd.DataFrame":
     """A run's rollouts, one a row, in the order in which they began.
 
     The columns, all there even where the run is empty, are in `COLUMNS` and explained in `docs/pandas.md`. Texts are
     pandas' `string`, counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN where
-    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards` and `reward_weights` are lists and
-    dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
+    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards`, `reward_weights`, `metrics` and
+    `tags` are lists and dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
 
     Args:
         run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
         db: where the database is; LOGS_UI_DB or this user's own by default.
-        filter: only these rollouts. Their order does not follow its `sort`.
+        where: only these rollouts: a line of the dashboard's filter language, as `"reward<0.2 status:error"`, or a
+            RolloutFilter. Their order does not follow its `sort`.
 
     Raises:
         RunNotFoundError: no such run.
         DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
-        FilterError: the run has no such task or eval.
+        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
     """
-    with _opened(run, db, filter) as (engine, found):
-        frame = _frame(COLUMNS, (row for chunk in _chunks(engine, found, filter) for row in chunk))
+    chosen = _chosen(where)
+    with _opened(run, db, chosen) as (engine, found):
+        frame = _frame(COLUMNS, (row for chunk in _chunks(engine, found, chosen) for row in chunk))
     if frame["created"].is_monotonic_increasing:
         return frame
     # They are read by id. Rows of several threads and processes are not written in the order in which they began.
@@ -201,7 +211,7 @@ def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) 
     """
     import pandas as pd
 
-    with _opened(run, db, None) as (engine, found):
+    with _opened(run, db) as (engine, found):
         logged = queries.scalars(engine, found.id or 0)
     by_name: dict[str, dict[int, float | None]] = {}
     for scalar in logged:
@@ -239,7 +249,7 @@ def export_run(
     output: Path,
     db: str | os.PathLike[str] | None = None,
     *,
-    filter: RolloutFilter | None = None,  # noqa: A002
+    where: str | RolloutFilter | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Writes a run's rollouts to a file, in memory that does not grow with it; the file is there whole or not at all.
@@ -253,7 +263,7 @@ def export_run(
         format: of the file.
         output: where to write it; a file that is there is replaced.
         db: where the database is; LOGS_UI_DB or this user's own by default.
-        filter: only these rollouts.
+        where: only these rollouts, as `load_run` has it.
         progress: called with the rollouts written so far, and in all.
 
     Returns:
@@ -262,17 +272,35 @@ def export_run(
     Raises:
         RunNotFoundError: no such run.
         DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
-        FilterError: the run has no such task or eval.
+        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
         LogsUIError: the file cannot be written, or the format is unknown.
     """
-    writers = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
-    if format not in writers:
-        hint = nearest(format, FORMATS) or ", ".join(FORMATS)
-        raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
+    _check_format(format)
+    with _replaced(output) as file:
+        return write_run(run, format, file, db, where=where, progress=progress)
+
+
+def write_run(
+    run: str,
+    format: Literal["parquet", "csv", "jsonl"],  # noqa: A002
+    file: BinaryIO,
+    db: str | os.PathLike[str] | None = None,
+    *,
+    where: str | RolloutFilter | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """As `export_run`, into a file that is open for writing; what `progress` raises ends it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    _check_format(format)
     done = 0
-    with _opened(run, db, filter) as (engine, found), _replaced(output) as file, writers[format](file) as write:
-        total = queries.exact_count(engine, found.id or 0, filter or RolloutFilter())
-        for chunk in _chunks(engine, found, filter):
+    chosen = _chosen(where)
+    writers = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
+    with _opened(run, db, chosen) as (engine, found), writers[format](file) as write:
+        total = queries.exact_count(engine, found.id or 0, chosen)
+        for chunk in _chunks(engine, found, chosen):
             write(chunk)
             done += len(chunk)
             if progress is not None:
@@ -280,19 +308,32 @@ def export_run(
     return done
 
 
+def _check_format(format: str) -> None:  # noqa: A002
+    """Raises LogsUIError: there is none of that name."""
+    if format not in FORMATS:
+        hint = nearest(format, FORMATS) or ", ".join(FORMATS)
+        raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
+
+
+def _chosen(where: str | RolloutFilter | None) -> RolloutFilter:
+    return where if isinstance(where, RolloutFilter) else parse_where(where or "")
+
+
 @contextmanager
 def _opened(
     run: str,
     db: str | os.PathLike[str] | None,
-    filter: RolloutFilter | None,  # noqa: A002
+    chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
 ) -> Iterator[tuple[Engine, Run]]:
-    """The database and the run that is meant."""
+    """The database and the run that is meant, which has all that the filter names."""
     if not isinstance(run, str) or not run:  # as from a variable that was never set
         raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
     with _database(db) as engine:
         found = queries.find_run(engine, run)
-        if filter is not None and (filter.tasks or filter.evals):
-            check_known(filter, queries.known_values(engine, found.id or 0))
+        queries.check_names(engine, found.id or 0, chosen)
+        if any(term.field == "text" for term in chosen.terms):
+            with waiting("indexing texts") as show:
+                catch_up(database_path(db), engine, found.id or 0, show)
         yield engine, found
 
 
@@ -307,12 +348,13 @@ def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
             engine.dispose()
 
 
-def _chunks(engine: Engine, run: Run, filter: RolloutFilter | None) -> Iterator[_Rows]:  # noqa: A002
-    for chunk in queries.rollouts(engine, run.id or 0, filter or RolloutFilter()):
-        yield [_values(run.uid, rollout) for rollout in chunk]
+def _chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[_Rows]:
+    for chunk in queries.rollouts(engine, run.id or 0, chosen):
+        said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
+        yield [_values(run.uid, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
 
 
-def _values(run: str, rollout: Rollout) -> dict[str, Any]:
+def _values(run: str, rollout: Rollout, said: Annotation) -> dict[str, Any]:
     """By column: Python's own values, numpy arrays, and times in µs."""
     elsewhere: dict[str, Any] = {
         "run": run,
@@ -320,6 +362,9 @@ def _values(run: str, rollout: Rollout) -> dict[str, Any]:
         "actions": rollout.actions,
         "sampling": rollout.sampling,
         "metadata": rollout.metadata,
+        "tags": sorted({*tags_in(rollout.metadata), *said.tags}),
+        "starred": said.starred,
+        "note": said.note,
     }
     values = {}
     for column in COLUMNS:
@@ -360,6 +405,7 @@ def _series(values: list[Any], kind: Kind) -> "pd.Series[Any]":
         Kind.WHOLE: "int64",
         Kind.MAYBE_WHOLE: "Int64",
         Kind.NUMBER: "float64",
+        Kind.TRUE: "bool",
         Kind.MAYBE_TRUE: "boolean",
     }
     return pd.Series(values, dtype=dtypes.get(kind, "object"))
@@ -403,6 +449,7 @@ def _parquet_writer(file: BinaryIO) -> Iterator[_Write]:
         Kind.WHOLE: pa.int64(),
         Kind.MAYBE_WHOLE: pa.int64(),
         Kind.NUMBER: pa.float64(),
+        Kind.TRUE: pa.bool_(),
         Kind.TIME: pa.timestamp("us", tz="UTC"),
         Kind.NESTED: pa.string(),
         Kind.IDS: pa.list_(pa.int32()),

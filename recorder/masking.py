@@ -28,6 +28,9 @@ _USER = re.compile(r"(https?://)[^/\s:@?#\"']{1,256}@")  # most often a token
 _ASSIGNED = re.compile(r"(?:[\"']\s?:|\s?=)\s?[rbf]?[\"']([^\"'\n]+)")
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,100})=([^\s\"']+)")
 _HEADER = re.compile(r"(?i)(\bauthorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{3,10}\s)?|\bbearer\s)[\w.~+/=-]{8,}")
+_KEY = re.compile(  # as those who give them out begin them
+    r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{16,200}"
+)
 _BETWEEN_NAMES = re.compile(r"[^\w.-]")
 
 
@@ -59,6 +62,11 @@ def without_secrets(text: str) -> str:
     if "bearer" in small or "authorization" in small:
         text = _HEADER.sub(rf"\1{_MASK}", text)
     return _without_urls_secrets(text)
+
+
+def without_keys(text: str) -> str:
+    """Source code without the same, and without what looks like a key wherever it stands."""
+    return _KEY.sub(_MASK, without_secrets(text))
 
 
 def _without_urls_secrets(text: str) -> str:

@@ -32,6 +32,10 @@ _EMPTY = {"server_default": "{}"}
 _COUNTER = {"server_default": "0"}  # written by others than those that made the row
 
 
+TAG_LENGTH = 100
+"""Characters of a tag, a rollout function's or a person's."""
+
+
 class Table(SQLModel):
     """Base of the tables, which must not meet those of a user who has SQLModel tables in the same process."""
 
@@ -98,6 +102,25 @@ class RunState(StrEnum):
     """An exception ended it, or the process ended before the trainer said so."""
     INTERRUPTED = "interrupted"
     """Somebody stopped it: Ctrl-C, or an exit in the middle."""
+
+
+class SourceKind(StrEnum):
+    """What a part of a run is, that is stored as text: see `RunSource`."""
+
+    REWARD = "reward_function"
+    """One that the trainer scores with; a reward model has a name and no text."""
+    ROLLOUT = "rollout_function"
+    """What makes the rollouts; of one that this package made, the user's functions in it."""
+    ENVIRONMENT = "environment"
+    """The class or function that makes environments."""
+    CHAT_TEMPLATE = "chat_template"
+    """The tokenizer's Jinja template, and the one that the trainer takes in its place where it does."""
+    DATASET = "dataset"
+    """That is trained on: what is known of it, one fact a line."""
+    CHANGED_FILES = "changed_files"
+    """Tracked files that differ from the commit: lines added, lines removed and name, one file a line."""
+    CHANGES = "changes"
+    """How they differ, as `git diff HEAD` says it."""
 
 
 class Run(Table, table=True):
@@ -208,6 +231,20 @@ class EvaluationRow(Table, table=True):
     scored: int | None = Field(default=None, sa_type=BigInteger)  # rewards arrived; None = awaited still
     seconds: float | None = None  # from the first to the last of its own calls
     preview: str | None = None  # the model's last words, 120 characters
+    metrics: dict[str, float | None] | None = Field(
+        default=None, sa_type=JSON
+    )  # what the rollout function measured, by name, None where that was not finite; None in all without any
+
+
+class RowTag(Table, table=True):
+    """A tag that a rollout function gave its row, once for each."""
+
+    __tablename__ = "row_tag"
+    __table_args__ = (Index("tag_by_row", "row_id"), {"sqlite_with_rowid": False})
+
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    tag: str = Field(primary_key=True)  # at most TAG_LENGTH characters, on one line
+    row_id: int = Field(sa_column=Column(_BigKey, ForeignKey("evaluation_row.id"), primary_key=True))
 
 
 class RolloutPayload(Table, table=True):
@@ -224,6 +261,7 @@ class StepStatistics(Table, table=True):
     """Sums over one step's rollouts, kept exact by the writer, so that no page adds up a million rows."""
 
     __tablename__ = "step_statistics"
+    __table_args__ = (Index("step_stale", "run_id", sqlite_where=text("stale")),)
 
     run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
     mode: str = Field(primary_key=True)
@@ -234,6 +272,38 @@ class StepStatistics(Table, table=True):
     reward_sum: float  # over those
     errors: int
     truncated: int  # stopped by length
+    stale: bool = Field(
+        default=True, sa_column_kwargs={"server_default": "1"}
+    )  # whether its rows have changed since its StepDetails were made
+
+
+class StepDetails(Table, table=True):
+    """What costs more to find out of a step's rollouts than StepStatistics, and what cannot be kept as a sum. Made anew
+    at most once a second while its rows change; readers work out for themselves what is missing or stale.
+    """
+
+    __tablename__ = "step_details"
+
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    mode: str = Field(primary_key=True)
+    eval_name: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    made: int = Field(sa_type=BigInteger)
+    statuses: dict[str, int] = Field(sa_type=JSON)  # rollouts by Status
+    stop_reasons: dict[str, int] = Field(sa_type=JSON)  # and by StopReason, those that have one
+    reward_p10: float | None = None  # between the two nearest rewards, as numpy's; None where none has one
+    reward_p90: float | None = None
+    groups: int  # in which two rollouts or more have a reward
+    dead_groups: int  # of them, those whose rewards differ by no more than 1e-6: nothing is learned from them
+    rewards: dict[str, list[float | None]] = Field(
+        sa_type=JSON
+    )  # by reward function, see `step_sums.RewardSums`; a sum that is not finite is None
+    tokens_known: int  # rollouts that have completion_tokens
+    tokens_sum: int
+    turns_known: int
+    turns_sum: int
+    seconds_known: int
+    seconds_sum: float
 
 
 class Scalar(Table, table=True):
@@ -250,6 +320,25 @@ class Tokenizer(Table, table=True):
 
     hash: str = Field(primary_key=True)  # sha256 of the JSON
     data: bytes = Field(sa_type=LargeBinary)  # the `tokenizers` library's JSON, zstd
+
+
+class Text(Table, table=True):
+    """A text that runs are made of, once for all runs that share it."""
+
+    hash: str = Field(primary_key=True)  # sha256 of its UTF-8
+    data: bytes = Field(sa_type=LargeBinary)  # that, zstd
+
+
+class RunSource(Table, table=True):
+    """Something that a run is made of beside its arguments, and that tells it from another run."""
+
+    __tablename__ = "run_source"
+
+    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    kind: str = Field(primary_key=True)  # a SourceKind
+    name: str = Field(primary_key=True)  # of the function, class, ...; empty where a run has one of the kind
+    hash: str | None = Field(default=None, foreign_key="text.hash")  # of its Text; None where its name is all
+    weight: float | None = None  # of a reward function
 
 
 class Image(Table, table=True):

@@ -4,7 +4,6 @@ import atexit
 import hashlib
 import os
 import weakref
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,8 @@ from tokenizers import Tokenizer
 from logs_ui.recorder.calls import CallLog
 from logs_ui.recorder.clean import plain, snapshot
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.instruments import trl
+from logs_ui.recorder.instruments import trl, trl_parts
+from logs_ui.recorder.instruments.trl_parts import distinct
 from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
@@ -25,6 +25,7 @@ from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
 from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run import name_run, now_us
 from logs_ui.recorder.run_record import RunRecord, finite
+from logs_ui.recorder.sources import Part
 from logs_ui.recorder.store import TokenizerChange
 from logs_ui.recorder.tasks import Task, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.writer import Writer
@@ -155,7 +156,7 @@ class Recording:
             return
         # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
         totals = np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values * weights, axis=1))
-        names = _distinct(names)
+        names = distinct(names)
         scored = now_us()
         tasks = call.tasks
         if None in tasks and len(inputs) == len(tasks):
@@ -218,7 +219,10 @@ class Recording:
             return
         columns["config"] = masked(plain(trainer.args.to_dict()))
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
-        self._record.begin(columns, resumes=resumes, announce=self._wanted.announce)
+        parts: list[Part] = []
+        with guard("looking for what the run is made of"):
+            parts = trl_parts.parts(trainer)
+        self._record.begin(columns, parts=parts, resumes=resumes, announce=self._wanted.announce)
         if source is not None:
             self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
 
@@ -255,16 +259,6 @@ class Recordings:
         if recording is None or recording.is_over(trainer):
             recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
         return recording
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Functions of one name are numbered from the second on."""
-    seen: Counter[str] = Counter()
-    distinct = []
-    for name in names:
-        seen[name] += 1
-        distinct.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return distinct
 
 
 def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.bool_]) -> dict[str, str]:

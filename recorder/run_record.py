@@ -3,7 +3,7 @@
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from logs_ui.recorder.database import database_path
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import RunState
 from logs_ui.recorder.run import RunName, git, machine, now_us, versions
-from logs_ui.recorder.store import Change, RunChange, ScalarsChange
+from logs_ui.recorder.sources import Part, changes, read
+from logs_ui.recorder.store import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
 from logs_ui.recorder.writer import Writer
+
+_SOURCES_BYTES = 20_000  # of a run's functions and template, about
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,19 @@ class RunRecord:
         self.ended = False
         self._writer = writer
 
-    def begin(self, columns: Mapping[str, Any], *, resumes: str | None = None, announce: bool = True) -> None:
-        """Makes its row, and asks git for the commit.
+    def begin(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        parts: Sequence[Part] = (),
+        resumes: str | None = None,
+        announce: bool = True,
+    ) -> None:
+        """Makes its row, and has its sources read and git asked in background threads.
 
         Args:
             columns: of `Run`, beside the machine's and the versions.
+            parts: what the run is made of beside its arguments.
             resumes: see `RunChange`.
             announce: whether to say on stderr what it is called, and how to browse it.
         """
@@ -60,6 +71,8 @@ class RunRecord:
         described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
         described["name"] = column(str(described.get("name", self.uid)))
         self.put(RunChange(self.uid, described, resumes=resumes))
+        if parts:
+            self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
         if announce:
             sys.stderr.write(f"logs-ui: recording run {self.uid}; browse it with: {self._serve_command()}\n")
         # git may take seconds on a large tree: neither the training nor the rows wait for it.
@@ -91,7 +104,11 @@ class RunRecord:
 
     def _describe_code(self, folder: Path) -> None:
         with guard("asking git for the commit"):
-            self.put(RunChange(self.uid, git(folder)))
+            found = git(folder)
+            self.put(RunChange(self.uid, found))
+            if found.get("git_dirty"):
+                changed = SourcesChange(self.uid, tuple(changes(folder)))
+                self.put(changed, kept_bytes(changed))
 
     def _serve_command(self) -> str:
         path = self._writer.path

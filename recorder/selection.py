@@ -8,8 +8,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
+from logs_ui.recorder.fields import FIELDS
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepStatistics, StopReason
+from logs_ui.recorder.terms import Range, Term, Value
 
 _ID = col(EvaluationRow.id)
 _KINDS: dict[str, Any] = {  # the columns of row_by_kind
@@ -33,6 +36,9 @@ DIED_AFTER_US = 60_000_000
 _NONE, _ALL = -1, 2**63 - 1  # of a run's rollouts, by when they began
 _NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
+_INDEXED = frozenset({"eval", "mode", "status", "stop", "scored", "task", "step", "reward", "group", "id"})
+_LEADING = frozenset({"id", "group", "task", "tag", "is", "note", "text"})  # to rows that are few, as a rule
+_BY_ID = (Sort.NEWEST, Sort.OLDEST)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
 Place = tuple[float | int | None, int]
@@ -81,7 +87,8 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     holds all that is asked.
     """
     # A group is smaller than anything else that is known of a row.
-    run: Any = col(EvaluationRow.run_id) if filter.group is None else col(EvaluationRow.run_id) + 0
+    of_group = filter.group is not None or any(it.field == "group" and not it.negated for it in filter.terms)
+    run: Any = col(EvaluationRow.run_id) + 0 if of_group else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
@@ -103,6 +110,9 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     ):
         found += [bounded >= low] if low is not None else []
         found += [bounded <= high] if high is not None else []
+    found += [_term(term, run_id, filter, use) for term in filter.terms]
+    if use == Use.NUMBER and _reads_the_table(filter):
+        found.append(_ID > 0)  # true of all, and of the index that has the order in which they lie there
     return found
 
 
@@ -183,7 +193,9 @@ def _is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
 
 def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
     """Whether the partial index of all rows that are not ok has what is asked."""
-    return bool(filter.statuses) and Status.OK not in filter.statuses
+    if filter.statuses:
+        return Status.OK not in filter.statuses
+    return any(it.field == "status" and it.negated and Status.OK in it.values for it in filter.terms)
 
 
 def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
@@ -191,6 +203,13 @@ def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
     its process ended.
     """
     return bool(filter.statuses) and {Status.RUNNING, Status.ABORTED}.issuperset(filter.statuses)
+
+
+def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether a term needs a column that no index has, and nothing leads to few rows."""
+    few = _is_narrow(filter) or _is_rare(filter) or filter.tasks or filter.group is not None
+    leads = any(it.field in _LEADING and not it.negated for it in filter.terms)
+    return not (few or leads) and any(it.field not in _INDEXED for it in filter.terms)
 
 
 def _step(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
@@ -202,8 +221,48 @@ def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
         served = filter.sort in _BY_REWARD and not _is_rare(filter)
     else:
         alone = not filter.tasks and not any(getattr(filter, attribute) for attribute in _KINDS)
+        alone = alone and all(it.field == "reward" for it in filter.terms)
         served = use == Use.NUMBER and alone and filter.since is None and filter.until is None
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
+
+
+def _term(term: Term, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
+    lost = _is_lost(run_id, filter)
+    return any_of(term, [_value(term, value, run_id, filter, use, lost) for value in term.values])
+
+
+def _value(
+    term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, lost: ColumnElement[bool]  # noqa: A002
+) -> ColumnElement[bool]:  # fmt: skip
+    if term.field == "scored":
+        return _scored(Scored(str(value)), run_id)
+    if term.field == "error":
+        return has_error(value, lost)
+    if FIELDS[term.field].column is None:
+        return stored_elsewhere(term, value, run_id)
+    if isinstance(value, Range):
+        return in_range(_numbers(term, filter, use), value)
+    stored = column_of(term.field)
+    # Of several alternatives an index would give rows that have to be collected and sorted.
+    column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored
+    if term.field in {"status", "stop"} and isinstance(value, str):
+        return _of_kind(column, FIELDS[term.field].attribute or "", (value,), lost)
+    return and_(is_value(column, value), not_(lost)) if term.field == "stop" else is_value(column, value)
+
+
+def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
+    """A column as the index that leads to few rows has it, else in an expression."""
+    only = term.range
+    if term.field == "reward":
+        return _reward(filter, use)
+    if term.field == "id":
+        by_id = only is not None and (only.low == only.high or filter.sort in _BY_ID)
+        return _ID if by_id else _ID + 0
+    if term.field == "step":
+        ends = [(it.low, it.high) for it in term.values if isinstance(it, Range)]
+        few = all(low is not None and high is not None and high - low < _NARROW_STEPS for low, high in ends)
+        return col(EvaluationRow.step) if few and not term.negated and len(ends) < 10 else col(EvaluationRow.step) + 0
+    return column_of(term.field)
 
 
 def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:

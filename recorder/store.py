@@ -2,36 +2,54 @@
 transaction.
 """
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    outerjoin,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
+from logs_ui.recorder import step_sums
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
     EvaluationRow,
     Image,
     RolloutPayload,
+    RowTag,
     Run,
+    RunSource,
     RunState,
     Scalar,
-    Status,
+    StepDetails,
     StepStatistics,
-    StopReason,
+    Text,
     Tokenizer,
 )
 from logs_ui.recorder.payload import Unpacked, pack
 from logs_ui.recorder.prepared import run, run_many, upsert
+from logs_ui.recorder.sources import Source
 
-_OF_STEP = ("mode", "eval_name", "step")
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
+_DETAILS_EVERY = 1_000_000  # µs
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,7 @@ class RowChange:
         identity: the columns without default, the same in each change of the row, so that any of them can come first.
         content, tokens: payload, `Unpacked` until its batch is made; None leaves what is there.
         images: those that the content refers to, and that may not be stored yet.
+        tags: those that it has now, beside those that are there.
     """
 
     run: str
@@ -67,6 +86,7 @@ class RowChange:
     content: bytes | None = None
     tokens: bytes | None = None
     images: tuple[StoredImage, ...] = ()
+    tags: tuple[str, ...] = ()
 
     def then(self, later: "RowChange") -> "RowChange":
         """Both as one."""
@@ -76,6 +96,7 @@ class RowChange:
             content=later.content or self.content,
             tokens=later.tokens or self.tokens,
             images=self.images + later.images,
+            tags=later.tags or self.tags,
         )
 
 
@@ -96,7 +117,15 @@ class TokenizerChange:
     json: str
 
 
-Change = RunChange | RowChange | ScalarsChange | TokenizerChange
+@dataclass(frozen=True)
+class SourcesChange:
+    """What a run is made of beside its arguments; one of the same kind and name takes the place of what is there."""
+
+    run: str
+    sources: tuple[Source, ...]
+
+
+Change = RunChange | RowChange | ScalarsChange | TokenizerChange | SourcesChange
 
 
 def kept_bytes(change: Change) -> int:
@@ -106,6 +135,8 @@ def kept_bytes(change: Change) -> int:
             return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
         case TokenizerChange():
             return len(change.json)
+        case SourcesChange():
+            return _CHANGE_BYTES + sum(len(source.text or "") for source in change.sources)
         case _:
             return _CHANGE_BYTES
 
@@ -118,11 +149,13 @@ class Batch:
     rows: list[RowChange] = field(default_factory=list)
     scalars: list[ScalarsChange] = field(default_factory=list)
     tokenizers: list[TokenizerChange] = field(default_factory=list)
+    sources: list[SourcesChange] = field(default_factory=list)
 
     @property
     def uids(self) -> set[str]:
         """Of the runs that it is about."""
-        return {*(run.uid for run in self.runs), *(row.run for row in self.rows), *(s.run for s in self.scalars)}
+        named: list[RowChange | ScalarsChange | SourcesChange] = [*self.rows, *self.scalars, *self.sources]
+        return {*(run.uid for run in self.runs), *(change.run for change in named)}
 
     @classmethod
     def merged(cls, changes: Iterable[Change]) -> "Batch":
@@ -140,13 +173,15 @@ class Batch:
                     batch.scalars.append(change)
                 case TokenizerChange():
                     batch.tokenizers.append(change)
+                case SourcesChange():
+                    batch.sources.append(change)
         batch.rows.extend(rows.values())
         return batch
 
     @property
     def size(self) -> int:
         """About how many bytes it keeps alive."""
-        changes: list[Change] = [*self.runs, *self.rows, *self.scalars, *self.tokenizers]
+        changes: list[Change] = [*self.runs, *self.rows, *self.scalars, *self.tokenizers, *self.sources]
         return sum(map(kept_bytes, changes))
 
     def packed(self) -> "Batch":
@@ -158,7 +193,7 @@ class Batch:
             return next(compressed) if isinstance(payload, Unpacked) else payload
 
         rows = [
-            RowChange(r.run, r.uid, r.identity, r.columns, packed(r.content), packed(r.tokens), r.images)
+            RowChange(r.run, r.uid, r.identity, r.columns, packed(r.content), packed(r.tokens), r.images, r.tags)
             for r in self.rows
         ]
         return replace(self, rows=rows)
@@ -169,6 +204,7 @@ class Batch:
         yield from (Batch(rows=[change]) for change in self.rows)
         yield from (Batch(scalars=[change]) for change in self.scalars)
         yield from (Batch(tokenizers=[change]) for change in self.tokenizers)
+        yield from (Batch(sources=[change]) for change in self.sources)
 
     def without_payload(self) -> "Batch":
         """What is left to try for a row that the database refuses."""
@@ -178,6 +214,7 @@ class Batch:
                 content=None,
                 tokens=None,
                 images=(),
+                tags=(),
                 columns={**row.columns, "preview": None, "error": "not storable"},
             )
             for row in self.rows
@@ -221,14 +258,40 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
         changed = run(connection, {"of_run": run_id, "now": now}, _run_update).scalar_one()
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
+        _insert_tags(connection, rows, run_id)
         _insert_images(connection, rows)
         _upsert_statistics(connection, rows, run_id)
+
+
+def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
+    """Of the steps whose rows have changed: at most once a second while they do, and at last when their run ends."""
+    ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
+    for uid, run_id in runs.items():
+        before = now if uid in ended else now - _DETAILS_EVERY
+        for step in run(connection, {"of_run": run_id, "before": before}, _stale_steps).all():
+            named = _named(run_id, step)
+            run(connection, {**named, "now": now}, _details_upsert)
+            run(connection, named, _details_are_fresh)
 
 
 def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange]) -> None:
     for change in changes:
         data = zstandard.compress(change.json.encode())
         connection.execute(insert(Tokenizer).values(hash=change.hash, data=data).on_conflict_do_nothing())
+
+
+def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs: Mapping[str, int]) -> None:
+    """A text that another run has is there already."""
+    for change in changes:
+        for source in change.sources:
+            digest = None
+            if source.text is not None:
+                text = source.text.encode()
+                digest = hashlib.sha256(text).hexdigest()
+                data = zstandard.compress(text)
+                connection.execute(insert(Text).values(hash=digest, data=data).on_conflict_do_nothing())
+            row = {"run_id": runs[change.run], "kind": source.kind, "name": source.name, "hash": digest}
+            upsert(connection, RunSource, [row | {"weight": source.weight}], ("run_id", "kind", "name"))
 
 
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
@@ -318,6 +381,21 @@ def _payload_upsert() -> Insert:
     return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
 
 
+def _insert_tags(connection: Connection, changes: list[RowChange], run_id: int) -> None:
+    """Of rows that are there; a row has each tag once."""
+    found = [{"run": run_id, "uid": change.uid, "tag": tag} for change in changes for tag in change.tags]
+    if found:
+        run_many(connection, found, _tag_insert)
+
+
+def _tag_insert() -> Insert:
+    """Takes `run`, `uid` and `tag`."""
+    row = EvaluationRow
+    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
+    return insert(RowTag).inline().values(**values).on_conflict_do_nothing()
+
+
 def _insert_images(connection: Connection, changes: list[RowChange]) -> None:
     """One that is there already is the same."""
     for image in (image for change in changes for image in change.images):
@@ -326,24 +404,45 @@ def _insert_images(connection: Connection, changes: list[RowChange]) -> None:
 
 def _upsert_statistics(connection: Connection, changes: list[RowChange], run_id: int) -> None:
     """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
-    for step in {tuple(change.identity[name] for name in _OF_STEP) for change in changes}:
-        of_step = {f"of_{name}": value for name, value in zip(_OF_STEP, step, strict=True)}
-        run(connection, {"of_run": run_id, **of_step}, _statistics_upsert)
+    for step in {tuple(change.identity[name] for name in step_sums.OF_STEP) for change in changes}:
+        run(connection, _named(run_id, step), _statistics_upsert)
+
+
+def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
+    """The parameters that `step_sums` takes."""
+    return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
 
 
 def _statistics_upsert() -> Insert:
-    """Takes `of_run`, `of_mode`, `of_eval_name` and `of_step`."""
-    row = EvaluationRow
-    sums = {
-        "rollouts": func.count(),
-        "scored": func.count(col(row.reward)),
-        "reward_sum": func.coalesce(func.sum(col(row.reward)), 0.0),
-        "errors": func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)),
-        "truncated": func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)),
-    }
-    columns = {name: getattr(row, name) for name in ("run_id", *_OF_STEP)}
-    of_step = [col(columns[name]) == bindparam(f"of_{name}") for name in _OF_STEP]
-    counted = select(*columns.values(), *sums.values()).where(col(row.run_id) == bindparam("of_run"), *of_step)
-    statement = insert(StepStatistics).from_select([*columns, *sums], counted.group_by(*columns.values()))
-    replaced = {name: statement.excluded[name] for name in sums}
-    return statement.on_conflict_do_update(index_elements=list(columns), set_=replaced)
+    selected = step_sums.sums()
+    key = ("run_id", *step_sums.OF_STEP)
+    statement = insert(StepStatistics).from_select([column.name for column in selected.selected_columns], selected)
+    replaced = {column.name: column for column in statement.excluded if column.name not in key}
+    return statement.on_conflict_do_update(index_elements=key, set_=replaced)
+
+
+def _stale_steps() -> Select[Any]:
+    """Takes `of_run` and `before`: the steps whose details are to be made, and were not made since then."""
+    sums, made = StepStatistics, StepDetails
+    key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
+    same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in ("run_id", *step_sums.OF_STEP)]
+    return (
+        select(*key)
+        .select_from(outerjoin(sums, made, and_(*same)))
+        .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
+        .where(func.coalesce(col(made.made), 0) <= bindparam("before"))
+    )
+
+
+def _details_upsert() -> Insert:
+    """Takes what `step_sums.details` does, and `now`."""
+    selected = step_sums.details().add_columns(bindparam("now").label("made"))
+    names = [column.name for column in selected.selected_columns]
+    return insert(StepDetails).prefix_with("OR REPLACE").from_select(names, selected)
+
+
+def _details_are_fresh() -> Update:
+    """Takes what `step_sums.details` does."""
+    sums = StepStatistics
+    key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
+    return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=literal_column("0"))

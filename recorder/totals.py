@@ -1,6 +1,6 @@
 """What a run comes to, added up from its step statistics; of its rollouts only those without an end are counted."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -43,26 +43,26 @@ class Totals:
     eval_names: tuple[str, ...] = ()
 
 
-def totals(session: Session, run_id: int | None = None) -> dict[int, Totals]:
-    """Of this run, or of all, by their ids; runs without any statistics are left out."""
+def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int, Totals]:
+    """Of these runs, or of all, by their ids; runs without any statistics are left out."""
     columns = [getattr(StepStatistics, name) for name in _Sums._fields]
     query = select(*columns).order_by(col(StepStatistics.run_id))
-    if run_id is not None:
-        query = query.where(col(StepStatistics.run_id) == run_id)
+    if run_ids is not None:
+        query = query.where(col(StepStatistics.run_id).in_(run_ids))
     found = [_Sums._make(values) for values in session.execute(query)]
-    unfinished = _unfinished(session, run_id)
+    unfinished = _unfinished(session, run_ids)
     return {run: _totals(list(sums), unfinished.get(run, 0)) for run, sums in groupby(found, key=lambda s: s.run_id)}
 
 
-def _unfinished(session: Session, run_id: int | None) -> dict[int, int]:
+def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
     """How many rollouts of a run still run or were aborted: they stand in the index of those that are not ok."""
     row = EvaluationRow
     query = select(col(row.run_id), func.count()).where(
         col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),
         col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
     )
-    if run_id is not None:
-        query = query.where(col(row.run_id) == run_id)
+    if run_ids is not None:
+        query = query.where(col(row.run_id).in_(run_ids))
     return {run: count for run, count in session.execute(query.group_by(col(row.run_id)))}  # noqa: C416 - rows, typed
 
 

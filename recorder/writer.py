@@ -375,8 +375,10 @@ class Writer:
         runs = self._runs | store.run_ids(connection, batch.uids - self._runs.keys(), now)
         store.write_runs(connection, batch.runs)
         store.write_rows(connection, batch.rows, runs, now)
+        store.write_details(connection, batch, runs, now)
         store.write_tokenizers(connection, batch.tokenizers)
         store.write_scalars(connection, batch.scalars, runs)
+        store.write_sources(connection, batch.sources, runs)
         self._running = self._running or bool(batch.uids)
         if self._is_heartbeat_due():
             self._running = store.write_heartbeat(connection, runs.values(), now)

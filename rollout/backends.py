@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from logs_ui.recorder import unrecorded
 from logs_ui.rollout.episode import Answer
 
 
@@ -61,6 +62,43 @@ class Model(Protocol):
         """Says that this row asks no more. A backend that generates in batches waits for all that entered and have not
         left.
         """
+
+
+@dataclass(frozen=True)
+class AroundModel:
+    """A model that does as another; a base class."""
+
+    model: Model
+
+    def enter(self, row: int) -> None:
+        """As in `Model`."""
+        self.model.enter(row)
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+        """As in `Model`."""
+        return await self.model.answer(row, context, sampling)
+
+    async def leave(self, row: int) -> None:
+        """As in `Model`."""
+        await self.model.leave(row)
+
+    @property
+    def preflight(self) -> Any:
+        """None where it has none."""
+        return getattr(self.model, "preflight", None)
+
+    @property
+    def in_step(self) -> bool:
+        """As of `TrainerModel`."""
+        return bool(getattr(self.model, "in_step", False))
+
+
+async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
+    """Sees whether it answers, if it has a way to: a `preflight(tokenizer, sampling)`, which raises what is wrong."""
+    preflight = getattr(model, "preflight", None)
+    if preflight is not None:
+        with unrecorded():
+            await preflight(tokenizer, sampling)
 
 
 class GenerationError(RuntimeError):

@@ -32,7 +32,7 @@ _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Of a `Sampling`: whether a value can be taken, and what can."""
 
 
-def check(*, act: Any, observe: Any, reward: Any, max_turns: Any, concurrency: Any, max_completion_tokens: Any) -> None:
+def check(*, act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
     if not callable(act):
         raise TypeError(f"act is a function of an answer's text, not {act!r}")
     if observe is not None and not callable(observe):
@@ -40,9 +40,7 @@ def check(*, act: Any, observe: Any, reward: Any, max_turns: Any, concurrency: A
     if not callable(reward) and reward not in ("sum", "last"):
         raise ValueError(f"reward is 'sum', 'last' or a function of the steps' rewards, not {reward!r}")
     _check_plain(act=act, observe=observe, reward=reward)
-    if max_turns is None:
-        raise ValueError("max_turns is a whole number from 1, not None")
-    check_counts(max_turns=max_turns, concurrency=concurrency, max_completion_tokens=max_completion_tokens)
+    check_counts(max_turns=max_turns)
 
 
 def _check_plain(**functions: Any) -> None:
@@ -52,7 +50,7 @@ def _check_plain(**functions: Any) -> None:
             raise TypeError(f"{name} is a plain function, not a coroutine function: {function!r}")
 
 
-def check_environment(*, provider: Any, environment_variables: Any, headers: Any, seed: Any) -> None:
+def check_environment(*, provider: Any, environment_variables: Any, headers: Any) -> None:
     """Of what `openenv_rollout_func` is given for the environment, what openenv would not refuse by itself."""
     if provider is not None and not any(
         callable(getattr(provider, name, None)) for name in ("start_container", "start")
@@ -69,14 +67,23 @@ def check_environment(*, provider: Any, environment_variables: Any, headers: Any
         odd = [each for each, value in texts.items() if not isinstance(each, str) or not isinstance(value, str)]
         if odd:
             raise TypeError(f"{name} is a dict of texts: that of {odd[0]!r} is {type(texts[odd[0]]).__name__}")
-    if seed is not None and not _is_whole(seed):
-        raise ValueError(f"seed is a whole number or None, not {seed!r}")
 
 
 def check_counts(**counts: Any) -> None:
     for name, count in counts.items():
-        if count is not None and not (_is_whole(count) and count >= 1):
+        if not (_is_whole(count) and count >= 1):
             raise ValueError(f"{name} is a whole number from 1, not {count!r}")
+
+
+def check_limits(**limits: Any) -> None:
+    """As `check_counts`, but None is no limit."""
+    check_counts(**{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def check_seed(seed: Any, *words: str) -> None:
+    """`words` are what else it may be."""
+    if seed is not None and seed not in words and not _is_whole(seed):
+        raise ValueError(f"seed is {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
 
 
 def check_unparsable(what: str, message: str | None, action: Any) -> None:

@@ -1,11 +1,10 @@
 """Prompts that are texts, as the user's messages: servers of chat models make that of them, so a training does too."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logs_ui.rollout.chat import Message, Prompt
 from logs_ui.rollout.dataset import Prompts
-from logs_ui.rollout.play import Episodes
 
 
 class Conversations(Prompts):
@@ -24,16 +23,8 @@ class Conversations(Prompts):
 
 
 def conversation(prompt: Prompt) -> Sequence[Message]:
+    """A dataset's prompt, or one of a trainer's whose dataset is another."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-
-
-def of_conversations(episodes: Callable[..., Episodes]) -> Callable[..., Episodes]:
-    """The same for a trainer whose dataset is another."""
-
-    def of(prompts: Sequence[Prompt], *given: Any, **named: Any) -> Episodes:
-        return episodes([conversation(prompt) for prompt in prompts], *given, **named)
-
-    return of
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

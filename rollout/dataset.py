@@ -11,8 +11,10 @@ import orjson
 from logs_ui.rollout.chat import Prompt
 from logs_ui.rollout.tasks import Assignment, Rotation
 
-_TAKEN = ("env_reward", "step_rewards", "turns", "error", "completions", "completion_ids", "trainer_state")
-"""What reward functions are given beside the columns."""
+_OF_ROLLOUT = ("env_reward", "step_rewards", "turns", "error")
+_OF_TRAINER = ("trainer_state", "log_extra", "log_metric", "environments", "prompts", "completions", "completion_ids")
+NOT_COLUMNS = frozenset(_OF_ROLLOUT + _OF_TRAINER)
+"""What reward functions are given beside the columns of the dataset."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _key(prompt: Any) -> bytes:
 def _check_columns(names: Any, where: str) -> None:
     if "prompt" not in names:
         raise ValueError(f"{where} has no prompt; it has {', '.join(map(str, names)) or 'nothing'}")
-    taken = [name for name in _TAKEN if name in names]
+    taken = [str(name) for name in names if name in NOT_COLUMNS]
     if taken:
         raise ValueError(f"{where} has {' and '.join(taken)}, by which rollouts tell something else: rename it")
 

@@ -8,18 +8,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logs_ui.rollout.guess_server import GuessServer
+
+if TYPE_CHECKING:
+    from logs_ui.rollout.evaluations import Evaluation
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 
 PACKAGES = ("torch", "transformers", "datasets", "trl", "openenv")
 GROUP = 8
 GROUPS = 4
-"""Groups an optimizer step learns from: one for each task."""
+"""Groups an optimizer step learns from: a game of each task."""
 EVALUATIONS = 4
-"""Times a run is evaluated, on a game of each task that it does not train on."""
+"""Times a run is evaluated, on the same game of each task."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +54,26 @@ def train_demo(
         folder = settings.output_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logs-ui-demo-")))
         stack.enter_context(_quietly_on_one_thread())
 
-        from logs_ui.rollout.guess_env import GuessEnv
         from logs_ui.rollout.guess_model import make_model, make_tokenizer, warm_up
-        from logs_ui.rollout.guess_rollout import make_rollout_func
+        from logs_ui.rollout.guess_rollout import guessing
 
         tokenizer = make_tokenizer()
         model = make_model(tokenizer, settings.seed)
         warm_up(model, tokenizer, seed=settings.seed)
-        url = server.wait_until_ready()
-        clients = [stack.enter_context(GuessEnv(base_url=url).sync()) for _ in range(GROUP * GROUPS)]
-        trainer = _make_trainer(settings, folder, model, tokenizer, wrap(make_rollout_func(clients)))
+        game = guessing(server.wait_until_ready(), settings.seed)
+        rollouts = game.rollouts()
+        stack.callback(rollouts.close)
+        trainer = _make_trainer(
+            settings, folder, game=game, rollout_func=wrap(rollouts), model=model, processing_class=tokenizer
+        )
         if on_step:
             trainer.add_callback(_progress(on_step))
         trainer.train()
 
 
-def _make_trainer(settings: DemoSettings, folder: Path, model: Any, tokenizer: Any, rollout_func: RolloutFunc) -> Any:
+def _make_trainer(settings: DemoSettings, folder: Path, *, game: "Evaluation", **parts: Any) -> Any:
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
-
-    from logs_ui.rollout.guess_model import TRAINED_GAMES
-    from logs_ui.rollout.guess_rollout import format, solved  # noqa: A004 (a reward's name)
 
     config = GRPOConfig(
         output_dir=str(folder),
@@ -83,8 +85,8 @@ def _make_trainer(settings: DemoSettings, folder: Path, model: Any, tokenizer: A
         lr_scheduler_type="constant",
         temperature=1.0,
         beta=0.0,
-        reward_weights=[1.0, 0.1],
-        shuffle_dataset=False,  # each step plays one game of each task
+        reward_weights=game.reward_weights,
+        shuffle_dataset=False,  # else a step may play one task twice
         eval_strategy="steps",
         eval_steps=max(1, settings.steps // EVALUATIONS),
         per_device_eval_batch_size=GROUP * GROUPS,
@@ -98,26 +100,10 @@ def _make_trainer(settings: DemoSettings, folder: Path, model: Any, tokenizer: A
         dataloader_pin_memory=False,
     )
     trainer = GRPOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=[solved, format],
-        rollout_func=rollout_func,
-        args=config,
-        train_dataset=_dataset(range(1, TRAINED_GAMES + 1)),
-        eval_dataset=_dataset(range(TRAINED_GAMES + 1, TRAINED_GAMES + 2)),
+        reward_funcs=game.rewards, args=config, train_dataset=game.dataset, eval_dataset=game.dataset, **parts
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _dataset(games: range) -> Any:
-    """A row for each game of each task, in turn."""
-    from datasets import Dataset
-
-    from logs_ui.rollout.guess_env import TASKS
-    from logs_ui.rollout.guess_rollout import prompt
-
-    return Dataset.from_list([{"prompt": prompt(task, game), "task": task} for game in games for task in TASKS])
 
 
 def _progress(on_step: Callable[[int, int, float], None]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from logs_ui.recorder import record, start_run
 from logs_ui.rollout.backends import Model, Sampling
-from logs_ui.rollout.checks import sampling_fields
-from logs_ui.rollout.conversations import Conversations, of_conversations
+from logs_ui.rollout.checks import check_counts, check_limits, sampling_fields
+from logs_ui.rollout.conversations import Conversations
 from logs_ui.rollout.dataset import Prompts, PromptTasks
 from logs_ui.rollout.offline import Offline, Progress
 from logs_ui.rollout.openenv import OpenEnvRollouts, openenv_rollout_func
@@ -173,12 +173,10 @@ class Evaluation:
         sampled = self._sampling(sampling, has_seed=model.get("model") is not None)
         wiring: dict[str, Any] = {**self._wiring, "sampling": sampled}
         rollouts = _maker(self._wiring)(**wiring, **model)
-        rollouts.__name__ = self.name
-        rollouts.played = self._scoring.remember
-        rollouts.episodes = of_conversations(rollouts.episodes)  # type: ignore[method-assign]
-        if self._prompts.tasks and rollouts.rotation.tasks == tuple(self._prompts.tasks):
-            rollouts.rotation = PromptTasks(seed=rollouts.rotation.seed, prompts=self._prompts)
-        return rollouts
+        rotation = rollouts.rotation
+        if self._prompts.tasks and rotation.tasks == tuple(self._prompts.tasks):
+            rotation = PromptTasks(seed=rotation.seed, prompts=self._prompts)
+        return rollouts.of_evaluation(self.name, rotation=rotation, played=self._scoring.remember)
 
     def run(
         self,
@@ -221,7 +219,8 @@ class Evaluation:
         """
         if self._wiring.get("processor") is not None:
             raise ValueError("A processor writes the model's template, and a server is asked by messages: leave it out")
-        _check_counts(samples=samples, concurrency=concurrency, limit=limit)
+        check_counts(samples=samples, concurrency=concurrency)
+        check_limits(limit=limit)
         rows = self._prompts.rows(limit)
         sampled = self._sampling(sampling, has_seed=True)
         sampled.setdefault("max_tokens", self._wiring.get("max_completion_tokens") or _MAX_TOKENS)
@@ -285,11 +284,3 @@ def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
 
 def _maker(wiring: Wiring) -> Callable[..., OpenEnvRollouts]:
     return text_rollout_func if "env_factory" in wiring else openenv_rollout_func
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is None and name == "limit":
-            continue
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is a whole number from 1, not {count!r}")

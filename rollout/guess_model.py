@@ -6,9 +6,7 @@ from typing import Any
 from logs_ui.rollout.guess_env import TASKS, TURNS, GuessAction, GuessEnvironment, GuessObservation
 from logs_ui.rollout.guess_rollout import Messages, feedback, prompt
 
-TRAINED_GAMES = 50
-"""Games of each task that are trained on, numbered from 1; the next one is for evaluation."""
-HIGHEST = max(TRAINED_GAMES + 1, *(high for _, high in TASKS.values()))
+HIGHEST = max(high for _, high in TASKS.values())
 """The highest number the tokenizer has a word for."""
 
 EOS, PAD, UNKNOWN, START = "<|im_end|>", "<|endoftext|>", "<|unk|>", "<|im_start|>"
@@ -38,7 +36,7 @@ def make_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     splitter = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
-    corpus = [message["content"] for task in TASKS for message in prompt(task, 1)]
+    corpus = [message["content"] for task in TASKS for message in prompt(task)]
     corpus += [feedback(GuessObservation(hint=hint, low=1, high=2)) for hint in ("higher", "lower")]
     corpus += [habit.format(a=1, b=2, c=3) for habit in HABITS]
     corpus += ["system", "user", "assistant", "\n", *(f" {number}" for number in range(1, HIGHEST + 1))]
@@ -120,10 +118,10 @@ def _lesson(tokenizer: Any, dice: random.Random) -> dict[str, list[int]]:
 
 def _conversation(dice: random.Random) -> Messages:
     """A made-up game: every second number still fits what was heard, and the rest are drawn blindly."""
-    task, game = dice.choice(list(TASKS)), dice.randint(1, TRAINED_GAMES + 1)
+    task = dice.choice(list(TASKS))
     environment = GuessEnvironment()
     environment.reset(task=task, seed=dice.randrange(10_000))
-    messages = prompt(task, game)
+    messages = prompt(task)
     for _ in range(TURNS):
         known = environment.state
         a, b, c = (

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logs_ui.recorder import current_row
-from logs_ui.rollout.backends import GenerationError, Model, Sampling
+from logs_ui.rollout.backends import GenerationError, Model, Sampling, try_model
 from logs_ui.rollout.background import in_thread
 from logs_ui.rollout.batch import play_rows, run
 from logs_ui.rollout.chat import Chat
-from logs_ui.rollout.checks import check_counts, model_maker, sampling_fields, task_names
+from logs_ui.rollout.checks import check_limits, check_seed, model_maker, sampling_fields, task_names
 from logs_ui.rollout.episode import Answer
 from logs_ui.rollout.harness_adapter import ExactHarnessAdapter
 from logs_ui.rollout.harness_session import WatchedSession
@@ -57,8 +57,7 @@ def harness_rollout_func(
 
     Args:
         session_factory: openenv's `ResourceSessionFactory`: its `create` is called from several threads, and a second
-            time for a session that could not begin. Each session
-            is used in the thread that made it.
+            time for a session that could not begin. Each session is used in the thread that made it.
         harness_adapter: openenv's, used by several rows at a time; None takes `MCPHarnessAdapter`. It may only append
             to the messages.
         limits: openenv's `HarnessRunLimits`; None takes its defaults. `sampling` in it holds fields of `Sampling`.
@@ -97,7 +96,8 @@ def harness_rollout_func(
     if harness_adapter is not None and not callable(getattr(harness_adapter, "run_white_box", None)):
         raise TypeError(f"harness_adapter has a run_white_box(), as openenv's, unlike {harness_adapter!r}")
     check_seconds("timeout", timeout)
-    check_counts(concurrency=concurrency)
+    check_limits(concurrency=concurrency)
+    check_seed(seed)
     limits = limits or HarnessRunLimits()
     sampling_fields(limits.sampling, has_seed=model is not None)
     return HarnessRollouts(
@@ -207,19 +207,15 @@ class HarnessRollouts:
         chat = Chat.of_trainer(trainer)
         rollouts = run(self._play_all(prompts, trainer, model, chat, assigned))
         self._failures.judge(rollouts)
-        output = columns(rollouts, chat.tokenizer.eos_token_id)
-        output["verify_metrics"] = [rollout.verify_metrics for rollout in rollouts]
-        if self._rotation.tasks:
-            output["task"] = [one.task for one in assigned]
-        return output
+        output = columns(rollouts, assigned, chat.tokenizer.eos_token_id)
+        return output | {"verify_metrics": [rollout.verify_metrics for rollout in rollouts]}
 
     async def _play_all(
         self, prompts: Sequence[Any], trainer: Any, model: Model, chat: Chat, assigned: Sequence[Assignment]
     ) -> list[_HarnessRollout]:
-        preflight = getattr(model, "preflight", None)
-        if preflight is not None and not self._is_checked:
+        if not self._is_checked:
             sampling = Sampling(**{"max_tokens": 1, **sampling_fields(self._limits.sampling, has_seed=True)})
-            await preflight(chat.tokenizer, sampling)
+            await try_model(model, chat.tokenizer, sampling)
         self._is_checked = True
         loop = asyncio.get_running_loop()
 
@@ -298,7 +294,7 @@ def _steps(
         raise TypeError(f"act is a function of an answer's text, or None, not {act!r}")
     if result_role not in ("tool", "user"):
         raise ValueError(f"result_role is 'tool' or 'user', not {result_role!r}")
-    check_counts(max_completion_tokens=max_completion_tokens)
+    check_limits(max_completion_tokens=max_completion_tokens)
 
     def make(trainer: Any, ask: Ask) -> HarnessModelStep:
         budget = max_completion_tokens or int(trainer.args.max_completion_length)

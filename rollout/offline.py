@@ -16,6 +16,7 @@ from logs_ui.rollout.openenv import OpenEnvRollouts
 from logs_ui.rollout.play import Episodes, Rollout, as_messages, one_line
 from logs_ui.rollout.report import Sample
 from logs_ui.rollout.scoring import EvaluationRow, Scoring, task_name
+from logs_ui.rollout.seeds import Seeded
 from logs_ui.rollout.server_model import ChatModel
 
 _WITHOUT_END = 1 << 62
@@ -61,9 +62,9 @@ class MessageModel:
         """As in `Model`."""
         await self.server.leave(row)
 
-    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
         """As in `Model`."""
-        reply = await self.server.reply(row, [self.chat.heard[number] for number in context], sampling)
+        reply = await self.server.reply([self.chat.heard[number] for number in context], sampling)
         numbers = self.chat.numbers([{"role": "assistant", "content": reply.text}])
         return Answer(numbers, None, "length" if reply.finish == "length" else "stop", reply.text)
 
@@ -120,7 +121,7 @@ class Offline:
 
     def _episodes(self) -> Episodes:
         chat = MessageChat()
-        model = MessageModel(self.server, chat)
+        model = Seeded(MessageModel(self.server, chat), "offline", 0)
         prompts = [row["prompt"] for row in self.rows for _ in range(self.samples)]
         rotation = self.rollouts.rotation
         groups = [rotation.of("eval", i) for i in range(len(self.rows))]

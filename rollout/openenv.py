@@ -3,12 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from logs_ui.recorder import unrecorded
-from logs_ui.rollout.backends import Model, Sampling
+from logs_ui.rollout.backends import Model, Sampling, try_model
 from logs_ui.rollout.background import in_thread
 from logs_ui.rollout.batch import play_rows, run
-from logs_ui.rollout.chat import Chat
-from logs_ui.rollout.checks import check, check_environment, check_unparsable, model_maker, sampling_fields, task_names
+from logs_ui.rollout.chat import Chat, Prompt
+from logs_ui.rollout.checks import (
+    check_environment,
+    check_limits,
+    check_seed,
+    model_maker,
+    sampling_fields,
+    task_names,
+)
+from logs_ui.rollout.conversations import conversation
 from logs_ui.rollout.outcome import Failures, columns
 from logs_ui.rollout.play import (
     Act,
@@ -23,8 +30,6 @@ from logs_ui.rollout.play import (
 from logs_ui.rollout.sessions import Sessions
 from logs_ui.rollout.sources import source_of
 from logs_ui.rollout.tasks import Assignment, Rotation
-
-TRY_AGAIN = "That holds no action that can be read. Answer in the form that was asked for."
 
 
 def openenv_rollout_func(
@@ -118,16 +123,8 @@ def openenv_rollout_func(
         from logs_ui.rollout.definitions import rollouts_of
 
         return rollouts_of(env_path, locals())
-    check(
-        act=act,
-        observe=observe,
-        reward=reward,
-        max_turns=max_turns,
-        concurrency=concurrency,
-        max_completion_tokens=max_completion_tokens,
-    )
-    check_unparsable(on_unparsable, unparsable_message, noop_action)
-    check_environment(provider=provider, environment_variables=environment_variables, headers=headers, seed=seed)
+    check_environment(provider=provider, environment_variables=environment_variables, headers=headers)
+    check_seed(seed)
     names = task_names(tasks, task_var)
     source = source_of(
         environment,
@@ -141,16 +138,16 @@ def openenv_rollout_func(
         several=task_var is not None and len(set(names)) > 1,
     )
     rules = Rules(
-        act=act,  # type: ignore[arg-type]  # None was refused
+        act=act,  # type: ignore[arg-type]  # it refuses None
         observe=observe,
         max_turns=max_turns,
         on_unparsable=on_unparsable,
-        unparsable_message=unparsable_message or TRY_AGAIN,
+        unparsable_message=unparsable_message,
         noop_action=noop_action,
         reward=reward,
-        task_var=task_var,
+        task_argument=task_var or "task",
+        task_variable=task_var if source.starts else None,
         variables=dict(environment_variables or {}),
-        starts=source.starts,
     )
     return OpenEnvRollouts(
         name=_name(environment, docker_image, base_url),
@@ -176,7 +173,6 @@ class OpenEnvRollouts:
 
     Attributes:
         rotation: tells each row's task and seed.
-        played: called with the rollouts of each batch; None where nobody wants them.
     """
 
     def __init__(
@@ -191,11 +187,13 @@ class OpenEnvRollouts:
         max_completion_tokens: int | None,
         concurrency: int | None,
     ) -> None:
+        check_limits(concurrency=concurrency, max_completion_tokens=max_completion_tokens)
         self.__name__ = name
         self._rules = rules
         self._sessions = sessions
         self.rotation = rotation
-        self.played: Callable[[Sequence[Rollout]], None] | None = None
+        self._as_prompt: Callable[[Prompt], Prompt] = lambda prompt: prompt
+        self._played: Callable[[Sequence[Rollout]], None] = lambda _: None
         self._model_of = model_of
         self._sampling = sampling
         self._max_completion_tokens = max_completion_tokens
@@ -213,10 +211,21 @@ class OpenEnvRollouts:
         episodes = self._episodes(prompts, trainer)
         rollouts = run(self._play(episodes))
         self._failures.judge(rollouts)
-        output = _output(rollouts, episodes)
-        if self.played is not None:
-            self.played(rollouts)
+        output = columns(rollouts, episodes.assignments, episodes.chat.tokenizer.eos_token_id)
+        self._played(rollouts)
         return output
+
+    def of_evaluation(
+        self, name: str, *, rotation: Rotation, played: Callable[[Sequence[Rollout]], None]
+    ) -> "OpenEnvRollouts":
+        """Itself, by an evaluation's name, with prompts that are texts made the user's messages, and tasks and seeds by
+        `rotation`. `played` is told of each batch of a trainer's.
+        """
+        self.__name__ = name
+        self.rotation = rotation
+        self._as_prompt = conversation
+        self._played = played
+        return self
 
     def close(self) -> None:
         """Ends all sessions, and the environments that were started. A later call begins anew."""
@@ -240,6 +249,7 @@ class OpenEnvRollouts:
 
     def _episodes(self, prompts: list[Any], trainer: Any) -> Episodes:
         budget = self._max_completion_tokens or int(trainer.args.max_completion_length)
+        prompts = [self._as_prompt(prompt) for prompt in prompts]
         assignments = self.rotation.assign(trainer, prompts)
         model, chat = self._model_of(trainer, len(prompts)), Chat.of_trainer(trainer)
         return self.episodes(prompts, assignments, model=model, chat=chat, budget=budget)
@@ -252,23 +262,13 @@ class OpenEnvRollouts:
         return await play_rows(rows, episodes.model, at_a_time, episodes.play)
 
     async def _check(self, episodes: Episodes, sessions: int) -> None:
-        preflight = getattr(episodes.model, "preflight", None)
         try:
-            if preflight is not None:
-                with unrecorded():
-                    await preflight(episodes.chat.tokenizer, episodes.sampling)
+            await try_model(episodes.model, episodes.chat.tokenizer, episodes.sampling)
             await episodes.begin(sessions)
         except BaseException:
             await in_thread(self.close)
             raise
         self._is_checked = True
-
-
-def _output(rollouts: Sequence[Rollout], episodes: Episodes) -> dict[str, Any]:
-    output = columns(rollouts, episodes.chat.tokenizer.eos_token_id)
-    if any(assigned.task is not None for assigned in episodes.assignments):
-        output["task"] = [assigned.task for assigned in episodes.assignments]
-    return output
 
 
 def _name(environment: Any, docker_image: str | None, base_url: str | None) -> str:

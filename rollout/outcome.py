@@ -1,6 +1,5 @@
 """What came of a batch: for the trainer, and when it is too little to train on."""
 
-import importlib.metadata
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 from logs_ui.rollout.backends import GenerationError
 from logs_ui.rollout.batch import trainer_columns
 from logs_ui.rollout.play import Rollout, one_line
+from logs_ui.rollout.tasks import Assignment
+from logs_ui.rollout.trl_release import trl_is_before
 
 _FAILED_BATCHES = 3
 """In a row, of which no rollout could be made, end a training."""
@@ -56,21 +57,20 @@ def _tell_of_act(rollouts: Sequence[Rollout]) -> None:
         )
 
 
-def columns(rollouts: Sequence[Rollout], nothing: int) -> dict[str, Any]:
-    """What a rollout function returns, but for what it knows alone; `nothing` as of `trainer_columns`."""
-    if _takes_none_for_zero():
+def columns(rollouts: Sequence[Rollout], assignments: Sequence[Assignment], nothing: int) -> dict[str, Any]:
+    """What a rollout function returns, but for what it knows alone, with a `task` where any row has one; `nothing` as
+    of `trainer_columns`.
+    """
+    if trl_is_before(1, 6):  # it gives a row that no reward function scored a reward of 0, and would train on it
         for rollout in rollouts:
             if rollout.error is not None:
                 rollout.trajectory.mask = [0] * len(rollout.trajectory.mask)
-    return trainer_columns([rollout.trajectory for rollout in rollouts], nothing) | {
+    tasks = [assigned.task for assigned in assignments]
+    return {
+        **trainer_columns([rollout.trajectory for rollout in rollouts], nothing),
         "env_reward": [rollout.reward for rollout in rollouts],
         "step_rewards": [rollout.trajectory.rewards for rollout in rollouts],
         "turns": [rollout.turns for rollout in rollouts],
         "error": [None if rollout.error is None else one_line(rollout.error) for rollout in rollouts],
+        **({} if tasks.count(None) == len(tasks) else {"task": tasks}),
     }
-
-
-def _takes_none_for_zero() -> bool:
-    """TRL before 1.6 gives a row that no reward function scored a reward of 0: its answers must not be trained on."""
-    major, minor = importlib.metadata.version("trl").split(".")[:2]
-    return (int(major), int(minor)) < (1, 6)

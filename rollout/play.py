@@ -11,6 +11,7 @@ import orjson
 from logs_ui.recorder import current_row, row_scope
 from logs_ui.rollout.backends import Model, Sampling
 from logs_ui.rollout.chat import Chat, Message, Prompt
+from logs_ui.rollout.checks import check, check_unparsable
 from logs_ui.rollout.episode import Trajectory
 from logs_ui.rollout.lines import visible
 from logs_ui.rollout.sessions import Session, SessionError, Sessions
@@ -23,6 +24,7 @@ Reward = Literal["sum", "last"] | Callable[[list[float | None]], float | None]
 
 PAUSE_SECONDS = 0.5
 """Before a second session is tried: a full server may have one by then."""
+TRY_AGAIN = "That holds no action that can be read. Answer in the form that was asked for."
 _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
 
@@ -31,20 +33,28 @@ class Rules:
     """How an episode is played; see `openenv_rollout_func`.
 
     Attributes:
-        task_var: argument of `reset`, or environment variable, that names the task.
-        starts: whether environments are started here, and so take variables.
+        task_argument: of `reset`, which names the task.
+        task_variable: of the environment, which names it instead; None where it takes none.
+        variables: its others.
+
+    Raises:
+        TypeError, ValueError: in one line, what does not go together.
     """
 
     act: Act
     observe: Observe | None
     max_turns: int
     on_unparsable: OnUnparsable
-    unparsable_message: str
+    unparsable_message: str | None
     noop_action: Any
     reward: Reward
-    task_var: str | None
-    variables: Mapping[str, str]
-    starts: bool
+    task_argument: str = "task"
+    task_variable: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(act=self.act, observe=self.observe, reward=self.reward, max_turns=self.max_turns)
+        check_unparsable(self.on_unparsable, self.unparsable_message, self.noop_action)
 
 
 @dataclass
@@ -164,7 +174,7 @@ class Episodes:
             if action is None and self.rules.on_unparsable == "noop":
                 action = self.rules.noop_action
             if action is None:
-                said = as_messages(self.rules.unparsable_message)
+                said = as_messages(self.rules.unparsable_message or TRY_AGAIN)
             else:
                 result = await session.step(action)
                 trajectory.rewards.append(None if result.reward is None else float(result.reward))
@@ -195,8 +205,8 @@ class Episodes:
     async def _reset(self, row: int, *, fresh: bool) -> tuple[Session, Any]:
         assigned = self.assignments[row]
         arguments: dict[str, Any] = {} if assigned.seed is None else {"seed": assigned.seed}
-        if assigned.task is not None and not self._task_is_variable:
-            arguments[self.rules.task_var or "task"] = assigned.task
+        if assigned.task is not None and self.rules.task_variable is None:
+            arguments[self.rules.task_argument] = assigned.task
         session = await self.sessions.open(self._variables(row), fresh=fresh)
         try:
             return session, await session.reset(**arguments)
@@ -204,15 +214,9 @@ class Episodes:
             self.sessions.drop(session)
             raise
 
-    @property
-    def _task_is_variable(self) -> bool:
-        return self.rules.starts and self.rules.task_var is not None
-
     def _variables(self, row: int) -> Mapping[str, str]:
-        task = self.assignments[row].task
-        if task is None or self.rules.task_var is None or not self._task_is_variable:
-            return self.rules.variables
-        return {**self.rules.variables, self.rules.task_var: task}
+        task, name = self.assignments[row].task, self.rules.task_variable
+        return self.rules.variables if task is None or name is None else {**self.rules.variables, name: task}
 
     def _messages(self, observation: Any) -> Sequence[Message]:
         """

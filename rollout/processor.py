@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from logs_ui.rollout.backends import Model, Sampling
+from logs_ui.rollout.backends import AroundModel, Sampling
 from logs_ui.rollout.chat import Chat, ChatTemplateError, Message, Prompt
 from logs_ui.rollout.episode import Answer
 from logs_ui.rollout.play import as_messages
@@ -59,25 +59,15 @@ class ProcessorChat(Chat):
 
 
 @dataclass(frozen=True)
-class WithSpecialTokens:
+class WithSpecialTokens(AroundModel):
     """A model whose answers' texts hold special tokens, as processors read them."""
 
-    model: Model
     tokenizer: Any
 
-    def enter(self, row: int) -> None:
-        self.model.enter(row)
-
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        answer = await self.model.answer(row, context, sampling)
+        """As in `Model`."""
+        answer = await super().answer(row, context, sampling)
         return replace(answer, text=self.tokenizer.decode(answer.ids))
-
-    async def leave(self, row: int) -> None:
-        await self.model.leave(row)
-
-    @property
-    def preflight(self) -> Any:
-        return getattr(self.model, "preflight", None)
 
 
 def _joined(messages: Sequence[Message]) -> str:

@@ -8,21 +8,11 @@ from typing import Any
 
 from logs_ui.rollout.chat import Message, Prompt
 from logs_ui.rollout.conversations import conversation
+from logs_ui.rollout.dataset import NOT_COLUMNS
 from logs_ui.rollout.play import Rollout, one_line
 
 Score = float | Mapping[str, float | None] | None
 RewardFunc = Callable[..., list[float | None]]
-
-_NOT_COLUMNS = (
-    "trainer_state",
-    "log_extra",
-    "log_metric",
-    "environments",
-    "env_reward",
-    "step_rewards",
-    "turns",
-    "error",
-)
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +145,7 @@ class Scoring:
             values = columns.get(name)
             return values[i] if isinstance(values, list) and len(values) == count else otherwise
 
-        names = [name for name in columns if name not in _NOT_COLUMNS]
+        names = [name for name in columns if name not in NOT_COLUMNS]
         return {
             i: EvaluationRow(
                 prompt=conversation(prompts[i]),

@@ -4,14 +4,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from logs_ui.rollout.backends import Model, Sampling
+from logs_ui.rollout.backends import AroundModel, Sampling
 from logs_ui.rollout.episode import Answer
 
 
 @dataclass(frozen=True)
-class Seeded:
+class Seeded(AroundModel):
     """A model for one batch, which gets `sampling.seed` as one seed for each answer: rows of one group, ranks, batches
     and turns would all get the same answers otherwise.
 
@@ -20,31 +19,17 @@ class Seeded:
         first: index of this rank's first row among all ranks'.
     """
 
-    model: Model
     batch: str
     first: int
     _turns: Counter[int] = field(default_factory=Counter)
 
-    def enter(self, row: int) -> None:
-        self.model.enter(row)
-
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+        """As in `Model`."""
         if sampling.seed is not None:
             place = f"{sampling.seed}/{self.batch}/{self.first + row}/{self._turns[row]}"
             sampling = replace(sampling, seed=_drawn(place))
             self._turns[row] += 1
-        return await self.model.answer(row, context, sampling)
-
-    async def leave(self, row: int) -> None:
-        await self.model.leave(row)
-
-    @property
-    def preflight(self) -> Any:
-        return getattr(self.model, "preflight", None)
-
-    @property
-    def in_step(self) -> bool:
-        return bool(getattr(self.model, "in_step", False))
+        return await super().answer(row, context, sampling)
 
 
 def _drawn(place: str) -> int:

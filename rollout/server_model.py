@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from logs_ui.rollout.backends import Sampling
@@ -55,10 +55,8 @@ class ServerModel(Server):
 
     _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"
 
-    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`. `sampling.seed` is taken plus `row`: all rows of a group may be asked with the same."""
-        if sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + row)
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
+        """As in `Model`."""
         async with self.explained():
             completion = await self.connected().completions.create(
                 model=self.model, prompt=list(context), logprobs=1, **request(sampling, ids=True)
@@ -138,21 +136,18 @@ class ChatModel(Server):
 
     async def reply(
         self,
-        row: int,
         messages: Sequence[Mapping[str, Any]],
         sampling: Sampling,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """One answer to a conversation, for the row `row`. Let it `enter` before, and `leave` at its end.
+        """One answer to a conversation, of a row that entered before and will leave at its end.
 
         Raises:
             GenerationError: the server failed, or refused.
         """
         from openai import BadRequestError
 
-        if sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + row)
         given: dict[str, Any] = {"model": self.model, "messages": [dict(message) for message in messages]}
         if tools:
             given["tools"] = [dict(tool) for tool in tools]

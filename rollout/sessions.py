@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from logs_ui.rollout.background import BackgroundLoop, in_thread
 from logs_ui.rollout.sources import START_SECONDS, Source, Variables
 
@@ -86,6 +88,7 @@ class Session:
             raise SessionError(f"The environment did not answer {name}() within {self._timeout:g} s") from error
         except Exception as error:
             said = f"The environment's {name}() failed: {type(error).__name__}: {error}"
+            said += await _last_words(self._client)
             raise SessionError(said + _what_to_do(said, arguments)) from error
 
 
@@ -239,6 +242,17 @@ def _forbid_reconnecting(client: Any) -> None:
             raise ConnectionError("The connection was lost in the middle of the episode")
 
     client._ensure_connected = ensure_connected  # noqa: SLF001
+
+
+async def _last_words(client: Any) -> str:
+    """What a server said before it closed the connection, as one that is full does. A client of an older openenv does
+    not read it where the connection is closed before it asks.
+    """
+    connection: Any = getattr(client, "_ws", None)
+    if getattr(connection, "close_code", None) is not None:
+        with suppress(Exception):  # most often it said nothing
+            return f". Before, it said: {orjson.loads(await connection.recv())['data']['message']}"
+    return ""
 
 
 def _let_reconnect(client: Any) -> None:

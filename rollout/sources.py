@@ -61,7 +61,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Server:
+class Running:
     """An environment that runs already."""
 
     kind: Callable[..., Any]
@@ -163,7 +163,7 @@ def source_of(
                 f"{environment!r} is looked up and started: with base_url, give its class of clients instead"
             )
         _check_started(provider, port, several=several)
-        kind = _client_class()
+        kind = _openenv().EnvClient
         start = hub_starter(environment, image=docker_image, port=port, provider=provider)
         return Started(start, _connection(kind, timeout, headers))
     if environment is not None and not _is_client_class(environment):
@@ -174,7 +174,7 @@ def source_of(
             )
         _refuse({**connecting, **starting}, "are for an environment that is connected to here, not for a function")
         return Factory(environment)
-    kind = environment or _generic_client()
+    kind = environment or _openenv().GenericEnvClient
     if docker_image is not None:
         _check_started(provider, port, several=several)
         start = docker_starter(kind, docker_image, port=port, provider=provider)
@@ -184,7 +184,7 @@ def source_of(
         raise ValueError(f"{needs} needs a place: base_url of a server that runs, or docker_image to start one")
     check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
     _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
-    return Server(kind, base_url, _connection(kind, timeout, headers))
+    return Running(kind, base_url, _connection(kind, timeout, headers))
 
 
 def check_seconds(name: str, seconds: object) -> None:
@@ -224,15 +224,7 @@ def _is_client_class(environment: Any) -> bool:
     return isinstance(environment, type) and hasattr(environment, "from_docker_image")
 
 
-def _client_class() -> Any:
-    return _imported().EnvClient
-
-
-def _generic_client() -> Any:
-    return _imported().GenericEnvClient
-
-
-def _imported() -> Any:
+def _openenv() -> Any:
     try:
         import openenv.core
     except ImportError as error:

@@ -10,8 +10,8 @@ from logs_ui.recorder import trace_env
 from logs_ui.rollout.backends import Model, Sampling
 from logs_ui.rollout.background import OwnThread
 from logs_ui.rollout.chat import Chat, Prompt
-from logs_ui.rollout.checks import check, check_unparsable, model_maker, sampling_fields
-from logs_ui.rollout.openenv import TRY_AGAIN, OpenEnvRollouts
+from logs_ui.rollout.checks import check_seed, model_maker, sampling_fields
+from logs_ui.rollout.openenv import OpenEnvRollouts
 from logs_ui.rollout.play import Episodes, OnUnparsable, Reward, Rules, as_messages
 from logs_ui.rollout.processor import Processor, ProcessorChat, WithSpecialTokens, check_processor
 from logs_ui.rollout.sessions import Sessions
@@ -108,29 +108,16 @@ def text_rollout_func(
             f"{type(env_factory).__name__}: each rollout needs an environment of its own"
         )
     check_processor(processor)
-    _check_seed(seed)
+    check_seed(seed, "prompt")
     check_seconds("timeout", timeout)
-    act = _action if processor is None else _action_by(processor)
-    check(
-        act=act,
-        observe=None,
-        reward=reward,
-        max_turns=max_turns,
-        concurrency=concurrency,
-        max_completion_tokens=max_completion_tokens,
-    )
-    check_unparsable(on_unparsable, unparsable_message, noop_action)
     rules = Rules(
-        act=act,
+        act=_action if processor is None else _action_by(processor),
         observe=lambda said: said,
         max_turns=max_turns,
         on_unparsable=on_unparsable,
-        unparsable_message=unparsable_message or TRY_AGAIN,
+        unparsable_message=unparsable_message,
         noop_action=noop_action,
         reward=reward,
-        task_var=None,
-        variables={},
-        starts=False,
     )
     return TextRollouts(
         processor=processor,
@@ -263,8 +250,3 @@ def _action_by(processor: Processor) -> Callable[[str], str]:
 
 def _last_text(prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
-
-
-def _check_seed(seed: Any) -> None:
-    if seed is not None and seed != "prompt" and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ValueError(f"seed is a whole number, 'prompt' or None, not {seed!r}")

@@ -1,7 +1,6 @@
 """How a `trl.GRPOTrainer` (0.29.1 and on) generates: transformers on its model, or through its `vllm_generation`."""
 
 import copy
-import importlib.metadata
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 from logs_ui.rollout.backends import GenerationError, Sampling
 from logs_ui.rollout.episode import Answer
+from logs_ui.rollout.trl_release import trl_is_before
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -254,10 +254,7 @@ def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]
 
 def _learnable(answer: Answer) -> Answer | GenerationError:
     """TRL before 1.11 takes a NaN among the log-probs into the loss of the whole batch."""
-    if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)):
-        return answer
-    major, minor = importlib.metadata.version("trl").split(".")[:2]
-    if (int(major), int(minor)) >= (1, 11):
+    if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)) or not trl_is_before(1, 11):
         return answer
     return GenerationError(
         "vLLM gave an answer whose log-probs hold NaN, which TRL before 1.11 would learn from: pip install -U trl. "

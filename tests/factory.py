@@ -35,6 +35,7 @@ from logs_ui.recorder.models import (
     Tokenizer,
 )
 from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.store import Batch, write_details
 
 START_US = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 STEP_US = 42_000_000
@@ -139,6 +140,7 @@ def make_run(
         run_id = insert_run(connection, run)
         _store_rows(connection, run_id, made)
         connection.execute(insert(StepStatistics), _statistics(run_id, [row for row, _ in made]))
+        write_details(connection, Batch(), {uid: run_id}, created)
         if figures := _scalars(run_id, plan, [row for row, _ in made]):
             connection.execute(insert(Scalar), figures)
     return run_id
@@ -163,6 +165,11 @@ def _store_rows(connection: Connection, run_id: int, made: list[tuple[dict[str, 
     payloads = [payload | {"row_id": id_} for id_, (_, payload) in enumerate(made, first)]
     connection.execute(insert(EvaluationRow), rows)
     connection.execute(insert(RolloutPayload), payloads)
+
+
+def make_tokenizer() -> FastTokenizer:
+    """That of every run made here."""
+    return _tokenizer()[0]
 
 
 @functools.cache

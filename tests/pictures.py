@@ -27,6 +27,7 @@ def pages(db: Path) -> dict[str, str]:
         "rollouts-empty": f"/runs/{run}?status=error&reward_min=0.5",
         "overview": f"/runs/{run}/overview",
         "rollout": f"/runs/{run}?stop=done&sort=lowest-reward",
+        "rollout-tokens": f"/runs/{run}?mode=train&stop=turn_limit&sort=longest",
         "rollout-raw": f"/runs/{run}?stop=turn_limit",
     }
 
@@ -43,11 +44,15 @@ def take(db: Path, folder: Path) -> None:
             page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=theme)
             for name, address in pages(db).items():
                 page.goto(server.url + address)
-                if name in {"rollout", "rollout-raw"}:
+                if name in {"rollout", "rollout-tokens", "rollout-raw"}:
                     page.locator("a[href*='/rollouts/']").first.click()
                     page.wait_for_url("**/rollouts/**")
-                if name == "rollout-raw":
+                if name == "rollout-tokens":
                     page.keyboard.press("2")
+                    page.wait_for_url("**view=tokens**")
+                    page.keyboard.press(".")
+                if name == "rollout-raw":
+                    page.keyboard.press("3")
                     page.wait_for_url("**view=raw**")
                 page.wait_for_timeout(300)
                 page.screenshot(path=folder / f"{name}-{theme}.png")

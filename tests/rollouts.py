@@ -207,4 +207,4 @@ def a_trainer(model: Any, *, generations: int = 1, budget: int = 200) -> Any:
 
 
 def prompts(count: int) -> list[list[dict[str, str]]]:
-    return [[{"role": "user", "content": f"Game {i}"}] for i in range(1, count + 1)]
+    return [[{"role": "user", "content": f"Find number {i}"}] for i in range(1, count + 1)]

@@ -25,7 +25,7 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app import charts, errors, figures, overview, rollout, rollouts, runs, text, timeline, words
+from logs_ui.app import charts, errors, figures, overview, rollout, rollouts, rollouts_live, runs, text, timeline, words
 from logs_ui.app.main import create_app, make_templates
 from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
@@ -116,9 +116,11 @@ def test_runs_are_listed_with_their_state(client: TestClient) -> None:
 
 
 def test_a_poll_is_answered_with_nothing_when_nothing_is_new(client: TestClient, engine: Engine) -> None:
-    seen = re.search(r"seen=(\w+)", client.get("/").text)
-    assert seen
-    assert client.get(f"/?seen={seen[1]}", headers=fragment("runs")).status_code == 204
+    html = client.get("/").text
+    runs = re.search(r'hx-get="(/live[^"]+)"', html)
+    assert runs
+    shown = "".join(f"&open={run}" for run in re.findall(r'name="open" value="(\d+)"', html))
+    assert client.get(unescape(runs[1]) + shown, headers=fragment("live")).status_code == 204
     live = re.search(r'hx-get="(/runs/[^"]+/live[^"]+)"', client.get(f"/runs/{LIVE}").text)
     assert live
     address = unescape(live[1])
@@ -136,7 +138,7 @@ def test_a_run_that_ended_is_not_polled(client: TestClient) -> None:
 @pytest.mark.parametrize("name", ["latest", "another", LIVE[:6]])
 def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestClient, name: str) -> None:
     answer = client.get(f"/runs/{name}?status=ok", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}?status=ok")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}?where=status:ok")
 
 
 def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engine) -> None:
@@ -264,9 +266,9 @@ def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -
 def test_the_address_is_the_filter_in_its_shortest_form(client: TestClient) -> None:
     typed = f"/runs/{RUN}?eval=&step_min=2&step_max=&status=ok&sort=newest&reward_max="
     answer = client.get(typed, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}?status=ok&step_min=2")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}?where=status:ok%20step%3E%3D2")
     piece = client.get(typed, headers=fragment("results"))
-    assert piece.headers["hx-push-url"] == f"/runs/{RUN}?status=ok&step_min=2"
+    assert piece.headers["hx-push-url"] == f"/runs/{RUN}?where=status:ok%20step%3E%3D2"
 
 
 @pytest.mark.parametrize("filter_", ["", "?stop=length", "?sort=lowest-reward", "?sort=slowest&status=ok&status=error"])
@@ -295,12 +297,21 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("query", "said", "mend"),
     [
-        ("step_min=x&status=ok", "step_min 'x' is not a whole number", "?status=ok"),
+        ("step_min=x&status=ok", "step_min 'x' is not a whole number", "?where=status:ok"),
         ("statsu=ok", "unknown filter 'statsu': did you mean status?", ""),
         ("statsu=ok&step_min=2", "did you mean status?", "?status=ok&step_min=2"),
         ("stop=lenght&stop=done", "did you mean length?", "?stop=length&stop=done"),
         ("task=find+the+largest+fille", "did you mean find the largest file?", "?task=find%20the%20largest%20file"),
-        ("reward_min=1&reward_max=0", "above", "?reward_max=0"),
+        (
+            "where=statsu:ok+step:2",
+            "statsu:ok: unknown field 'statsu': did you mean status?",
+            "?where=status:ok%20step:2",
+        ),
+        ("where=step:2+stop:lenght,done", "did you mean length?", "?where=step:2%20stop:length,done"),
+        ("where=rewards.solvd<1", "no reward function 'solvd': did you mean solved?", "?where=rewards.solved%3C1"),
+        ("where=tag:nosuch+step:2", "this run has no tag 'nosuch'", "?where=step:2"),
+        ('where=step:2+"open', "the quote that opens here is not closed", ""),
+        ("reward_min=1&reward_max=0", "above", "?where=reward%3C%3D0"),
         ("after=nonsense", "not a place in the table", ""),
     ],
 )
@@ -337,9 +348,9 @@ def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: T
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("overview?x=1", "unknown parameter 'x': choose from q<"),
+        ("overview?x=1", "unknown parameter 'x': choose from mode, eval, q<"),
         ("rollouts/3?view=rwa", "unknown view 'rwa': did you mean 'raw'?"),
-        ("rollouts/3?view=zz&stop=length", "unknown view 'zz': choose from timeline, raw"),
+        ("rollouts/3?view=zz&stop=length", "unknown view 'zz': choose from timeline, tokens, raw"),
         ("rollouts/3?task=nosuch", "this run has no task 'nosuch'"),
         ("rollouts/3?step_min=1_0", "step_min '1_0' is not a whole number"),
     ],
@@ -367,7 +378,7 @@ def test_a_rollout_outside_of_the_filter_says_so_and_has_neighbours_in_it(client
     )  # fmt: skip
     html = client.get(f"/runs/{RUN}/rollouts/{outside}?stop=length").text
     assert "not in this filter" in html
-    linked = [int(found) for found in re.findall(r'rollouts/(\d+)\?stop=length" data-key="[kj]"', html)]
+    linked = [int(found) for found in re.findall(r'rollouts/(\d+)\?where=stop:length" data-key="[kj]"', html)]
     assert len(linked) == 2
     assert set(linked) < {row.id for row in inside}
 
@@ -392,7 +403,7 @@ def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine)
     total = queries.count(engine, run_id, chosen).value
     assert f"2 of {total}" in html
     for row, key in ((rows[0], "k"), (rows[2], "j")):
-        href = f"/runs/{RUN}/rollouts/{row.id}?stop=length&amp;sort=lowest-reward"
+        href = f"/runs/{RUN}/rollouts/{row.id}?where=stop:length&amp;sort=lowest-reward"
         assert re.search(rf'href="{re.escape(href)}" data-key="{key}"', html)
 
 
@@ -481,47 +492,6 @@ def test_a_mistaken_filter_is_not_refreshed_away(client: TestClient) -> None:
 
 
 # --- A run's overview
-
-
-def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}/overview").text
-    assert len(re.findall(r'<figure class="curve"', html)) == 8
-    assert html.index(">reward<") < html.index(">loss<") < html.index(">step_time<")
-    for shown in ("trainer-0", "0f1e2d3c4b", "learning_rate", "1.16.0", "vllm"):
-        assert shown in html
-    searched = client.get(f"/runs/{RUN}/overview?q=RATE").text
-    assert len(re.findall(r'<figure class="curve"', searched)) == 1
-    assert "vllm" not in searched
-    assert "1 of 4" in searched
-    assert 'class="structured"' not in html
-    assert "No figure is called so" in client.get(f"/runs/{RUN}/overview?q=zzz").text
-
-
-def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, engine: Engine) -> None:
-    kept = select(col(Run.config)).where(col(Run.uid) == RUN)
-    options = dict.fromkeys(("first_option", "second_option", "third_option"), False)
-    nested = {"a": options, "b": [1.0, 0.1], "c": "z" * 99}
-    with engine.begin() as connection:
-        before = connection.execute(kept).scalar_one()
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=nested))
-    html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
-    assert re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html) == [
-        ("", "b"), ("", "c"), (' class="structured"', "a")
-    ]  # fmt: skip
-    assert re.search(r'<dd class="text mono">{&#34;first_option', html)
-    with engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=before))
-
-
-def test_the_overview_of_a_living_run_looks_for_news(client: TestClient, engine: Engine) -> None:
-    poll = re.search(r'data-poll hx-get="([^"]+)"', client.get(f"/runs/{LIVE}/overview").text)
-    assert poll
-    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 204
-    run_id = queries.find_run(engine, LIVE).id
-    with engine.begin() as connection:
-        connection.execute(insert(Scalar), {"run_id": run_id, "step": 99, "name": "loss", "value": None})
-    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 200
-    assert "data-poll" not in client.get(f"/runs/{RUN}/overview").text
 
 
 def test_what_ended_a_run_is_said_with_its_traceback(client: TestClient, engine: Engine) -> None:
@@ -709,7 +679,7 @@ def test_errors_are_pages_that_say_what_to_do(client: TestClient) -> None:
     assert f'href="/runs/{RUN}"' in gone.text
     for address in ("/nothing/here", f"/runs/{RUN}/rollouts/first", f"/runs/{RUN}/rollouts/{2**70}"):
         assert client.get(address).status_code == 404
-    assert client.post("/").status_code == 405
+    assert client.post("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 405
 
 
 def test_an_error_within_a_page_is_a_line_above_it(client: TestClient) -> None:
@@ -720,10 +690,10 @@ def test_an_error_within_a_page_is_a_line_above_it(client: TestClient) -> None:
 
 
 def test_a_bug_is_a_page_with_our_headers_and_no_traceback(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(queries, "all_runs", broken)
+    monkeypatch.setattr(queries, "list_runs", broken)
     client = TestClient(create_app(path), base_url="http://127.0.0.1", raise_server_exceptions=False)
     page, polled = client.get("/"), client.get("/", headers=fragment("runs"))
     assert page.status_code == 500
@@ -879,7 +849,8 @@ def test_a_port_in_use_is_one_line(path: Path) -> None:
     ("shown", "template"),
     [
         (runs.RunsPage, "runs.html"), (rollouts.RolloutsPage, "rollouts.html"), (rollouts.MorePage, "_more.html"),
-        (rollouts.LivePage, "_live.html"), (overview.OverviewPage, "overview.html"),
+        (rollouts_live.LivePage, "_live.html"), (overview.OverviewPage, "overview.html"),
+        (overview.LoggedPage, "_logged.html"), (overview.TablePage, "steps.html"), (overview.PreviewPage, "_preview.html"),
         (rollout.RolloutPage, "rollout.html"), (errors.ErrorPage, "error.html"),
     ],
 )  # fmt: skip

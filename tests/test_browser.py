@@ -133,13 +133,13 @@ def test_filtering_changes_the_address_and_back_undoes_it(quiet_page: Page, url:
     page.goto(f"{url}/runs/{FINISHED}")
     everything = page.locator(".found strong").first.inner_text()
     page.locator("#filters").get_by_text("length", exact=True).click()
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
     expect(page.locator(".chip")).to_have_count(1)
     page.get_by_label("Step from").fill("3")
     page.get_by_label("Step from").press("Enter")
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length&step_min=3")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length%20step%3E%3D3")
     page.go_back()
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
     expect(page.get_by_label("Step from")).to_have_value("")
     expect(page.locator(".chip")).to_have_count(1)
     page.go_back()
@@ -153,7 +153,7 @@ def test_removing_a_chip_clears_its_field(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}?stop=length&reward_max=0.5")
     page.locator(".chip", has_text="reward").click()
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
     expect(page.get_by_label("Reward to")).to_have_value("")
     page.locator(".chip").click()
     expect(page).to_have_url(f"{url}/runs/{FINISHED}")
@@ -163,7 +163,7 @@ def test_removing_a_chip_clears_its_field(quiet_page: Page, url: str) -> None:
 def test_a_value_in_the_table_filters_by_it(quiet_page: Page, url: str) -> None:
     quiet_page.goto(f"{url}/runs/{FINISHED}")
     quiet_page.locator("td.step a").first.click()
-    expect(quiet_page).to_have_url(re.compile(rf"step_min={STEPS}&step_max={STEPS}$"))
+    expect(quiet_page).to_have_url(re.compile(rf"where=step:{STEPS}$"))
     expect(quiet_page.get_by_label("Step to")).to_have_value(str(STEPS))
 
 
@@ -181,13 +181,13 @@ def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 900])
-def test_a_mistake_stands_directly_under_the_header_of_a_narrow_page(page: Page, url: str, width: int) -> None:
+def test_a_mistake_stands_directly_under_the_line_of_a_narrow_page(page: Page, url: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 1300})
     page.goto(f"{url}/runs/{FINISHED}?stop=lenght&step_max=9")
-    header = page.locator("#run-line").evaluate("it => it.getBoundingClientRect().bottom")
+    line = page.locator("#where-form").evaluate("it => it.getBoundingClientRect().bottom")
     mistake = page.locator("#mistake").evaluate("it => it.getBoundingClientRect().toJSON()")
     filters = page.locator("#filters-panel").evaluate("it => it.getBoundingClientRect().top")
-    assert 0 <= mistake["top"] - header <= 16
+    assert 0 <= mistake["top"] - line <= 16
     assert 0 <= filters - mistake["bottom"] <= 90, "the chips, and whatever else belongs to the table"
 
 
@@ -205,7 +205,7 @@ def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None
 
 def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, url: str) -> None:
     page = quiet_page
-    table = f"{url}/runs/{FINISHED}?stop=length"
+    table = f"{url}/runs/{FINISHED}?where=stop:length"
     page.goto(table)
     links = page.locator(".row-link")
     page.keyboard.press("j")
@@ -217,8 +217,8 @@ def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, ur
     page.keyboard.press("Enter")
     expect(page.locator(".neighbours")).to_contain_text("1 of")
     page.keyboard.press("j")
-    expect(page).to_have_url(re.compile(rf"/rollouts/{second}\?stop=length$"))
-    page.keyboard.press("2")
+    expect(page).to_have_url(re.compile(rf"/rollouts/{second}\?where=stop:length$"))
+    page.keyboard.press("3")
     expect(page).to_have_url(re.compile("view=raw"))
     page.keyboard.press("1")
     expect(page.locator(".timeline .card.own").first).to_be_visible()
@@ -230,7 +230,7 @@ def test_slash_goes_to_the_filters_and_keys_are_left_alone_there(quiet_page: Pag
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}")
     page.keyboard.press("/")
-    expect(page.locator("#filters input").first).to_be_focused()
+    expect(page.locator("#where")).to_be_focused()
     page.get_by_label("Time, UTC or age from").focus()
     page.keyboard.type("jt?")
     expect(page.get_by_label("Time, UTC or age from")).to_have_value("jt?")
@@ -314,15 +314,15 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
         quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
         expect(quiet_page.locator(".card.anomaly")).to_be_in_viewport()
         assert quiet_page.evaluate("scrollY") > 0
-        box = {name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".outline", ".side")}
+        box = {name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".bars", ".outline", ".side")}
         assert box[".topbar"]["top"] == 0
         assert box[".headline"]["top"] == pytest.approx(box[".topbar"]["bottom"], abs=1)
         assert box[".tabs"]["top"] == pytest.approx(box[".headline"]["bottom"], abs=1)
         assert (box[".headline"]["height"] > 60) == (width == 900), "of two lines, so that heights are no constants"
-        assert width < 1180 or box[".outline"]["top"] == pytest.approx(box[".tabs"]["bottom"] + 14, abs=1)
+        assert width < 1180 or box[".outline"]["top"] == pytest.approx(box[".bars"]["bottom"] + 14, abs=1)
         for _ in range(quiet_page.locator(".card").count()):
             quiet_page.keyboard.press("p")
-        below = pytest.approx(box[".tabs"]["bottom"] + 12, abs=1)
+        below = pytest.approx(box[".bars"]["bottom"] + 12, abs=1)
         assert quiet_page.locator(".card").first.evaluate(TOP) == below
         for n in (1, 2):
             quiet_page.keyboard.press("n")
@@ -336,22 +336,6 @@ def bounds(page: Page, selector: str) -> dict[str, float]:
     """Where the first of these stands in the window."""
     found: dict[str, float] = page.locator(selector).first.evaluate("it => it.getBoundingClientRect().toJSON()")
     return found
-
-
-def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/runs/{FINISHED}/overview")
-    loss = page.locator(".curve", has_text="loss")
-    last = loss.locator("output").inner_text()
-    loss.locator("svg").hover(position={"x": 1, "y": 10})
-    expect(loss.locator("output")).to_contain_text("step 1:")
-    page.mouse.move(0, 0)
-    expect(loss.locator("output")).to_have_text(last)
-    page.get_by_role("searchbox").fill("loss")
-    expect(page.locator(".curve")).to_have_count(1)
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}/overview?q=loss")
-    loss.locator("svg").click(position={"x": 1, "y": 10})
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?step_min=1&step_max=1")
 
 
 def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, engine: Engine, url: str) -> None:
@@ -369,7 +353,7 @@ def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, en
 def test_a_suggestion_is_a_link(page: Page, url: str) -> None:
     page.goto(f"{url}/runs/{FINISHED}?stop=lenght")
     page.locator("#mistake").get_by_role("link", name="length").click()
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
     expect(page.locator(".chip")).to_contain_text("stop: length")
 
 
@@ -417,7 +401,7 @@ def test_everything_can_be_read_without_javascript(browser: Browser, url: str) -
     page.get_by_text("finished run").click()
     page.locator("input[name=stop][value=length]").check()
     page.get_by_text("Apply").click()
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}?stop=length")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
     page.goto(f"{url}/runs/{FINISHED}")
     page.get_by_text("Next rollouts").click()
     expect(page).to_have_url(re.compile("after="))
@@ -432,4 +416,4 @@ def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
     quiet_page.get_by_role("button", name="Copy link").click()
     expect(quiet_page.get_by_role("button", name="Copied")).to_be_visible()
     expect(quiet_page.locator("#said")).to_have_text("Copied")
-    assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?stop=length"
+    assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:length"

@@ -86,6 +86,19 @@ def test_help_and_version_are_no_errors(arguments: list[str]) -> None:
     assert ("logs-ui 0" if "--version" in arguments else "Usage: logs-ui") in done.stdout
 
 
+def test_export_takes_the_filter_language(db: Path, tmp_path: Path) -> None:
+    output = tmp_path / "some.jsonl"
+    done = logs_ui("export", "first", "-o", output, "--db", db, "--where", "status:ok reward<0.5 -stop:length")
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert re.match(rf"{len(rows)} rollouts", done.stdout)
+    expected = load_run("first", db, where="status:ok reward<0.5 -stop:length")
+    assert [row["id"] for row in rows] == sorted(expected["id"])
+    assert rows
+    said = refused("export", "first", "-o", tmp_path / "none.csv", "--db", db, "--where", "status:eror")
+    assert said == "logs-ui: status:eror: unknown status 'eror': did you mean 'error'?"
+    assert not (tmp_path / "none.csv").exists()
+
+
 def test_export_replaces_a_file_only_when_told_to(db: Path, tmp_path: Path) -> None:
     output = tmp_path / "a.csv"
     output.write_text("mine")

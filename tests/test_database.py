@@ -146,6 +146,19 @@ def test_what_may_heal_or_cannot_be_told_is_not_hopeless(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [("ALTER TABLE run DROP COLUMN host", "run.host"), ("DROP TABLE step_details", "step_details.run_id")],
+)
+def test_a_database_of_an_older_build_is_refused(tmp_path: Path, change: str, lacks: str, write: bool) -> None:  # noqa: FBT001
+    path = tmp_path / "a.db"
+    writing_engine(path).dispose()
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
+    assert f"by an earlier logs-ui, before 0.1.0: it lacks {lacks}. Name another" in message(path, write=write)
+
+
+@pytest.mark.parametrize("write", [True, False])
 def test_a_newer_schema(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
     path = tmp_path / "a.db"
     writing_engine(path).dispose()

@@ -67,6 +67,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dataset": [{"question": "x"}]}, ValueError, "Row 0 of the dataset has no prompt; it has question"),
     ({"dataset": Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
     ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "rename it"),
+    ({"dataset": [{"prompt": "x", "prompts": 1, "log_metric": 2}]}, ValueError, "has prompts and log_metric, by which"),
     ({"dataset": ROWS, "weights": {}}, ValueError, "weights names each score"),
     ({"dataset": ROWS, "act": word, "max_turns": 3}, ValueError, "act, max_turns: only with an environment"),
     ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act is a function"),

@@ -20,16 +20,19 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("openenv")
 
+from logs_ui.rollout.chat import Chat  # noqa: E402
 from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv  # noqa: E402
 from logs_ui.rollout.guess_model import HABITS, make_tokenizer  # noqa: E402
 from logs_ui.rollout.guess_rollout import (  # noqa: E402
     MAX_NEW_TOKENS,
+    act,
     feedback,
-    game_of,
+    guessing,
+    observe,
     parse_guess,
     prompt,
-    reply_ids,
 )
+from logs_ui.rollout.scoring import EvaluationRow  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +104,7 @@ def test_importing_the_demo_imports_no_trainer() -> None:
 
 
 def test_decoding_gives_back_the_exact_text(tokenizer: Any) -> None:
-    texts = [message["content"] for task in TASKS for message in prompt(task, 17)]
+    texts = [message["content"] for task in TASKS for message in prompt(task)]
     texts += [habit.format(a=7, b=60, c=1) for habit in HABITS]
     for text in texts:
         ids = tokenizer(text)["input_ids"]
@@ -111,18 +114,14 @@ def test_decoding_gives_back_the_exact_text(tokenizer: Any) -> None:
 
 def test_a_conversation_grows_by_the_tokens_that_its_template_gives(tokenizer: Any, player: Any) -> None:
     player.reset(task="hard: 11-25", seed=3)
-    messages = prompt("hard: 11-25", 3)
+    messages = prompt("hard: 11-25")
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     for guess in (1, 60):
-        heard = feedback(player.step(GuessAction(guess=guess)).observation)
-        ids += tokenizer(f"guess {guess}{tokenizer.eos_token}")["input_ids"] + reply_ids(tokenizer, heard)
-        messages += [{"role": "assistant", "content": f"guess {guess}"}, {"role": "user", "content": heard}]
+        heard = {"role": "user", "content": feedback(player.step(GuessAction(guess=guess)).observation)}
+        answer = tokenizer(f"guess {guess}{tokenizer.eos_token}")["input_ids"]
+        ids += answer + Chat(tokenizer).inserted(answer, [heard])
+        messages += [{"role": "assistant", "content": f"guess {guess}"}, heard]
     assert ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_a_prompt_tells_task_and_seed(task: str) -> None:
-    assert game_of(prompt(task, 42)) == {"task": task, "seed": 42}
 
 
 @pytest.mark.parametrize(
@@ -139,6 +138,16 @@ def test_a_prompt_tells_task_and_seed(task: str) -> None:
 )
 def test_only_the_exact_form_is_a_guess(text: str, guess: int | None) -> None:
     assert parse_guess(text) == guess
+    assert act(text) == (None if guess is None else GuessAction(guess=guess))
+
+
+def test_an_episode_is_paid_by_the_environment_and_for_its_form() -> None:
+    game = guessing("http://127.0.0.1:9", 0)
+    for said, form in (("guess 6", 1.0), ("guess 6 or 7", 0.0), ("guess", 0.0)):
+        messages = [*prompt("fair: 4-10"), *({"role": "assistant", "content": text} for text in ("guess 5", said))]
+        row = EvaluationRow(prompt("fair: 4-10"), messages, env_reward=0.9)
+        assert game(row) == {"solved": 0.9, "format": form}
+    assert game.reward_weights == [1.0, 0.1]
 
 
 def test_the_same_task_and_seed_give_the_same_secret(player: Any) -> None:
@@ -152,10 +161,12 @@ def test_the_same_task_and_seed_give_the_same_secret(player: Any) -> None:
 
 def test_hints_narrow_the_range_and_a_later_hit_pays_less(player: Any) -> None:
     opened = player.reset(task="hard: 11-25", seed=1).observation
+    assert observe(opened) is None
     assert (opened.hint, opened.low, opened.high, opened.turns_left) == (None, 11, 25, 3)
     secret = player.state().secret
     below = player.step(GuessAction(guess=secret - 1))
     assert (below.observation.hint, below.observation.low, below.reward, below.done) == ("higher", secret, 0.1, False)
+    assert observe(below.observation) == f"higher. 2 left, {secret} to 25"
     hit = player.step(GuessAction(guess=secret))
     assert (hit.observation.hint, hit.observation.turns_left, hit.reward, hit.done) == ("correct", 1, 0.8, True)
 
@@ -221,8 +232,8 @@ def test_the_real_trainer_trains(training: Watched) -> None:
 
 
 def test_a_step_plays_one_group_of_each_task(training: Watched) -> None:
-    played = [game_of(messages)["task"] for messages in training.outputs[0]["prompts"]]
-    assert played == [task for task in TASKS for _ in range(8)]
+    assert training.outputs[0]["task"] == [task for task in TASKS for _ in range(8)]
+    assert training.outputs[0]["prompts"] == [prompt(task) for task in TASKS for _ in range(8)]
 
 
 def test_generation_is_batched_over_the_live_rows_with_an_attention_mask(training: Watched) -> None:
@@ -260,15 +271,18 @@ def _sampled_spans(mask: list[int]) -> list[tuple[int, int]]:
 
 def test_failures_are_honest(training: Watched) -> None:
     """At first some answers cannot be read and some are cut off; either ends the episode, and none earns for it."""
-    first, eos = training.outputs[0], training.trainer.processing_class.eos_token_id
+    first, tokenizer = training.outputs[0], training.trainer.processing_class
     last_spans = [
         completion[slice(*_sampled_spans(mask)[-1])]
         for completion, mask in zip(first["completion_ids"], first["env_mask"], strict=True)
     ]
-    cut_off = [span for span in last_spans if span[-1] != eos]
+    cut_off = [span for span in last_spans if span[-1] != tokenizer.eos_token_id]
     assert cut_off
     assert all(len(span) == MAX_NEW_TOKENS for span in cut_off)
-    assert not all(first["parsed"])
-    only_turn = [sum(mask) == len(mask) for mask in first["env_mask"]]
-    for reward, parsed, alone in zip(first["env_reward"], first["parsed"], only_turn, strict=True):
-        assert parsed or not alone or reward == 0.0
+    parsed = [act(tokenizer.decode(span, skip_special_tokens=True)) is not None for span in last_spans]
+    assert not all(parsed)
+    for could, turns, steps, reward in zip(
+        parsed, first["turns"], first["step_rewards"], first["env_reward"], strict=True
+    ):
+        assert len(steps) == turns - (not could)
+        assert reward == pytest.approx(sum(steps))

@@ -18,13 +18,13 @@ from datasets import Dataset
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars
 from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation
 from logs_ui.rollout.backends import GenerationError
-from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
-from logs_ui.rollout.guess_rollout import feedback, parse_guess, prompt
+from logs_ui.rollout.guess_env import TASKS, GuessEnv
+from logs_ui.rollout.guess_rollout import act, observe
 from logs_ui.rollout.sessions import SessionError
 from tests.evaluations import ROWS, Echo, says, sums, word
 from tests.model_server import ModelServer, Reply, model_server, refused
 from tests.rollouts import Moody, Scripted, a_trainer, moody_server
-from tests.training import guess_server, make_trainer
+from tests.training import guess_server, make_trainer, numbered
 
 
 @pytest.fixture
@@ -50,17 +50,8 @@ def in_order(report: Report) -> pd.DataFrame:
     return report.frame.sort_values(["group", "generation"], ignore_index=True)
 
 
-def act(text: str) -> GuessAction | None:
-    number = parse_guess(text)
-    return None if number is None else GuessAction(guess=number)
-
-
-def hint(observation: Any) -> str | None:
-    return feedback(observation) if observation.hint else None
-
-
 def games(tasks: Any = TASKS, each: int = 1) -> list[dict[str, Any]]:
-    return [{"prompt": prompt(task, game), "task": task, "game": game} for task in tasks for game in range(each)]
+    return [{"prompt": numbered(task, game), "task": task, "game": game} for task in tasks for game in range(each)]
 
 
 def guessing(url: str, seen: list[EvaluationRow] | None = None, **settings: Any) -> Evaluation:
@@ -73,7 +64,7 @@ def guessing(url: str, seen: list[EvaluationRow] | None = None, **settings: Any)
             "environment": GuessEnv,
             "base_url": url,
             "act": act,
-            "observe": hint,
+            "observe": observe,
             "max_turns": 3,
             "sampling": {"max_tokens": 8},
             "weights": {"solved": 1.0, "brief": 0.5},
@@ -255,10 +246,12 @@ def test_a_judge_that_scoring_asks_is_no_generation_of_the_rollout(server: Model
 def test_sampling_of_the_definition_can_be_changed(server: ModelServer) -> None:
     server.gives(*says("1"))
     one = sums(sampling={"temperature": 0.5, "top_p": 0.9})
-    one.run(model="tiny", model_url=server.url, sampling={"temperature": 0.0, "seed": 7}, concurrency=1, limit=2)
-    (_, first), (_, second) = server.asked
+    for _ in range(2):
+        one.run(model="tiny", model_url=server.url, sampling={"temperature": 0.0, "seed": 7}, concurrency=1, limit=2)
+    (_, first), (_, second), *again = server.asked
     assert (first["temperature"], first["top_p"], first["max_tokens"]) == (0.0, 0.9, 1024)
-    assert (first["seed"], second["seed"]) == (7, 8)
+    assert first["seed"] != second["seed"]
+    assert [asked["seed"] for _, asked in again] == [first["seed"], second["seed"]]
 
 
 def test_the_key_is_that_of_the_environment(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:

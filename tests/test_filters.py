@@ -1,18 +1,30 @@
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from logs_ui.recorder.errors import FilterError, LogsUIError
-from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, check_known, filter_parts, parse_filter, print_filter
+from logs_ui.recorder.filter_parts import filter_parts
+from logs_ui.recorder.filters import (
+    RolloutFilter,
+    Scored,
+    Sort,
+    check_known,
+    parse_filter,
+    parse_where,
+    print_filter,
+    print_where,
+)
 from logs_ui.recorder.models import Mode, Status, StopReason
+from logs_ui.recorder.terms import Range, Term
+from tests.terms import TEXTS, terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 HOUR = 3_600_000_000
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
 
 def ordered_pair(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
@@ -26,7 +38,7 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
     step = draw(ordered_pair(st.integers(0, 2**63 - 1)))
     reward = draw(ordered_pair(st.floats(allow_nan=False, allow_infinity=False)))
     time = draw(ordered_pair(st.integers(0, 250_000_000_000_000_000)))
-    return RolloutFilter(
+    made = RolloutFilter(
         evals=tuple(draw(st.lists(TEXTS, max_size=2))),
         modes=tuple(draw(st.lists(st.sampled_from(Mode)))),
         statuses=tuple(draw(st.lists(st.sampled_from(Status)))),
@@ -42,6 +54,11 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
         until=time[1],
         sort=draw(st.sampled_from(Sort)),
     )
+    try:
+        return replace(made, terms=tuple(draw(st.lists(terms(), max_size=4))))
+    except FilterError:  # they exclude one another
+        assume(condition=False)
+        raise
 
 
 def refusal(query: str) -> FilterError:
@@ -56,6 +73,14 @@ def refusal(query: str) -> FilterError:
 @given(filters())
 def test_reading_is_the_opposite_of_printing(where: RolloutFilter) -> None:
     assert parse_filter(parse_qsl(urlencode(print_filter(where)))) == where
+    assert parse_where(print_where(where)) == replace(where, sort=Sort.NEWEST)
+
+
+@settings(deadline=None, max_examples=60)
+@given(filters())
+def test_a_line_is_one_line_that_a_browsers_field_keeps_and_shows(where: RolloutFilter) -> None:
+    assert print_where(where).isprintable()
+    assert len(print_where(where).splitlines()) <= 1
 
 
 @settings(deadline=None, max_examples=30)
@@ -116,7 +141,7 @@ def test_filters_that_mean_the_same_are_equal_and_have_one_url() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert print_filter(one) == print_filter(other)
-    assert urlencode(print_filter(one)) == "status=running&status=error&task=a&task=b&reward_min=0.5"
+    assert print_filter(one) == [("where", "status:running,error task:a,b reward>=0.5")]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +214,28 @@ def test_a_time_is_read_from(text: str, moment: int) -> None:
     assert parse_filter([("since", text)], now=NOW).since == moment
 
 
+def test_a_form_and_a_line_are_one_filter() -> None:
+    pairs = [
+        ("status", "error"),
+        ("reward_max", "<0.2"),
+        ("step_min", "3"),
+        ("where", "turns>2 -tag:seen"),
+        ("sort", "slowest"),
+    ]
+    where = parse_filter(pairs)
+    assert where == replace(parse_where("turns>2 -tag:seen status:error reward<0.2 step>=3"), sort=Sort.SLOWEST)
+    assert print_filter(where) == [("where", "status:error step>=3 reward<0.2 turns>2 -tag:seen"), ("sort", "slowest")]
+    assert parse_filter([("where", "status:ok,error"), ("status", "error")]).statuses == ("error",)
+    assert refusal("where=status:ok&status=error").field == "status"
+
+
+def test_a_strict_end_and_an_inclusive_one_are_told_apart() -> None:
+    assert parse_filter([("reward_min", ">0.1"), ("reward_max", "0.5")]) == parse_where("reward>0.1 reward<=0.5")
+    assert parse_filter([("reward_max", "<0.2")]) != parse_filter([("reward_max", "0.2")])
+    assert replace(parse_where("reward<0.2"), reward_max=0.1) == RolloutFilter(reward_max=0.1)
+    assert replace(parse_where("reward<0.2"), reward_max=0.2) == parse_where("reward<0.2")
+
+
 def test_until_a_date_includes_that_day() -> None:
     assert parse_filter([("until", "2026-01-01")]).until == NOW + 14 * HOUR - 1
     assert parse_filter([("since", "2026-01-01"), ("until", "2026-01-01")]).since == NOW - 10 * HOUR
@@ -224,6 +271,11 @@ def test_each_part_is_said_in_words() -> None:
         reward_min=-0.5,
         reward_max=0.5,
         since=NOW,
+        terms=(
+            Term("turns", (Range(low=3, above=True),)),
+            Term("tag", ("seen",), negated=True),
+            Term("task", ("a", None)),
+        ),
         sort=Sort.LONGEST,
     )
     parts = filter_parts(where)
@@ -237,6 +289,9 @@ def test_each_part_is_said_in_words() -> None:
         ("reward_min", "reward from -0.5"),
         ("reward_max", "reward up to 0.5"),
         ("since", "since 2026-01-01 10:00 UTC"),
+        ("task", "task: a or none"),
+        ("turns", "turns above 3"),
+        ("tag", "not tag: seen"),
     ]
     assert parts[1].without.statuses == ("error",)
     assert (parts[5].without.step_min, parts[5].without.step_max) == (None, None)
@@ -255,3 +310,24 @@ def test_a_task_that_the_run_does_not_have_names_the_nearest() -> None:
     with pytest.raises(FilterError, match="it has none at all yet"):
         check_known(RolloutFilter(tasks=("x",)), {"eval": [], "task": []})
     check_known(RolloutFilter(tasks=("x",)), {"eval": []})  # not asked about
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ("-task:resume", "task", "this run has no task 'resume': did you mean 'résumé'?"),
+        ("task:none,mase", "task", "this run has no task 'mase': did you mean 'maze'?"),
+        ("rewards.acuracy<1", "rewards", "this run has no reward function 'acuracy': did you mean 'accuracy'?"),
+        ("metrics.x:none", "metrics", "this run has no metric 'x': it has none at all yet"),
+        ("tag:sen", "tag", "this run has no tag 'sen': did you mean 'seen'?"),
+    ],
+)
+def test_a_term_that_names_what_the_run_does_not_have_names_the_nearest(text: str, field: str, message: str) -> None:
+    known = {"task": ["maze", "résumé"], "rewards": ["accuracy"], "metrics": [], "tag": ["seen"]}
+    with pytest.raises(FilterError) as caught:
+        check_known(parse_where(text), known)
+    assert (caught.value.field, str(caught.value)) == (field, message)
+
+
+def test_a_tag_that_no_rollout_shall_have_need_not_be_there() -> None:
+    check_known(parse_where("-tag:seen tag:none group:g"), {"tag": []})

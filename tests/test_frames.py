@@ -79,6 +79,7 @@ DTYPES = {
     Kind.MAYBE_WHOLE: "Int64",
     Kind.NUMBER: "float64",
     Kind.TIME: "datetime64[us, UTC]",
+    Kind.TRUE: "bool",
     Kind.MAYBE_TRUE: "boolean",
 }
 PAGE = (Path(__file__).parent.parent / "docs" / "pandas.md").read_text("utf-8")
@@ -136,10 +137,26 @@ def test_the_newest_run_of_the_database_in_the_environment_is_the_default(
 
 def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFrame) -> None:
     where = RolloutFilter(modes=("train",), reward_min=0.0, sort=Sort.HIGHEST_REWARD)
-    found = load_run("under-way", db, filter=where)
+    found = load_run("under-way", db, where=where)
     expected = frame[(frame["mode"] == "train") & (frame["reward"] >= 0.0)]
     assert 0 < len(found) < len(frame)
     assert list(found["id"]) == list(expected["id"])
+
+
+def test_a_line_of_the_filter_language_selects_rows(db: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
+    line = "reward>0.1 -stop:length rewards.solved<=1 mode:train"
+    found = load_run("under-way", db, where=line)
+    solved = frame["rewards"].map(lambda rewards: (rewards or {}).get("solved"))
+    expected = frame[
+        (frame["reward"] > 0.1) & (frame["stop_reason"] != "length") & (solved <= 1) & (frame["mode"] == "train")
+    ]
+    assert 0 < len(found) < len(frame)
+    assert list(found["id"]) == list(expected["id"])
+    assert export_run("under-way", "jsonl", tmp_path / "some.jsonl", db, where=line) == len(found)
+    with pytest.raises(FilterError, match=r"^stauts:ok: unknown field 'stauts': did you mean 'status'\?$"):
+        load_run("under-way", db, where="stauts:ok")
+    with pytest.raises(FilterError, match="this run has no reward function 'solvd': did you mean 'solved'"):
+        load_run("under-way", db, where="rewards.solvd:1")
 
 
 def test_rows_come_in_the_order_in_which_they_began(frame: pd.DataFrame) -> None:
@@ -164,10 +181,10 @@ def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(tmp_path
     assert set(lost["status"]) == set(lost["stop_reason"]) == {"aborted"}
     assert set(lost["error"]) == {"The process ended in the middle of the rollout"}
     aborted = RolloutFilter(statuses=("aborted",))
-    assert list(load_run("died", path, filter=aborted)["id"]) == list(lost["id"])
-    assert load_run("died", path, filter=RolloutFilter(statuses=("running",))).empty
-    assert load_run("alive", path, filter=aborted).empty
-    assert export_run("died", "jsonl", tmp_path / "lost.jsonl", path, filter=aborted) == len(lost)
+    assert list(load_run("died", path, where=aborted)["id"]) == list(lost["id"])
+    assert load_run("died", path, where=RolloutFilter(statuses=("running",))).empty
+    assert load_run("alive", path, where=aborted).empty
+    assert export_run("died", "jsonl", tmp_path / "lost.jsonl", path, where=aborted) == len(lost)
     assert {row["stop_reason"] for row in read(tmp_path / "lost.jsonl", "jsonl")} == {"aborted"}
 
 
@@ -181,7 +198,7 @@ def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
     with pytest.raises(DatabaseError, match="There is no database at"):
         load_run("latest", tmp_path / "nowhere.db")
     with pytest.raises(FilterError, match="this run has no task 'x'"):
-        load_run("under-way", db, filter=RolloutFilter(tasks=("x",)))
+        load_run("under-way", db, where=RolloutFilter(tasks=("x",)))
 
 
 def test_runs_are_a_frame_of_all_that_is_known_of_them(db: Path) -> None:
@@ -249,6 +266,8 @@ def read(path: Path, format: str) -> list[dict[str, Any]]:  # noqa: A002
                 row[column.name] = None
             elif value is not None and column.kind in parsed:
                 row[column.name] = json.loads(value)
+            elif format == "csv" and column.kind == Kind.TRUE:
+                row[column.name] = {"true": True, "false": False}[value]
             elif format == "csv" and column.kind in {Kind.WHOLE, Kind.MAYBE_WHOLE}:
                 row[column.name] = int(value)
             elif format == "csv" and column.kind == Kind.NUMBER:

@@ -22,8 +22,8 @@ from openenv.core.llm_client import LLMResponse, ToolCall
 
 from logs_ui.recorder import load_run, record
 from logs_ui.rollout.guess_env import TURNS, GuessAction, GuessEnv
-from logs_ui.rollout.guess_rollout import feedback, game_of, generate, parse_guess
-from tests.training import GROUP, ROWS, guess_server, make_trainer
+from logs_ui.rollout.guess_rollout import feedback, parse_guess
+from tests.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer
 
 pytestmark = pytest.mark.versions
 
@@ -80,18 +80,17 @@ def playing(seen: list[Any]) -> Callable[[Any, ResourceSession], Callable[..., M
     """Builds model steps; `seen` collects, a list for each session, the context, the answer and the text of each."""
 
     def build(trainer: Any, session: ResourceSession) -> Callable[..., ModelStepResult]:
-        tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+        tokenizer = trainer.processing_class
         steps: list[Any] = []
         seen.append(steps)
 
         def step(messages: Any, tools: Any, sampling: Any) -> ModelStepResult:
             context = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            ((answer, logprobs),) = generate(model, tokenizer, [context])
-            text = tokenizer.decode(answer, skip_special_tokens=True)
-            steps.append((context, answer, text))
-            guess = parse_guess(text)
+            (answer,) = generate(trainer, [context])
+            steps.append((context, answer.ids, answer.text))
+            guess = parse_guess(answer.text)
             calls = [] if guess is None else [ToolCall(f"call-{len(steps)}", "guess", {"number": guess})]
-            return ModelStepResult(LLMResponse(text, calls), context, answer, logprobs)
+            return ModelStepResult(LLMResponse(answer.text, calls), context, answer.ids, answer.logprobs)
 
         return step
 

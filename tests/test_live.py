@@ -55,4 +55,4 @@ def test_a_training_shows_itself_live(demo: str, page: Page) -> None:
     pill.click()
     expect(page.locator("a[href*='/rollouts/']").first).not_to_have_text(top)
     page.locator("a[href*='/rollouts/']").first.click()
-    expect(page.get_by_text("Game ").first).to_be_visible()
+    expect(page.get_by_text("guesses, ").first).to_be_visible()

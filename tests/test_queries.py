@@ -14,8 +14,9 @@ from sqlmodel import col
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
-from logs_ui.recorder.errors import RolloutNotFoundError, RunNotFoundError
-from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
+from logs_ui.recorder.fields import FIELDS
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, parse_where, strict_rewards
 from logs_ui.recorder.models import (
     EvaluationRow,
     Mode,
@@ -30,9 +31,11 @@ from logs_ui.recorder.models import (
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.terms import Range, Term, Value
 from tests import factory
 
 EVERYTHING = RolloutFilter()
+FAILURES = ("environment_error", "timeout", "at_capacity", "exception", "aborted")
 UNDER_WAY = {"state": "running", "heartbeat": time.time_ns() // 1000 + 3_600_000_000}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -85,7 +88,27 @@ def matches(row: EvaluationRow, where: RolloutFilter, *, alive: bool = False) ->
         and (where.group is None or row.group == where.group)
         and all(low is None or (value is not None and value >= low) for low, value, _ in ranges)
         and all(high is None or (value is not None and value <= high) for _, value, high in ranges)
+        and all(holds(term, row, alive=alive) for term in where.terms)
     )
+
+
+def holds(term: Term, row: EvaluationRow, *, alive: bool) -> bool:
+    of_row: Any = getattr(row, FIELDS[term.field].column or term.field)
+    if term.field == "scored":
+        of_row = scored_of(row, alive=alive)
+    if term.key is not None:
+        of_row = (of_row or {}).get(term.key)
+
+    def is_it(value: Value) -> bool:
+        if value is None or of_row is None:
+            return value is None and of_row is None
+        if isinstance(value, Range):
+            above = value.low is None or (of_row > value.low if value.above else of_row >= value.low)
+            return above and (value.high is None or (of_row < value.high if value.below else of_row <= value.high))
+        return value.lower() in of_row.lower() if term.field == "error" else of_row == value
+
+    failed = term.field == "error" and row.stop_reason in FAILURES and row.stop_reason in term.values
+    return (any(is_it(value) for value in term.values) or failed) != term.negated
 
 
 def scored_of(row: EvaluationRow, *, alive: bool) -> str | None:
@@ -144,6 +167,9 @@ ROWS = st.lists(
             "eval_name": st.sampled_from(["one", "two"]),
             "created": st.integers(10, 15),
             "group": st.sampled_from(["g1", "g2"]),
+            "turns": st.sampled_from([None, 1, 4]),
+            "error": st.sampled_from([None, "TimeoutError: 30% of_it", "other"]),
+            "rewards": st.sampled_from([None, {"a": 0.5, "b": None}, {"a": 1, "b": 2.0}]),
         }
     ).map(lambda row: row | ({"stop_reason": None} if row["status"] == Status.RUNNING else {})),
     max_size=25,
@@ -159,11 +185,22 @@ def a_range(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]
     return st.just((None, None)) | both | values.map(lambda low: (low, None)) | values.map(lambda high: (None, high))
 
 
+LINES = (
+    "-status:ok", "-status:running", "-status:aborted,error", "stop:none", "-stop:aborted", "stop:aborted,length",
+    "-eval:one", "stop:none,done", "-scored:yes", "-scored:awaiting,no", "task:none", "task:none,a", "-task:b",
+    "-mode:eval", "reward<0.5", "reward>0", "reward>-1.5 reward<1", "-reward<0.5", "reward:none", "-reward:none",
+    "reward:0,1..2", "step:1,3", "-step:2..3", "step:1..2,4..", "turns>1", "turns:none", "-turns:4", "rewards.a<1",
+    "-rewards.a:none", "rewards.b:none", "error:timeout", "error:aborted", "-error:none", "error:none",
+    'error:"30% of_it"', 'error:"the process"', "error:0_it", "group:g1,g2", "-group:g1", "completion_tokens>=7",
+    "seconds<3 -seconds:0", "model:none", "id>0",
+)  # fmt: skip
+
+
 @st.composite
 def filters(draw: st.DrawFn) -> RolloutFilter:
     step, reward = draw(a_range(st.integers(0, 5))), draw(a_range(st.sampled_from([-2.0, -0.5, 0.0, 0.5, 1.0])))
-    time = draw(a_range(st.integers(9, 16)))
-    return RolloutFilter(
+    time, lines = draw(a_range(st.integers(9, 16))), st.sampled_from(LINES)
+    made = RolloutFilter(
         evals=draw(a_subset(["one", "two"])),
         modes=draw(a_subset([*Mode])),
         statuses=draw(a_subset([*Status])),
@@ -179,6 +216,10 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
         until=time[1],
         sort=draw(st.sampled_from(Sort)),
     )
+    try:
+        return dataclasses.replace(made, terms=parse_where(" ".join(draw(st.lists(lines, max_size=2)))).terms)
+    except FilterError:  # what was drawn excludes one another
+        return made
 
 
 def add_run(engine: Engine, made: list[dict[str, Any]], *, alive: bool = False) -> int:
@@ -288,7 +329,8 @@ def test_the_bins_of_a_histogram_hold_the_rewards_between_their_edges(
 ) -> None:
     run_id = add_run(database, made)
     rows = everything_of(database, run_id)
-    others = dataclasses.replace(where, reward_min=None, reward_max=None)
+    rest = tuple(term for term in where.terms if term is not strict_rewards(where))
+    others = dataclasses.replace(where, reward_min=None, reward_max=None, terms=rest)
     finite = [(row, row.reward) for row in rows if row.reward is not None and np.isfinite(row.reward)]
     rewards = [reward for row, reward in finite if matches(row, others)]
     found = queries.reward_histogram(database, run_id, where, bins)
@@ -698,6 +740,15 @@ def plans(engine: Engine, ask: Any) -> list[str]:
         (RolloutFilter(sort=Sort.HIGHEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id<?)"),
         (RolloutFilter(sort=Sort.LOWEST_REWARD), "row_by_reward (run_id=? AND reward=? AND id<?)"),
         (RolloutFilter(group="g"), "row_by_group (group=?"),
+        (parse_where("turns>3 -eval:one -task:a"), "row_by_id (run_id=? AND id<?)"),
+        (parse_where("reward<0.5 -stop:length error:none"), "row_by_id (run_id=? AND id<?)"),
+        (parse_where("task:none,a step>3 rewards.a<1"), "row_by_id (run_id=? AND id<?)"),
+        (parse_where("task:none"), "row_by_task (run_id=? AND task=? AND id<?)"),
+        (
+            dataclasses.replace(parse_where("-stop:length -status:running"), sort=Sort.LOWEST_REWARD),
+            "row_by_reward (run_id=? AND reward=?",
+        ),
+        (parse_where("id:7"), "INTEGER PRIMARY KEY (rowid=?)"),
     ],
 )
 def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter, index: str) -> None:
@@ -717,6 +768,12 @@ def test_a_page_is_read_in_an_index_order(database: Engine, where: RolloutFilter
         (RolloutFilter(tasks=("a",)), "COVERING INDEX row_by_"),
         (RolloutFilter(statuses=("error", "running")), "row_not_ok"),
         (RolloutFilter(stop_reasons=("aborted",)), "COVERING INDEX row_by_kind"),
+        (parse_where("reward<0.5"), "COVERING INDEX row_by_reward (run_id=? AND reward<?)"),
+        (parse_where("reward>0.1 reward<=0.5"), "COVERING INDEX row_by_reward (run_id=? AND reward>? AND reward<?)"),
+        (parse_where("-status:ok"), "row_not_ok"),
+        (parse_where("-stop:length -task:a reward<0.5"), "COVERING INDEX row_by_kind"),
+        (parse_where("step:3,5 reward<0.5"), "COVERING INDEX row_by_step"),
+        (parse_where("group:g,h"), "row_by_group (group=?)"),
     ],
 )
 def test_a_count_reads_no_table(database: Engine, where: RolloutFilter, index: str) -> None:

@@ -1,11 +1,10 @@
 """Two ranks on the CPU write one run."""
 
-import os
-import socket
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.ranks import run_on_two_ranks
+from tests.training import guess_server
 
 RANK = """
 import sys
@@ -23,24 +22,9 @@ make_trainer(
 
 
 def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(tmp_path: Path) -> None:
-    from tests.training import guess_server
-
-    script, db = tmp_path / "rank.py", tmp_path / "a.db"
-    script.write_text(RANK)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    db = tmp_path / "a.db"
     with guess_server() as url:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-        done = subprocess.run(
-            [*command, str(script), url, str(db), str(tmp_path / "out")],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "GLOO_SOCKET_IFNAME": "lo"},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3_000:]
+        run_on_two_ranks(RANK, tmp_path, url, db, tmp_path / "out")
     with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
         runs = connection.execute("select state, recorder_errors, dropped from run").fetchall()
         assert runs == [("finished", 0, 0)]

@@ -23,7 +23,7 @@ from openenv.core.harness import (
 )
 from openenv.core.llm_client import LLMResponse, ToolCall
 
-from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder import flush, load_run, load_runs, record
 from logs_ui.rollout import ExactHarnessAdapter, environment_reward, harness_model_step, harness_rollout_func
 from logs_ui.rollout.backends import Sampling
 from logs_ui.rollout.chat import Chat
@@ -31,7 +31,7 @@ from logs_ui.rollout.episode import Answer
 from logs_ui.rollout.guess_env import TURNS
 from logs_ui.rollout.guess_rollout import parse_guess
 from logs_ui.rollout.harness_step import HarnessModelStep, tool_calls
-from tests.rollouts import FOR_EVER, Scripted, a_trainer, prompts
+from tests.rollouts import FOR_EVER, Scripted, a_trainer, prompts, served
 from tests.test_harness import CheckedGames, Games, feedback_of
 from tests.test_rollout_chat import TEMPLATES, make_tokenizer
 from tests.training import GROUP, ROWS, guess_server, make_trainer
@@ -145,7 +145,7 @@ def test_a_group_gets_the_same_seed_and_task() -> None:
     assert seeds["easy"] != seeds["hard"]
     _, _, talks = play(script("stop"), seed=None)
     assert {talk.seed for talk in talks.made} == {None}
-    assert sorted(talk.task[0]["content"] for talk in talks.made) == [f"Game {i}" for i in range(1, 5)]
+    assert sorted(talk.task[0]["content"] for talk in talks.made) == [f"Find number {i}" for i in range(1, 5)]
 
 
 def test_a_factory_that_takes_no_seed_is_given_none() -> None:
@@ -291,6 +291,7 @@ def test_log_probs_may_be_unknown() -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"session_factory": 5}, TypeError, "session_factory has a create(task=...)"),
     ({"harness_adapter": 5}, TypeError, "harness_adapter has a run_white_box()"),
+    ({"seed": "abc"}, ValueError, "seed is a whole number or None, not 'abc'"),
     ({"act": 5}, TypeError, "act is a function of an answer's text, or None"),
     ({"result_role": "system"}, ValueError, "result_role is 'tool' or 'user'"),
     ({"timeout": -1}, ValueError, "timeout is a number of seconds above 0"),
@@ -457,6 +458,22 @@ def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path
         assert row["metadata"]["notes"]["harness"]["tool_calls"] == len(called)
         assert row["metadata"]["notes"]["ended"] in {"done", "no_tool_call", "max_turns"}
         assert row["metadata"]["verify_metrics"]["tries"] == len(called)
+
+
+def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path: Path) -> None:
+    with served("guess 1") as url:
+        rollouts = harness_rollout_func(
+            session_factory=Games(server),
+            act=guess,
+            result_role="user",
+            limits=HarnessRunLimits(max_turns=1, sampling={"max_tokens": 8, "temperature": 1.0}),
+            model="tiny",
+            model_url=url,
+        )
+        make_trainer(record(rollouts), tmp_path, reward_funcs=[environment_reward], warm=0, max_steps=1).train()
+    flush()
+    assert set(load_run()["turns"]) == {1}
+    assert load_runs()["unattributed_calls"].tolist() == [0]
 
 
 @pytest.mark.versions

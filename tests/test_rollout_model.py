@@ -3,9 +3,6 @@
 import asyncio
 import inspect
 import math
-import os
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +19,9 @@ from logs_ui.rollout.backends import GenerationError, Model, Sampling
 from logs_ui.rollout.chat import Chat
 from logs_ui.rollout.episode import Answer, Trajectory
 from logs_ui.rollout.trainer_model import TrainerModel
+from tests.ranks import run_on_two_ranks
 from tests.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
 from tests.training import make_trainer
-
-HERE = Path(__file__).parent
 
 
 async def play(
@@ -328,9 +324,7 @@ def test_what_cannot_be_sampled_is_refused(monkeypatch: pytest.MonkeyPatch, othe
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
-        server.shutdown()
 
 
 def vllm_generation_of(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
@@ -475,25 +469,7 @@ for turns in ([[1, 2], [4, 0, 3]], [[3, 1], [0, 0]]):
 def test_ranks_with_unequal_turns_and_rows_neither_wait_for_ever_nor_get_each_others_answers(
     server: Server, tmp_path: Path
 ) -> None:
-    (tmp_path / "rank.py").write_text(RANK)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    done = subprocess.run(
-        [*command, str(tmp_path / "rank.py"), server.url, str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "ACCELERATE_USE_CPU": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
+    run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").exists()
     assert (tmp_path / "1").exists()
     assert [len(post.get("prompt") or post["prompts"]) for post in server.posts] == [4, 4, 4, 2, 4, 2, 2]

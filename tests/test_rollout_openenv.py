@@ -22,7 +22,7 @@ from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.batch import play_rows, run
 from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
-from logs_ui.rollout.guess_rollout import feedback
+from logs_ui.rollout.guess_rollout import observe
 from logs_ui.rollout.guess_server import GuessServer
 from tests.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, served
 from tests.training import guess_server, make_trainer
@@ -91,7 +91,7 @@ def test_fewer_sessions_than_rows_are_no_deadlock_with_a_model_that_batches(mood
 
 def test_the_resets_observation_follows_the_prompt(moody: str) -> None:
     output, model = play(moody, script("stop"), rows=1, tasks=["easy"], seed=None)
-    given = [{"role": "user", "content": "Game 1\n\neasy None"}]
+    given = [{"role": "user", "content": "Find number 1\n\neasy None"}]
     expected = model.tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
     assert output["prompt_ids"] == [expected]
     assert output["task"] == ["easy"]
@@ -107,7 +107,7 @@ def test_observe_says_what_the_model_is_told(moody: str) -> None:
     output, model = play(moody, script("guess", "stop"), rows=1, observe=observe)
     assert heard == ["calm None", "heard guess"]
     (prompt,) = output["prompt_ids"]
-    assert "Game" in model.tokenizer.decode(prompt)
+    assert "Find number 1" in model.tokenizer.decode(prompt)
     assert "calm" not in model.tokenizer.decode(prompt)
     assert "higher" in model.tokenizer.decode(output["completion_ids"][0])
 
@@ -524,10 +524,6 @@ def guess(text: str) -> GuessAction | None:
     return None if number is None else GuessAction(guess=int(number[0]))
 
 
-def hint(observation: Any) -> str | None:
-    return feedback(observation) if observation.hint else None
-
-
 def games() -> Dataset:
     prompt = [{"role": "user", "content": "Find my number. Answer like this: guess 5"}]
     return Dataset.from_list([{"prompt": prompt}] * 8)
@@ -550,7 +546,7 @@ def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency
             environment=GuessEnv,
             base_url=url,
             act=guess,
-            observe=hint,
+            observe=observe,
             tasks=list(TASKS),
             max_turns=3,
             sampling={"max_tokens": 8},
@@ -587,7 +583,7 @@ def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(t
             return GuessAction(guess=1)
 
         rollouts = openenv_rollout_func(
-            environment=GuessEnv, base_url=url, act=act, observe=hint, max_turns=3, sampling={"max_tokens": 8}
+            environment=GuessEnv, base_url=url, act=act, observe=observe, max_turns=3, sampling={"max_tokens": 8}
         )
         rows = trained(rollouts, tmp_path, max_steps=3)
     assert len(rows) == 24
@@ -607,7 +603,7 @@ def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
             environment=GuessEnv,
             base_url=url,
             act=guess,
-            observe=hint,
+            observe=observe,
             max_turns=2,
             concurrency=5,
             model="tiny",

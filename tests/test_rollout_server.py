@@ -47,7 +47,7 @@ def reply(model: ChatModel, **sampling: Any) -> Any:
         model.enter(0)
         try:
             messages = [{"role": "user", "content": "Guess."}]
-            return await model.reply(0, messages, Sampling(**{"max_tokens": 4, **sampling}))
+            return await model.reply(messages, Sampling(**{"max_tokens": 4, **sampling}))
         finally:
             await model.leave(0)
 
@@ -81,7 +81,7 @@ def test_many_rows_are_asked_at_once_in_one_batch_after_another(server: ModelSer
 
     async def row(i: int) -> list[int]:
         try:
-            ids: list[int] = (await model.answer(i, [1, 5, 6], Sampling(4, seed=40))).ids
+            ids: list[int] = (await model.answer(i, [1, 5, 6], Sampling(4, seed=40 + i))).ids
             return ids
         finally:
             await model.leave(i)

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextvars
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -206,10 +207,23 @@ def test_what_the_environment_raises_is_said_with_the_call() -> None:
         asyncio.run(play(url))
 
 
+class Late(GenericEnvClient):  # type: ignore[misc]
+    """Asks as a client of openenv 0.4 does, once a server that has no session has closed the connection."""
+
+    async def _send_and_receive(self, message: dict[str, Any]) -> dict[str, Any]:
+        await self._ensure_connected()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ws.wait_closed(), 1.0)
+        await self._ws.send(json.dumps(message))
+        response: dict[str, Any] = await self._receive()
+        return response
+
+
 @pytest.mark.versions
-def test_a_full_server_is_told_from_a_broken_one() -> None:
+@pytest.mark.parametrize("client", [GenericEnvClient, Late])
+def test_a_full_server_is_told_from_a_broken_one(client: Any) -> None:
     async def play(url: str) -> None:
-        sessions = Sessions(source(base_url=url), 5.0)
+        sessions = Sessions(source(client, base_url=url), 5.0)
         await (await sessions.open({})).reset()
         with pytest.raises(SessionError) as raised:
             await (await sessions.open({})).reset()

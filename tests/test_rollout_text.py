@@ -83,7 +83,7 @@ def test_the_trainer_gets_what_the_model_saw_and_sampled() -> None:
 
 def test_what_the_environment_says_follows_the_prompt_and_the_answers() -> None:
     output, model = play(Echo, script("guess", "stop"), 1, system_prompt="I know")
-    given = [{"role": "system", "content": "I know"}, {"role": "user", "content": "Game 1\n\nFind my number"}]
+    given = [{"role": "system", "content": "I know"}, {"role": "user", "content": "Find number 1\n\nFind my number"}]
     template = model.tokenizer.apply_chat_template
     assert output["prompt_ids"] == [template(given, add_generation_prompt=True, return_dict=False)]
     whole = [*given, {"role": "assistant", "content": "guess"}, {"role": "user", "content": "lower. guess"}]
@@ -113,7 +113,7 @@ def test_the_prompt_can_be_the_seed() -> None:
     assert text.count("<|im_start|>") == 3
     assert "task" not in output
     play(Echo, script("stop"), prompts(1), seed="prompt")
-    assert Echo.made[-1].seeds == ["Game 1"]
+    assert Echo.made[-1].seeds == ["Find number 1"]
 
 
 def test_no_seed_is_none() -> None:
@@ -374,7 +374,7 @@ class Guess:
     def reset(self, seed: int) -> tuple["Guess", str]:
         self._game.reset(task="easy: 1-3", seed=seed)
         self.reward, self.alive = 0.0, True
-        return self, "Game 1. 3 guesses, 1 to 3"
+        return self, "3 guesses, 1 to 3"
 
     def step(self, action: str) -> tuple["Guess", str]:
         number = parse_guess(action)

@@ -21,10 +21,11 @@ from trl import GRPOTrainer
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.recorder.models import Run, Scalar
+from logs_ui.recorder.models import Run, Scalar, SourceKind
+from logs_ui.recorder.queries import run_sources, source_texts
 from logs_ui.rollout.guess_env import GuessEnv
-from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS, make_rollout_func
-from tests.training import GROUP, ROWS, guess_server, logged_by_trl, make_trainer, sequential, solved
+from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS
+from tests.training import GROUP, ROWS, batched, guess_server, logged_by_trl, make_trainer, sequential, solved
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_a_batched_function_is_recorded_too(server: str, tmp_path: Path) -> None
     clients = [GuessEnv(base_url=server).sync() for _ in range(ROWS)]
     for client in clients:
         client.connect()
-    rollout_func = record(make_rollout_func(clients), eval_name="guess", db=db)
+    rollout_func = record(batched(clients), eval_name="guess", db=db)
     make_trainer(rollout_func, tmp_path / "out", warm=80, max_steps=6).train()
     rows = load_run(db=db)
     assert only_run(db).unattributed_calls == 0
@@ -170,6 +171,16 @@ def test_the_run_keeps_what_its_trainer_was(server: str, tmp_path: Path, monkeyp
     assert run.config["learning_rate"] == 1e-3
     assert run.versions["torch"] == torch.__version__
     assert run.git_commit is None or len(run.git_commit) == 40
+    engine = reading_engine(db)
+    (found,) = run_sources(engine, [run.id or 0]).values()
+    texts = source_texts(engine, [source.hash for source in found if source.hash])
+    made_of = {source.kind: (source.name, source.weight, texts[source.hash or ""]) for source in found}
+    name, weight, reward = made_of[SourceKind.REWARD]
+    assert (name, weight) == ("measuring", 1.0)
+    assert reward.startswith("def measuring(")
+    assert "def rollout_func(prompts" in made_of[SourceKind.ROLLOUT][2]
+    assert made_of[SourceKind.CHAT_TEMPLATE][2] == trainer.processing_class.chat_template
+    assert f"rows: {len(trainer.train_dataset)}" in made_of[SourceKind.DATASET][2]
     with Session(reading_engine(db)) as session:
         scalars = {(s.step, s.name): s.value for s in session.exec(select(Scalar))}
     logged = {(entry["step"], name): value for entry in trainer.state.log_history for name, value in entry.items()}

@@ -15,8 +15,7 @@ from logs_ui.recorder.instruments import trl_shapes
 from logs_ui.recorder.models import Run
 from logs_ui.rollout.guess_env import TASKS
 from logs_ui.rollout.guess_model import make_tokenizer
-from logs_ui.rollout.guess_rollout import prompt
-from tests.training import GROUP, ROWS, make_trainer, solved
+from tests.training import GROUP, ROWS, make_trainer, numbered, solved
 
 pytestmark = pytest.mark.versions
 
@@ -42,7 +41,7 @@ def echo(seen: list[Any]) -> Callable[..., dict[str, Any]]:
 def texts(tokenizer: Any, count: int = GAMES) -> list[str]:
     """Prompts as those versions hand them over: strings, the template applied."""
     return [
-        tokenizer.apply_chat_template(prompt(next(iter(TASKS)), game), tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(numbered(next(iter(TASKS)), game), tokenize=False, add_generation_prompt=True)
         for game in range(count)
     ]
 

@@ -7,7 +7,6 @@ is installed, and elsewhere a stand-in with its signatures.
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -18,15 +17,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 from logs_ui.recorder.calls import CallLog, Generation, Sequence, collecting
 from logs_ui.recorder.instruments import install, trl_vllm
+from tests.ranks import run_on_two_ranks
 
-HERE = Path(__file__).parent
 REAL_ENGINE = importlib.util.find_spec("vllm") is not None
 
 NAN, FLAKY, BROKEN = 66, 53, 40
@@ -41,6 +40,15 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.posts: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        """Serves."""
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     @property
     def url(self) -> str:
@@ -142,9 +150,7 @@ def reply_before_1_11(prompts: list[list[int]], asked: dict[str, Any]) -> dict[s
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
@@ -306,25 +312,7 @@ seen = [[shown(sequence)[:3] for sequence in one.sequences] for one in generatio
 
 
 def test_each_rank_records_its_own_slice(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(RANK)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    done = subprocess.run(
-        [*command, str(tmp_path / "rank.py"), server.url, str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "ACCELERATE_USE_CPU": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
+    run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").read_text() == "[[([5], [15, 16], 'stop'), ([5], [25, 26, 27], 'length')]]"
     # The main rank alone hears from the server.
     assert (tmp_path / "1").read_text() == "[[([6], [16, 17], None), ([6], [26, 27, 28], None)]]"

@@ -27,12 +27,12 @@ from logs_ui.recorder.calls import Sequence
 from logs_ui.recorder.instruments import install
 from logs_ui.rollout import GenerationError, Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.episode import Answer
-from logs_ui.rollout.guess_env import TASKS, GuessAction, GuessEnv
+from logs_ui.rollout.guess_env import TASKS, GuessEnv
 from logs_ui.rollout.guess_model import make_tokenizer
-from logs_ui.rollout.guess_rollout import Messages, feedback, parse_guess, prompt
+from logs_ui.rollout.guess_rollout import Messages, act, observe
 from logs_ui.rollout.server_model import ChatModel, ServerModel
 from tests.model_server import recording
-from tests.training import GROUP, ROWS, dataset, guess_server, solved
+from tests.training import GROUP, ROWS, dataset, guess_server, numbered, solved
 from tests.vllm_server import LENGTH, NAME, Served, vllm_server
 
 if os.environ.get("LOGS_UI_TEST_VLLM") != "1":
@@ -45,7 +45,7 @@ EXACT = 1e-4
 """Nats that a log-prob may differ: two implementations in float32 differ by some 1e-6."""
 KEPT = 2e-3
 """The same where it was recorded: as a half-precision number, relative to its size."""
-PROMPTS: list[Messages] = [prompt(task, game) for task in TASKS for game in (1, 2)]
+PROMPTS: list[Messages] = [numbered(task, game) for task in TASKS for game in (1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_a_chat_model_is_given_messages_and_gives_one(served: Served, contexts: 
     async def everyone() -> list[Any]:
         for i in range(len(PROMPTS)):
             model.enter(i)
-        replies = [model.reply(i, PROMPTS[i], Sampling(12, temperature=0.0)) for i in range(len(PROMPTS))]
+        replies = [model.reply(messages, Sampling(12, temperature=0.0)) for messages in PROMPTS]
         answers = await asyncio.gather(*replies)
         for i in range(len(PROMPTS)):
             await model.leave(i)
@@ -291,15 +291,6 @@ def test_calls_of_a_users_rollout_function_find_their_rows(served: Served, tmp_p
         assert action["text"] == served.tokenizer.decode(row["completion_ids"], skip_special_tokens=True)
 
 
-def guess(text: str) -> GuessAction | None:
-    number = parse_guess(text)
-    return None if number is None else GuessAction(guess=number)
-
-
-def hint(observation: Any) -> str | None:
-    return feedback(observation) if observation.hint else None
-
-
 def train_on_games(served: Served, folder: Path, model: dict[str, Any], **config: Any) -> tuple[pd.DataFrame, float]:
     """What was recorded, and by how much a log-prob of a sampled token differs from transformers' at most. `model`
     says where answers come from.
@@ -309,8 +300,8 @@ def train_on_games(served: Served, folder: Path, model: dict[str, Any], **config
         rollouts = openenv_rollout_func(
             environment=GuessEnv,
             base_url=url,
-            act=guess,
-            observe=hint,
+            act=act,
+            observe=observe,
             on_unparsable="retry",
             max_turns=3,
             tasks=list(TASKS),

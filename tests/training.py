@@ -1,5 +1,6 @@
 """Small real trainings: a real GRPOTrainer, a tiny real model, a real OpenEnv server over its socket."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,12 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from logs_ui.rollout.guess_env import TASKS, TURNS, GuessAction, GuessEnv
+from logs_ui.rollout.batch import trainer_columns
+from logs_ui.rollout.chat import Chat
+from logs_ui.rollout.episode import Answer, Trajectory
+from logs_ui.rollout.guess_env import TASKS, TURNS, GuessEnv
 from logs_ui.rollout.guess_model import make_model, make_tokenizer, warm_up
-from logs_ui.rollout.guess_rollout import Episode, feedback, game_of, generate, parse_guess, prompt, reply_ids
+from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS, Messages, act, feedback, prompt
 from logs_ui.rollout.guess_server import GuessServer
 
 ROWS = 8
@@ -26,8 +30,20 @@ def guess_server() -> Iterator[str]:
         yield server.wait_until_ready()
 
 
+def numbered(task: str, game: int) -> Messages:
+    """The demo's prompt, with the number of the game in it."""
+    system, rules = prompt(task)
+    return [system, {**rules, "content": f"Find number {game}. {rules['content']}"}]
+
+
+def game_of(messages: Messages) -> dict[str, Any]:
+    """The environment's `reset` arguments for such a prompt: its task, and the number as its seed."""
+    game, _, low, high = (int(number) for number in re.findall(r"\d+", messages[-1]["content"]))
+    return {"task": next(task for task, bounds in TASKS.items() if bounds == (low, high)), "seed": game}
+
+
 def dataset(games: int = 8) -> Dataset:
-    rows = [{"prompt": prompt(task, game), "task": task, "answer": game} for game in range(games) for task in TASKS]
+    rows = [{"prompt": numbered(task, game), "task": task, "answer": game} for game in range(games) for task in TASKS]
     return Dataset.from_list(rows)
 
 
@@ -89,45 +105,96 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
     client.connect()
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        rows = [play(client, messages, trainer) for messages in prompts]
+        games = [Game(client, messages, trainer.processing_class) for messages in prompts]
+        for game in games:
+            game.begin()
+            while not game.over:
+                game.play(*generate(trainer, [game.trajectory.context]))
         if seen is not None:
-            seen.extend(row["seen"] for row in rows)
-        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward")
-        return {key: [row[key] for row in rows] for key in keys}
+            seen.extend((game.texts, game.hints, game.trajectory.logprobs) for game in games)
+        return columns_of(games, trainer)
 
     return rollout_func
 
 
-def play(client: Any, messages: list[dict[str, str]], trainer: Any) -> dict[str, Any]:
-    """One game, token-exact."""
-    tokenizer = trainer.processing_class
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    client.reset(**game_of(messages))
-    prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    episode = Episode(client, prompt_ids)
-    texts: list[str] = []
-    hints: list[str] = []
-    for turn in range(TURNS):
-        ((answer, logprobs),) = generate(model, tokenizer, [prompt_ids + episode.completion_ids])
-        episode.add(answer, logprobs)
-        texts.append(tokenizer.decode(answer, skip_special_tokens=True))
-        guess = parse_guess(texts[-1])
-        if guess is None:
-            break
-        result = client.step(GuessAction(guess=guess))
-        hints.append(result.observation.hint)
-        episode.reward += result.reward
-        if result.done or turn + 1 == TURNS:
-            break
-        episode.add(reply_ids(tokenizer, feedback(result.observation)))
-    return {
-        "prompt_ids": prompt_ids,
-        "completion_ids": episode.completion_ids,
-        "logprobs": episode.logprobs,
-        "env_mask": episode.env_mask,
-        "env_reward": episode.reward,
-        "seen": (texts, hints, episode.logprobs),
-    }
+def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
+    """All prompts at the same time, each through a client of its own; one generation answers all that still play."""
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        tokenizer = trainer.processing_class
+        games = [Game(client, messages, tokenizer) for client, messages in zip(clients, prompts, strict=True)]
+        for game in games:
+            game.begin()
+        while live := [game for game in games if not game.over]:
+            for game, answer in zip(live, generate(trainer, [game.trajectory.context for game in live]), strict=True):
+                game.play(answer)
+        return columns_of(games, trainer)
+
+    return rollout_func
+
+
+class Game:
+    """One, token-exact."""
+
+    def __init__(self, client: Any, messages: Messages, tokenizer: Any) -> None:
+        self._client = client
+        self._messages = messages
+        self._chat = Chat(tokenizer)
+        self.trajectory = Trajectory(self._chat.prompt_ids(messages))
+        self.texts: list[str] = []
+        self.hints: list[str] = []
+        self.reward = 0.0
+        self.over = False
+
+    def begin(self) -> None:
+        self._client.reset(**game_of(self._messages))
+
+    def play(self, answer: Answer) -> None:
+        self.trajectory.sample(answer)
+        self.texts.append(answer.text)
+        action = act(answer.text)
+        if action is None:
+            self.over = True
+            return
+        result = self._client.step(action)
+        self.hints.append(result.observation.hint)
+        self.reward += result.reward
+        self.over = result.done or len(self.texts) == TURNS
+        if not self.over:
+            heard = {"role": "user", "content": feedback(result.observation)}
+            self.trajectory.insert(self._chat.inserted(answer.ids, [heard]))
+
+
+def columns_of(games: Sequence[Game], trainer: Any) -> dict[str, Any]:
+    columns = trainer_columns([game.trajectory for game in games], trainer.processing_class.eos_token_id)
+    return {**columns, "env_reward": [game.reward for game in games]}
+
+
+def generate(trainer: Any, contexts: Sequence[list[int]]) -> list[Answer]:
+    """One answer to each context, in one batch, by the model's own `generate`, as people write it."""
+    tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+    batch = tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
+    output = model.generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        max_new_tokens=MAX_NEW_TOKENS,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    sampled = output.sequences[:, batch["input_ids"].shape[1] :]
+    logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+    answers = []
+    for ids, values in zip(sampled.tolist(), logprobs.tolist(), strict=True):
+        ended = tokenizer.eos_token_id in ids
+        length = ids.index(tokenizer.eos_token_id) + 1 if ended else len(ids)
+        text = tokenizer.decode(ids[:length], skip_special_tokens=True)
+        answers.append(Answer(ids[:length], values[:length], "stop" if ended else "length", text))
+    return answers
 
 
 def logged_by_trl(folder: Path) -> pd.DataFrame:

@@ -97,42 +97,12 @@
       const link = (text) => text.nextElementSibling?.matches(".whole") && text.nextElementSibling.href;
       copy(button, (await Promise.all(texts.map((text) => link(text) ? whole(link(text)) : text.textContent))).join("\n\n"));
     },
+    "copy-from": (button) => copy(button, document.getElementById(button.dataset.from).textContent),
     "close-flash": () => document.getElementById("flash").replaceChildren(),
   };
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-do]");
     if (button) actions[button.dataset.do](button);
-  });
-
-  // --- Curves: the value under the pointer, and with a click the rollouts of its step.
-  const pointed = (event) => {
-    const figure = event.target.closest?.(".curve");
-    if (!figure) return null;
-    const [steps, values] = [figure.dataset.steps.split(" ").map(Number), figure.dataset.values.split(" ")];
-    const box = figure.querySelector("svg").getBoundingClientRect();
-    const [first, last] = [steps[0], steps.at(-1)];
-    const at = first + (last - first) * Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
-    const index = steps.reduce((best, step, i) => Math.abs(step - at) < Math.abs(steps[best] - at) ? i : best, 0);
-    return { figure, step: steps[index], value: values[index], x: 100 * (steps[index] - first) / (last - first || 1) };
-  };
-  const unpoint = () => {
-    for (const figure of document.querySelectorAll(".curve[data-at]")) {
-      figure.querySelector("output").textContent = figure.dataset.at;
-      figure.removeAttribute("data-at");
-    }
-  };
-  document.addEventListener("pointermove", (event) => {
-    const at = pointed(event);
-    if (!at?.figure.hasAttribute("data-at")) unpoint();
-    if (!at) return;
-    const output = at.figure.querySelector("output");
-    at.figure.dataset.at ??= output.textContent;
-    output.textContent = `step ${at.step}: ${at.value === "-" ? "\u2014" : at.value.replaceAll("-", "\u2212")}`;
-    for (const end of ["x1", "x2"]) at.figure.querySelector(".cursor").setAttribute(end, at.x);
-  });
-  document.addEventListener("click", (event) => {
-    const at = pointed(event);
-    if (at) location.href = `${at.figure.dataset.rollouts}?step_min=${at.step}&step_max=${at.step}`;
   });
 
   // --- Keys.
@@ -152,9 +122,12 @@
     k: () => step(".row-link", -1, true),
     n: () => step(".timeline .card", 1, false),
     p: () => step(".timeline .card", -1, false),
+    s: () => document.activeElement.closest("tr")?.querySelector(".star")?.click(),
     t: () => actions.theme(),
     "?": () => actions.help(),
     "/": () => {
+      const line = document.getElementById("where");
+      if (line) return line.focus();
       const panel = document.getElementById("filters-panel");
       if (panel) panel.open = true;
       document.querySelector("#filters input:not([type=hidden])")?.focus();

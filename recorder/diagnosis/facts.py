@@ -17,6 +17,16 @@ from numpy.typing import NDArray
 from logs_ui.recorder.payload import Tokens
 
 Facts = dict[str, Any]
+
+FACTS = (
+    *("env_steps", "env_errors", "parse_failures", "parse_streak", "parse_tail", "action_streak", "repeats"),
+    *("tool_calls", "compression", "distinct_words", "trigram_repeats", "truncated_turns"),
+    *("prompt_key", "completion_key", "mean_logprob"),
+)
+"""The columns that hold numbers."""
+TEXTS = ("first_action", "last_action")
+"""And those that hold texts."""
+
 Ids = NDArray[np.int32]
 
 _LAST_CHARACTERS = 10_000  # whose compression tells a text that goes round in circles: slime's

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Engine, func, literal, select
 from sqlalchemy.orm import Session
 
+from logs_ui.recorder.matching import LOST_ERROR
 from logs_ui.recorder.models import (
     EvaluationRow,
     Status,
@@ -22,8 +23,6 @@ connection for each, the moment of each.
 
 COUNT_CAP = 10_000
 """Counts stop here (`Count.exact` is then False): at a million rows an exact one takes 260 ms, a capped one 1.5."""
-
-_LOST = "The process ended in the middle of the rollout"  # as a process says that can still say it
 
 
 @dataclass(frozen=True)
@@ -49,5 +48,5 @@ def shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> lis
     for row in running:
         if row.created <= until:
             row.status, row.stop_reason = Status.ABORTED.value, StopReason.ABORTED.value
-            row.error = row.error or _LOST
+            row.error = row.error or LOST_ERROR
     return rows

@@ -8,7 +8,7 @@ from sqlalchemy import Integer, case, cast, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
+from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, strict_rewards
 from logs_ui.recorder.models import (
     EvaluationRow,
     Mode,
@@ -93,7 +93,8 @@ def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int
     ends = [
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
-    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None), Use.NUMBER)
+    rest = tuple(term for term in filter.terms if term is not strict_rewards(filter))
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None, terms=rest), Use.NUMBER)
     with Session(db) as session:
         low, high = session.execute(select(*ends)).one()
         if low is None or high is None:

@@ -21,6 +21,7 @@ from logs_ui.recorder.models import (
 )
 from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
 from logs_ui.recorder.queries.common import COUNT_CAP, Count, Database, counted, shown
+from logs_ui.recorder.search import planning
 from logs_ui.recorder.selection import (
     Place,
     Section,
@@ -135,7 +136,7 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
         RolloutNotFoundError: the run has no rollout of that id.
     """
     with Session(db) as session:
-        found = _read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
+        found = read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not found:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
     return found[0]
@@ -199,14 +200,14 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 5
         DatabaseError: the payload of one is damaged.
     """
     of_id = col(EvaluationRow.id)
-    query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
     last: int | None = 0
     while last is not None:
         (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
-        with Session(db) as session:
+        with Session(db) as session, planning(session.connection()):
+            query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
             # The ids alone first: where no index has their order, SQLite sorts what it reads.
             ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
-            found = _read(session, run_id, of_id.in_(ids))
+            found = read(session, run_id, of_id.in_(ids))
         last = found[-1].row.id if found else None
         if found:
             yield found
@@ -245,7 +246,7 @@ def _in_section(
     return found + list(session.scalars(of_last.limit(limit - len(found))))
 
 
-def _read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
+def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
     """By id; those after the first only as far as all come to _CHUNK_BYTES."""
     query = (
         select(EvaluationRow, RolloutPayload)

@@ -10,10 +10,8 @@ from sqlmodel import col
 from logs_ui.recorder.errors import RunNotFoundError
 from logs_ui.recorder.filters import nearest
 from logs_ui.recorder.models import (
-    EvaluationRow,
     Run,
     RunState,
-    StepStatistics,
 )
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.selection import (
@@ -60,7 +58,7 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
     with Session(db) as session:
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
         found = totals(session)
-    return [_summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
+    return [summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
 
 
 def run_uids(db: Database) -> set[str]:
@@ -100,24 +98,10 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
     """
     with Session(db) as session:
         run = session.get(Run, run_id)
-        found = totals(session, run_id)
+        found = totals(session, (run_id,))
     if run is None:
         raise RunNotFoundError(f"There is no run with the number {run_id}.")
-    return _summary(run, found.get(run_id, Totals()), now)
-
-
-def known_values(db: Database, run_id: int) -> dict[str, list[str]]:
-    """The run's distinct `eval` and `task` values (a loose index scan: never a DISTINCT over all rows)."""
-    row_task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
-    tasks = select(func.min(row_task).label("task")).where(of_run).cte("tasks", recursive=True)
-    following = select(func.min(row_task)).where(of_run, row_task > tasks.c.task).scalar_subquery()
-    tasks = tasks.union_all(select(following).where(tasks.c.task.is_not(None)))
-    evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
-    with Session(db) as session:
-        return {
-            "eval": sorted(session.scalars(evals)),
-            "task": list(session.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None)))),
-        }
+    return summary(run, found.get(run_id, Totals()), now)
 
 
 def last_change(db: Database, run_id: int) -> int:
@@ -133,7 +117,8 @@ def last_change(db: Database, run_id: int) -> int:
     return changed
 
 
-def _summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
+def summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
+    """What the list says of a run whose figures are known."""
     now = time.time_ns() // 1000 if now is None else now
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
-from sqlalchemy import Integer, func, or_, select
+from sqlalchemy import Integer, Select, func, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -31,6 +32,23 @@ def scalars(db: Database, run_id: int) -> list[Scalar]:
 
 def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
     """By name; of a longer one every n-th point and the last, so that there are at most `points` + 1 of each."""
+    name, of_run = col(Scalar.name), col(Scalar.run_id) == run_id
+    longest = select(func.count().label("number")).where(of_run).group_by(name).subquery()
+    with Session(db) as session:
+        is_long = (session.scalar(select(func.max(longest.c.number))) or 0) > points
+        found = session.execute(_thinned(run_id, points) if is_long else _all(run_id)).all()
+    return [
+        ScalarCurve(name, tuple((step, value) for _, step, value in of_curve))
+        for name, of_curve in groupby(found, itemgetter(0))
+    ]
+
+
+def _all(run_id: int) -> Select[Any]:
+    columns = (col(Scalar.name), col(Scalar.step), col(Scalar.value))
+    return select(*columns).where(col(Scalar.run_id) == run_id).order_by(*columns[:2])
+
+
+def _thinned(run_id: int, points: int) -> Select[Any]:
     name = col(Scalar.name)
     numbered = (
         select(
@@ -46,12 +64,7 @@ def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCu
     place, total = numbered.c.place, numbered.c.total
     kept = or_(place % ((total + points - 1) / points).cast(Integer) == 0, place == total - 1)
     query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
-    with Session(db) as session:
-        found = session.execute(query.order_by(numbered.c.name, numbered.c.step)).all()
-    return [
-        ScalarCurve(name, tuple((step, value) for _, step, value in of_curve))
-        for name, of_curve in groupby(found, itemgetter(0))
-    ]
+    return query.order_by(numbered.c.name, numbered.c.step)
 
 
 def last_logged_step(db: Database, run_id: int) -> int | None:

@@ -1,0 +1,118 @@
+"""What differs between two texts, word by word; bounded, so that texts of megabytes take no longer than a page may."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+_WORD = re.compile(r"\S+\s*|\s+")
+_LIMIT = 6_000  # characters of a difference that are shown
+_AROUND = 160  # characters of what is equal that stay beside it
+_FOLDED_FROM = 2.5 * _AROUND
+_ALIKE = 0.25  # share of words in common from which on a text is one that was changed, and not another
+_MOST_PAIRS = 120_000  # pairs of words that one difference may cost
+_ALL_PAIRS = 1_500_000  # and a page
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of one of the texts.
+
+    Attributes:
+        skipped: how many characters are left out here; `text` is empty then.
+    """
+
+    text: str
+    changed: bool = False
+    skipped: int = 0
+
+
+Both = tuple[list[Segment], list[Segment]]
+
+
+class Differ:
+    """Compares the texts of a page, which together have one budget: beyond it, what lies between an equal beginning and
+    an equal end is marked as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._left = _ALL_PAIRS
+
+    def compare(self, a: str, b: str) -> Both:
+        """Segments of both, in order."""
+        start = _common(a, b)
+        end = _common(a[start:][::-1], b[start:][::-1])
+        middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
+        head, tail = _shortened(a[:start], keep_start=start <= _FOLDED_FROM), a[len(a) - end :] if end else ""
+        foot = _shortened_end(tail)
+        between_a, between_b = self._middle(middle_a, middle_b)
+        return [*head, *between_a, *foot], [*head, *between_b, *foot]
+
+    def _middle(self, a: str, b: str) -> Both:
+        cut_a, cut_b = a[:_LIMIT], b[:_LIMIT]
+        one, other = _WORD.findall(cut_a), _WORD.findall(cut_b)
+        cost = len(one) * len(other)
+        if cost > min(_MOST_PAIRS, self._left):
+            found: Both = (
+                [Segment(cut_a, changed=True)] if cut_a else [],
+                [Segment(cut_b, changed=True)] if cut_b else [],
+            )
+        else:
+            self._left -= cost
+            found = _by_word(one, other)
+        for segments, whole in zip(found, (a, b), strict=True):
+            if len(whole) > _LIMIT:
+                segments.append(Segment("", skipped=len(whole) - _LIMIT))
+        return found
+
+
+def _by_word(one: list[str], other: list[str]) -> Both:
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    if matcher.ratio() < _ALIKE:  # a word here and there is chance
+        return [Segment("".join(one), changed=True)], [Segment("".join(other), changed=True)]
+    a: list[Segment] = []
+    b: list[Segment] = []
+    for what, i, j, k, m in matcher.get_opcodes():
+        changed = what != "equal"
+        a += _marked("".join(one[i:j]), changed=changed)
+        b += _marked("".join(other[k:m]), changed=changed)
+    return a, b
+
+
+def _marked(text: str, *, changed: bool) -> list[Segment]:
+    """The space behind a changed word is not what changed, unless nothing else did."""
+    bare = text.rstrip() if changed else ""
+    if not bare or bare == text:
+        return [Segment(text, changed)] if text else []
+    return [Segment(bare, changed), Segment(text[len(bare) :])]
+
+
+def _common(a: str, b: str) -> int:
+    """Length of what both begin with, to the end of a word: found by halves, as each comparison is one of memory."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[:middle] == b[:middle] else (low, middle - 1)
+    if low == len(a) == len(b):
+        return low
+    return max(a.rfind(space, 0, low) for space in " \n\t") + 1
+
+
+def _shortened(text: str, *, keep_start: bool) -> list[Segment]:
+    """What stands equal before a difference: its beginning may be left out."""
+    if keep_start or len(text) <= _FOLDED_FROM:
+        return [Segment(text)] if text else []
+    return [Segment("", skipped=len(text) - _AROUND), Segment(text[-_AROUND:])]
+
+
+def _shortened_end(text: str) -> list[Segment]:
+    if len(text) <= _FOLDED_FROM:
+        return [Segment(text)] if text else []
+    return [Segment(text[:_AROUND]), Segment("", skipped=len(text) - _AROUND)]
+
+
+def equal_segments(text: str) -> Iterator[Segment]:
+    """A text that is the same in both: its beginning."""
+    yield Segment(text[:_LIMIT])
+    if len(text) > _LIMIT:
+        yield Segment("", skipped=len(text) - _LIMIT)

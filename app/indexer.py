@@ -1,0 +1,58 @@
+"""Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
+
+import logging
+import threading
+from pathlib import Path
+
+from logs_ui.app.source import Source
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.search_index import SearchIndex
+
+_log = logging.getLogger(__name__)
+_PAUSE = 2.0  # seconds between two looks
+_PATIENCE = 30.0  # after a failure
+_STEP_REST = 0.02  # seconds after each step, for the pages, which share the interpreter with this thread
+
+
+class Indexer:
+    """Begins with `start()`.
+
+    Attributes:
+        trouble: what keeps the index from being filled, in one line; None while nothing does.
+    """
+
+    def __init__(self, db: Path, source: Source) -> None:
+        self.trouble: str | None = None
+        self._source = source
+        self._index = SearchIndex(db, source.reading)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logs-ui-index", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the step that is under way has ended."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._stop.wait(_PAUSE if self._fill() else _PATIENCE)
+
+    def _fill(self) -> bool:
+        """Whether that was possible, as far as there is a database."""
+        try:
+            if self._source.exists():
+                self._index.fill(stopped=self._rested)
+        except (LogsUIError, OSError) as error:
+            if self.trouble is None:
+                _log.warning("Texts cannot be indexed, and new ones not be searched: %s", error)
+            self.trouble = str(error)
+            return False
+        self.trouble = None
+        return True
+
+    def _rested(self) -> bool:
+        """Whether to stop."""
+        return self._stop.wait(_STEP_REST)

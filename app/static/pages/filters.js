@@ -1,0 +1,90 @@
+// The filter's line: what could be written is asked of the server, which alone knows the language. See _where.html.
+"use strict";
+{
+  const box = () => document.getElementById("where");
+  const list = () => document.getElementById("suggestions");
+  const options = () => [...document.querySelectorAll("#suggested [role=option]")];
+  const chosen = () => document.querySelector("#suggested [aria-selected=true]");
+  const isOpen = () => list() && !list().hidden;
+  let wanted = false; // an answer that comes late must not open the list again
+  let typed = false; // something was written since it opened: then Tab takes what is offered first
+  let sent = null;
+
+  const show = (open) => {
+    if (!list()) return;
+    list().hidden = !open;
+    box().setAttribute("aria-expanded", String(open));
+    if (!open) { wanted = false; choose(null); }
+  };
+  const choose = (option) => {
+    chosen()?.setAttribute("aria-selected", "false");
+    option?.setAttribute("aria-selected", "true");
+    option?.scrollIntoView({ block: "nearest" });
+    if (option) box().setAttribute("aria-activedescendant", option.id);
+    else box().removeAttribute("aria-activedescendant");
+  };
+  const ask = () => {
+    wanted = true;
+    htmx.process(box()); // a key may come before htmx has seen to the page
+    box().dispatchEvent(new CustomEvent("suggest"));
+  };
+  const take = (option) => {
+    const field = box();
+    field.value = option.dataset.text;
+    field.setSelectionRange(Number(option.dataset.caret), Number(option.dataset.caret));
+    field.scrollLeft = field.scrollWidth;
+    typed = false;
+    if (option.hasAttribute("data-more")) ask();
+    else show(false);
+  };
+  const move = (by) => {
+    const all = options();
+    const next = all.indexOf(chosen()) + by;
+    choose(all[next < -1 ? all.length - 1 : next] ?? null); // beyond either end lies the line itself
+  };
+
+  const takeable = () => (isOpen() && (chosen() ?? (typed ? options()[0] : null))) || null;
+  // Each says whether the key was for the list: else the browser and the page have it.
+  const keys = {
+    ArrowDown: () => { if (isOpen()) move(1); else ask(); return true; },
+    ArrowUp: () => { if (isOpen()) move(-1); return isOpen(); },
+    Escape: () => { const was = isOpen(); show(false); return was; },
+    Enter: () => { const option = isOpen() && chosen(); if (option) take(option); return Boolean(option); },
+    Tab: () => { const option = takeable(); if (option) take(option); else show(false); return Boolean(option); },
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.target !== box() || event.isComposing || event.shiftKey || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (!keys[event.key]?.()) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }, true);
+  document.addEventListener("input", (event) => {
+    if (event.target !== box()) return;
+    typed = true;
+    ask();
+  });
+  document.addEventListener("focusin", (event) => { if (event.target === box() && !box().value) ask(); });
+  document.addEventListener("focusout", (event) => { if (event.target === box()) { typed = false; show(false); } });
+  document.addEventListener("pointerdown", (event) => { if (event.target.closest?.("#suggestions")) event.preventDefault(); });
+  document.addEventListener("click", (event) => {
+    const option = event.target.closest?.("#suggested [role=option]");
+    if (option) take(option);
+    else if (event.target === box() && !isOpen()) ask();
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.target.id !== "where-form") return;
+    sent = box().value;
+    typed = false;
+    show(false);
+  }, true);
+  document.addEventListener("htmx:config:request", (event) => {
+    const { sourceElement, request } = event.detail.ctx;
+    if (sourceElement === box()) request.body.set("at", box().selectionStart);
+  });
+  document.addEventListener("htmx:after:swap", (event) => {
+    const target = event.detail.ctx.target?.id;
+    if (target === "suggestions") show(wanted && document.activeElement === box() && options().length > 0);
+    // What was sent comes back in its shortest form; what somebody writes meanwhile stays.
+    if (target === "results" && box() && (document.activeElement !== box() || box().value === sent)) box().value = box().defaultValue;
+  });
+}

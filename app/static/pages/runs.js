@@ -1,0 +1,45 @@
+// The list of runs: ticks that outlive a refresh, and what can be done with so many of them.
+"use strict";
+{
+  const ticked = new Set();
+  const boxes = () => document.querySelectorAll('.tick input[name="run"]');
+
+  const show = () => {
+    for (const button of document.querySelectorAll("[data-needs]")) {
+      button.disabled = ticked.size < Number(button.dataset.needs) || ticked.size > Number(button.dataset.most ?? Infinity);
+    }
+    const said = document.querySelector("[data-ticked]");
+    if (said) said.textContent = ticked.size ? `${ticked.size} ticked${ticked.size > 6 ? ", 6 at most can be compared" : ""}` : "";
+  };
+  const read = (box) => box.checked ? ticked.add(box.value) : ticked.delete(box.value);
+
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches?.('.tick input[name="run"]')) return;
+    read(event.target);
+    show();
+  });
+  // A row that was refreshed, or came back with another filter, is as it was left; one that is out of sight is not meant.
+  document.addEventListener("htmx:after:swap", () => {
+    const here = new Set();
+    for (const box of boxes()) {
+      box.checked = ticked.has(box.value);
+      here.add(box.value);
+    }
+    for (const run of ticked) if (!here.has(run)) ticked.delete(run);
+    show();
+  });
+
+  const isWriting = (element) => element.matches?.("input:not([type=checkbox]), select, textarea");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || isWriting(event.target) || document.querySelector("dialog[open]")) return;
+    if (event.key === "x") document.activeElement?.closest?.("tr")?.querySelector(".tick input")?.click();
+    else if (event.key === "c") document.getElementById("compare")?.click();
+    else return;
+    event.preventDefault();
+  });
+
+  addEventListener("pageshow", () => { // Back may bring ticks with it
+    boxes().forEach(read);
+    show();
+  });
+}

@@ -1,0 +1,100 @@
+"""What a term of a filter means in SQL, where it asks for more than a column of the indexes: see `selection.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, not_, or_, select, true
+from sqlmodel import col
+
+from logs_ui.recorder import notes, search
+from logs_ui.recorder.fields import FIELDS
+from logs_ui.recorder.models import EvaluationRow, RowTag, Run, StopReason
+from logs_ui.recorder.notes_tables import PersonalTag
+from logs_ui.recorder.terms import Range, Term, Value
+
+LOST_ERROR = "The process ended in the middle of the rollout"
+"""What is said of a rollout whose process died, as a process says that can still say it."""
+
+_FAILURES = (
+    StopReason.ENVIRONMENT_ERROR,
+    StopReason.TIMEOUT,
+    StopReason.AT_CAPACITY,
+    StopReason.EXCEPTION,
+    StopReason.ABORTED,
+)
+
+
+def any_of(term: Term, conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """The term, from what each of its values means. What is unknown of a row does not hold, so its opposite does."""
+    found = or_(*conditions)
+    return found.is_not(true()) if term.negated else found
+
+
+def in_range(column: Any, it: Range) -> ColumnElement[bool]:
+    if it.low is not None and it.low == it.high:
+        exactly: ColumnElement[bool] = column == it.low
+        return exactly
+    low = [column > it.low if it.above else column >= it.low] if it.low is not None else []
+    high = [column < it.high if it.below else column <= it.high] if it.high is not None else []
+    return and_(*low, *high)
+
+
+def is_value(column: Any, value: Value) -> ColumnElement[bool]:
+    """Of a column that holds what is asked for."""
+    if isinstance(value, Range):
+        return in_range(column, value)
+    found: ColumnElement[bool] = column.is_(None) if value is None else column == value
+    return found
+
+
+def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[bool]:
+    """Of a field that is no column of the row."""
+    if term.key is not None:
+        return is_value(_number_of(getattr(EvaluationRow, term.field), term.key), value)
+    if term.field == "is":
+        return notes.starred(run_id)
+    if value is None:  # a tag or a note, whatever it is
+        return not_(_has_tags(run_id) if term.field == "tag" else notes.noted(run_id))
+    said: dict[str, Callable[[str], ColumnElement[bool]]] = {
+        "tag": lambda tag: notes.tagged(run_id, tag),
+        "note": lambda text: notes.noted(run_id, text),
+        "text": search.contains,
+    }
+    return said[term.field](str(value))
+
+
+def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Of the line that is shown: `lost` are those whose process died."""
+    error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
+    if not isinstance(value, str):
+        return and_(error.is_(None), not_(lost))
+    found = [error.icontains(value, autoescape=True)]
+    found += [stop == value] if value in _FAILURES else []
+    found += [lost] if value == StopReason.ABORTED else []
+    found += [and_(lost, error.is_(None))] if value.lower() in LOST_ERROR.lower() else []
+    return or_(*found)
+
+
+def column_of(name: str) -> Any:
+    """Of a field that is one."""
+    return col(getattr(EvaluationRow, FIELDS[name].column or name))
+
+
+def has_key(column: Any, key: str) -> ColumnElement[bool]:
+    """Of a JSON object."""
+    each = func.json_each(column).table_valued("key")
+    return select(each.c.key).where(each.c.key == key).exists()
+
+
+def _number_of(column: Any, key: str) -> Any:
+    """In a JSON object; whatever the key is, it never is part of a path."""
+    each = func.json_each(column).table_valued("key", "value", "type")
+    return select(each.c.value).where(each.c.key == key, each.c.type.in_(("integer", "real"))).scalar_subquery()
+
+
+def _has_tags(run_id: int) -> ColumnElement[bool]:
+    row = EvaluationRow
+    of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
+    recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id)
+    personal = select(col(PersonalTag.row)).where(col(PersonalTag.run) == of_run)
+    return or_(col(row.id).in_(recorded), col(row.uid).in_(personal))

@@ -1,0 +1,166 @@
+"""What runs are compared by: curves on the same axes, and what became of each task."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.models import EvaluationRow, Scalar, StepStatistics
+from logs_ui.recorder.queries.common import Database
+
+T = TypeVar("T")
+
+_BEST_SHARE = 0.01  # of a run's rewards are above what counts as solved where nobody says
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Where a run stood at a step.
+
+    Attributes:
+        value: None where it was no finite number.
+        rollouts: of the run's mode, up to and with this step.
+        when: µs since the epoch, when one of the step's first rollouts began; None where the step has none.
+    """
+
+    step: int
+    value: float | None
+    rollouts: int
+    when: int | None
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """The rollouts of one prompt in one batch that have a reward.
+
+    Attributes:
+        scored: how many they are.
+        solved: of them, those whose reward is as high as wanted.
+    """
+
+    scored: int
+    solved: int
+    reward_sum: float
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A step, and how many of its rollouts have a reward."""
+
+    step: int
+    scored: int
+
+
+def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
+    """Of the steps that have a reward, in order."""
+    step, scored = col(StepStatistics.step), func.sum(col(StepStatistics.scored))
+    query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
+    with Session(db) as session:
+        return [StepSize(*row) for row in session.execute(query.group_by(step).having(scored > 0).order_by(step))]
+
+
+def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
+    """Mean reward of each step that has one; evenly thinned to about `points`."""
+    with Session(db) as session:
+        kept = _thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
+        times = _times(session, run_id, mode, [step.step for step in kept])
+    return [CurvePoint(it.step, it.reward_sum / it.scored, it.rollouts, times.get(it.step)) for it in kept]
+
+
+def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) -> list[CurvePoint]:
+    """A figure that the trainer logged, by the step that it logged it at; evenly thinned to about `points`."""
+    query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
+    with Session(db) as session:
+        logged = _thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
+        seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
+        times = _times(session, run_id, mode, [step for step, _ in logged])
+    found, rollouts, when = [], 0, None
+    for step, value in logged:  # what is logged between two of the mode's steps stands where the first of them does
+        rollouts, when = seen.get(step, rollouts), times.get(step, when)
+        found.append(CurvePoint(step, value, rollouts, when))
+    return found
+
+
+def scalar_names(db: Database, run_id: int) -> set[str]:
+    """Of the figures that the trainer logged more than once."""
+    name = col(Scalar.name)
+    query = select(name).where(col(Scalar.run_id) == run_id).group_by(name).having(func.count() > 1)
+    with Session(db) as session:
+        return set(session.scalars(query))
+
+
+def solved_at(db: Database, run_id: int) -> float | None:
+    """The reward that one rollout in a hundred reaches, which of few values is the highest; where that is the lowest,
+    too, the highest. None without rewards. Look-ups in an index.
+    """
+    reward = col(EvaluationRow.reward)
+    rewards = select(reward).where(col(EvaluationRow.run_id) == run_id, reward.is_not(None))
+    scored = select(func.sum(col(StepStatistics.scored))).where(col(StepStatistics.run_id) == run_id)
+    with Session(db) as session:
+        best = int((session.scalar(scored) or 0) * _BEST_SHARE)
+        found = session.scalar(rewards.order_by(reward.desc()).limit(1).offset(best))
+        lowest = session.scalar(rewards.order_by(reward).limit(1))
+        return found if found != lowest else session.scalar(rewards.order_by(reward.desc()).limit(1))
+
+
+def task_results(
+    db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: float
+) -> dict[str, list[GroupResult]]:
+    """What each task's groups came to, by task, within the steps, inclusive. A rollout whose task is not known belongs
+    to the task that is called nothing.
+    """
+    row = EvaluationRow
+    reward = col(row.reward)
+    task = func.coalesce(col(row.task), "")
+    query = (
+        select(task, func.count(), func.sum(case((reward >= solved, 1), else_=0)), func.sum(reward))
+        .where(col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode, reward.is_not(None))
+        .group_by(task, col(row.group))
+    )
+    found: dict[str, list[GroupResult]] = defaultdict(list)
+    with Session(db) as session:
+        for name, *sums in session.execute(query):
+            found[name].append(GroupResult(*sums))
+    return dict(found)
+
+
+class _Step(NamedTuple):
+    """Sums over a step's rollouts; `rollouts` up to and with it."""
+
+    step: int
+    rollouts: int
+    scored: int
+    reward_sum: float
+
+
+def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
+    key = StepStatistics
+    sums = (func.sum(col(key.rollouts)), func.sum(col(key.scored)), func.sum(col(key.reward_sum)))
+    query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
+    steps = [_Step(*row) for row in session.execute(query.group_by(col(key.step)).order_by(col(key.step)))]
+    seen = accumulate(step.rollouts for step in steps)
+    return [step._replace(rollouts=so_far) for step, so_far in zip(steps, seen, strict=True)]
+
+
+def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:
+    """When one of the first rollouts of each step began: one look-up in the index for a step and eval."""
+    key, row = StepStatistics, EvaluationRow
+    of_step = [col(getattr(row, name)) == col(getattr(key, name)) for name in ("run_id", "step", "eval_name", "mode")]
+    begun = select(col(row.created)).where(*of_step).limit(1).scalar_subquery()
+    of_run = col(key.run_id) == run_id, col(key.mode) == mode, col(key.step).in_(steps)
+    times: dict[int, int] = {}
+    for step, when in session.execute(select(col(key.step), begun).where(*of_run)):
+        if when is not None:
+            times[step] = min(when, times.get(step, when))
+    return times
+
+
+def _thinned(values: list[T], points: int) -> list[T]:
+    """The first, the last, and evenly between."""
+    if len(values) <= points:
+        return values
+    return [values[round(i * (len(values) - 1) / (points - 1))] for i in range(points)]

@@ -1,0 +1,295 @@
+"""Groups: a page of them, what they come to, and one with its rollouts.
+
+A filter leaves the groups of which at least one rollout matches; such a group is shown whole. Its place among the
+others is that of its newest rollout that matches.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.models import EvaluationRow, Status, StopReason
+from logs_ui.recorder.queries.common import Count, Database
+from logs_ui.recorder.queries.rows import Cursor
+from logs_ui.recorder.selection import (
+    Section,
+    Use,
+    conditions,
+    lost_until,
+    sections,
+)
+
+ALIKE = 1e-6
+"""Rewards that lie no further apart than this are one reward: no advantage comes of them."""
+
+_CHUNK, _LARGEST_CHUNK = 512, 8_192  # rows read at once while groups are looked for
+_MOST_NEW = 5_000  # rows that are looked at for new groups
+
+_Row = EvaluationRow
+_id: Any = col(EvaluationRow.id)
+_run: Any = col(_Row.run_id)
+_name, _reward = col(_Row.group), col(_Row.reward)
+
+
+class Kind(StrEnum):
+    """What the rewards of a group teach."""
+
+    MIXED = "mixed"
+    """They differ: the better half is reinforced, the worse is not."""
+    FAILED = "failed"
+    """All alike, and nothing, less, or the lowest of the run: no advantage."""
+    PASSED = "passed"
+    """All alike, and the highest of the run: no advantage."""
+    LEVEL = "level"
+    """All alike, somewhere between: no advantage."""
+    UNSCORED = "unscored"
+    """Fewer than two rollouts have a reward yet: nothing can be said."""
+
+
+DEAD = (Kind.FAILED, Kind.PASSED, Kind.LEVEL)
+"""Groups whose rewards are all alike."""
+
+
+class Ends(NamedTuple):
+    """The lowest and the highest reward of a run; None without any."""
+
+    low: float | None
+    high: float | None
+
+    def kind(self, low: float | None, high: float | None, scored: int) -> Kind:
+        """Of a group with these lowest and highest rewards, which `scored` of its rollouts have."""
+        if scored < 2 or low is None or high is None:
+            return Kind.UNSCORED
+        if not high - low <= ALIKE:  # also where it is no number
+            return Kind.MIXED
+        lowest, highest = self.low or 0.0, self.high or 0.0
+        if high >= highest - ALIKE and highest - lowest > ALIKE:
+            return Kind.PASSED
+        return Kind.FAILED if low <= max(0.0, lowest) + ALIKE else Kind.LEVEL
+
+
+class Member(NamedTuple):
+    """A rollout as a group's line needs it. `status` and `stop_reason` as every reader is shown them."""
+
+    id: int
+    group: str
+    generation: int
+    step: int
+    mode: str
+    eval_name: str
+    task: str | None
+    status: str
+    stop_reason: str | None
+    reward: float | None
+    scored: int | None
+    created: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """A line of the table of groups.
+
+    Attributes:
+        id: of the first of its rollouts, which its address and its place on the page go by.
+        name: as it is recorded.
+        members: by generation.
+    """
+
+    id: int
+    name: str
+    members: tuple[Member, ...]
+    kind: Kind
+
+    @property
+    def rewards(self) -> list[float]:
+        """Those that there are, by generation."""
+        return [member.reward for member in self.members if member.reward is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """None without a reward, or where one is infinite."""
+        known = self.rewards
+        return math.fsum(known) / len(known) if known and all(map(math.isfinite, known)) else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over n - 1, as TRL divides by; None for fewer than two rewards."""
+        known, mean = self.rewards, self.mean
+        if mean is None or len(known) < 2:
+            return None
+        return math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (len(known) - 1))
+
+    @property
+    def truncated(self) -> int:
+        """How many were cut off at their token limit."""
+        return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
+
+    @property
+    def errors(self) -> int:
+        """How many raised, or were cut off with their process."""
+        return sum(member.status in {Status.ERROR, Status.ABORTED} for member in self.members)
+
+    @property
+    def changed(self) -> int:
+        """The last `changed` of its rows."""
+        return max(member.changed for member in self.members)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of its rollouts were scored."""
+        return all(member.scored is not None for member in self.members)
+
+
+@dataclass(frozen=True)
+class GroupPage:
+    """Some groups in order, and where the next begins (None at the end)."""
+
+    groups: list[Group]
+    next: Cursor | None
+
+
+def reward_ends(db: Database, run_id: int) -> Ends:
+    """Two seeks in the index of rewards."""
+    of_run = (_run == run_id, _reward.is_not(None))
+    ends = [select(end(_reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
+    with Session(db) as session:
+        low, high = session.execute(select(*ends)).one()
+    return Ends(low, high)
+
+
+def newest_groups(
+    db: Database, run_id: int, filter: RolloutFilter, ends: Ends, *, after: int | None = None, limit: int = 50  # noqa: A002
+) -> GroupPage:  # fmt: skip
+    """Of however many: the newest first, those whose newest matching row is below `after`."""
+    with Session(db) as session:
+        places = _walk(session, run_id, filter, after, limit + 1)
+        shown_places = places[:limit]
+        groups = _groups(session, run_id, [name for name, _ in shown_places], ends)
+    return GroupPage(groups, Cursor(None, shown_places[-1][1]) if len(places) > limit else None)
+
+
+def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
+    """These groups of the run, whole, in this order."""
+    with Session(db) as session:
+        return _groups(session, run_id, names, ends)
+
+
+def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
+    """How many groups of the filter have no row up to this id, and some after it."""
+    selected = conditions(run_id, filter, Use.ROWS)
+    newer = select(_name).where(*selected, since_id < _id).limit(_MOST_NEW)
+    with Session(db) as session:
+        rows = session.scalars(newer).all()
+        names = set(rows)
+        known = select(_name).where(_name.in_(names), since_id >= _id + 0).distinct()
+        names -= set(session.scalars(known)) if names else set()
+    return Count(len(names), exact=len(rows) < _MOST_NEW)
+
+
+def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends) -> list[Group]:
+    """The groups that these rollouts of the run are in, in this order, each once."""
+    ids = list(row_ids)
+    with Session(db) as session:
+        query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
+        names = {row_id: name for row_id, name in session.execute(query)}  # noqa: C416 - rows, typed
+        return _groups(session, run_id, list(dict.fromkeys(names[i] for i in ids if i in names)), ends)
+
+
+def beside(
+    db: Database,
+    run_id: int,
+    filter: RolloutFilter,  # noqa: A002
+    rows: Sequence[EvaluationRow],
+) -> tuple[int | None, int | None]:
+    """Ids, as `Group.id`, of the group before and of the one after this one, the newest first; None at the ends.
+
+    A group that is not in the filter has those between which it would stand.
+    """
+    ids = [row.id or 0 for row in rows]
+    selected = conditions(run_id, filter, Use.ROWS)
+    with Session(db) as session:
+        place = session.scalar(select(func.max(_id)).where(*selected, _id.in_(ids))) or max(ids)
+        older = _walk(session, run_id, filter, place, 1)
+        (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, place))
+        above = select(_id, _name).where(*selected, *section.conditions).order_by(*section.order).limit(_CHUNK)
+        highest = {name: row_id for row_id, name in session.execute(above)}
+        newer = min(_highest(session, selected, highest).values(), default=None)
+        return _first(session, newer), _first(session, older[0][1] if older else None)
+
+
+def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | None, limit: int) -> list[tuple[str, int]]:  # noqa: A002
+    """(group, its highest matching id) from below `after` on, the newest first, as they are met on the way."""
+    newest = replace(filter, sort=Sort.NEWEST)
+    selected = conditions(run_id, newest, Use.ROWS)
+    found: dict[str, int] = {}
+    last, chunk = after, _CHUNK
+    while len(found) < limit:
+        (section,) = sections(newest, None if last is None else (None, last))
+        rows = session.execute(_chunk(selected, section, chunk)).all()
+        met: dict[str, int] = {}
+        for row_id, name in rows:
+            met.setdefault(name, row_id)
+        fresh = {name: row_id for name, row_id in met.items() if name not in found}
+        if after is not None:  # what has a row above was on a page before
+            highest = _highest(session, selected, fresh)
+            fresh = {name: row_id for name, row_id in fresh.items() if highest[name] < after}
+        found |= fresh
+        if len(rows) < chunk:
+            break
+        last, chunk = rows[-1][0], min(chunk * 2, _LARGEST_CHUNK)
+    return list(found.items())[:limit]
+
+
+def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> Any:
+    return select(_id, _name).where(*selected, *section.conditions).order_by(*section.order).limit(size)
+
+
+def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[str, int]) -> dict[str, int]:
+    """The same groups with their highest id that is selected: most often it was met."""
+    lowest = min(met.values(), default=0)
+    others = select(_id, _name).where(_name.in_(met), lowest < _id + 0)
+    above = [row_id for row_id, name in session.execute(others) if row_id > met[name]] if met else []
+    if not above:
+        return met
+    matching = select(_name, func.max(_id)).where(_id.in_(above), *selected).group_by(_name)
+    return met | {name: row_id for name, row_id in session.execute(matching)}  # noqa: C416 - rows, typed
+
+
+def _first(session: Session, row_id: int | None) -> int | None:
+    """The first rollout of the group that this one is in."""
+    name = select(_name).where(_id == row_id).scalar_subquery()
+    return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
+
+
+def _groups(session: Session, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
+    """These, whole, in this order."""
+    columns = [getattr(_Row, name) for name in Member._fields]
+    query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
+    members: dict[str, list[Member]] = defaultdict(list)
+    for values in session.execute(query):
+        members[values.group].append(Member._make(values))
+    until = 0
+    if any(member.status == Status.RUNNING for of_group in members.values() for member in of_group):
+        until = session.scalar(select(lost_until(run_id))) or 0
+    return [_group(name, members[name], ends, until) for name in names if name in members]
+
+
+def _group(name: str, members: list[Member], ends: Ends, until: int) -> Group:
+    known = [
+        member._replace(status=Status.ABORTED.value, stop_reason=StopReason.ABORTED.value)
+        if member.status == Status.RUNNING and member.created <= until
+        else member
+        for member in sorted(members, key=lambda member: (member.generation, member.id))
+    ]
+    rewards = [member.reward for member in known if member.reward is not None]
+    kind = ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards))
+    return Group(min(member.id for member in known), name, tuple(known), kind)

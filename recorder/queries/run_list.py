@@ -1,0 +1,271 @@
+"""The list of runs: those that are wanted, page by page, with what people said of them."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    String,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+    union_all,
+)
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.models import Mode, Run, RunState, StepStatistics
+from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
+from logs_ui.recorder.queries.rows import Cursor
+from logs_ui.recorder.queries.runs import RunSummary, summary
+from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.totals import Totals, totals
+
+DIED = "died"
+_REMEMBERED = 4_000  # runs
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs are wanted.
+
+    Attributes:
+        words: each is in the name, id, model, an eval, a tag, the note, or a value of the arguments; a number is one of
+            those; `name=value` is an argument or a package's version.
+        states: any of these: a RunState, or `died`.
+        tags: all of these, as people gave them.
+        starred: only those with a star.
+    """
+
+    words: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    starred: bool = False
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run, and what people said of it."""
+
+    summary: RunSummary
+    said: Annotation
+
+
+@dataclass(frozen=True)
+class RunList:
+    """A page of runs, newest first.
+
+    Attributes:
+        next: where the following page begins; None at the end.
+    """
+
+    runs: list[ListedRun]
+    next: Cursor | None
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """How many runs there are.
+
+    Attributes:
+        all: whatever is wanted.
+        matching: of those that are wanted.
+        states: by state, of those that are wanted in any state.
+        tags: by tag, of all.
+        starred: of all.
+    """
+
+    all: int
+    matching: int
+    states: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    starred: int = 0
+
+
+def list_runs(
+    db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int, now: int | None = None
+) -> RunList:
+    """Those that are wanted, from a place on."""
+    now = _now(now)
+    newest = (col(Run.created), col(Run.id))
+    query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
+    if after is not None:
+        query = query.where(tuple_(*newest) < tuple_(literal(after.key), literal(after.id)))
+    with Session(db) as session:
+        runs = session.scalars(query.limit(limit + 1)).all()
+        listed = _listed(session, runs[:limit], now)
+    last = runs[limit - 1] if len(runs) > limit else None
+    return RunList(listed, None if last is None else Cursor(last.created, last.id or 0))
+
+
+def these_runs(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[ListedRun]:
+    """By their numbers; those that there are."""
+    with Session(db) as session:
+        runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
+        return _listed(session, runs, _now(now))
+
+
+def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> RunCounts:
+    """All counts are exact: there are never many runs."""
+    now = _now(now)
+    in_any_state = RunFilter(chosen.words, (), chosen.tags, chosen.starred)
+    by_state = select(_state(now), func.count()).where(*_conditions(in_any_state, now)).group_by(_state(now))
+    tag, of_run = col(PersonalTag.tag), col(PersonalTag.row) == ""
+    by_tag = select(tag, func.count()).where(of_run).group_by(tag).order_by(func.count().desc(), tag)
+    with Session(db) as session:
+        states = {state: count for state, count in session.execute(by_state)}  # noqa: C416 - rows, typed
+        return RunCounts(
+            all=session.scalar(select(func.count()).select_from(Run)) or 0,
+            matching=sum(count for state, count in states.items() if not chosen.states or state in chosen.states),
+            states=states,
+            tags={name: count for name, count in session.execute(by_tag)},  # noqa: C416
+            starred=session.scalar(select(func.count()).select_from(Star).where(col(Star.row) == "")) or 0,
+        )
+
+
+def newest_run(db: Database) -> int:
+    """The highest number of a run; 0 where there is none."""
+    with Session(db) as session:
+        return session.scalar(select(func.max(col(Run.id)))) or 0
+
+
+def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None = None) -> int:
+    """How many are wanted that came after this one."""
+    wanted = _conditions(chosen, _now(now))
+    with Session(db) as session:
+        return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
+
+
+def run_marks(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[tuple[Any, ...]]:
+    """What changes with anything that the list says of these runs, but for what people said."""
+    columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
+    query = select(*map(col, columns), _state(_now(now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
+    with Session(db) as session:
+        return [tuple(row) for row in session.execute(query)]
+
+
+def _now(given: int | None) -> int:
+    return time.time_ns() // 1000 if given is None else given
+
+
+def _state(now: int) -> ColumnElement[str]:
+    silent = and_(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) < now - DIED_AFTER_US)
+    return case((silent, literal(DIED, literal_execute=True)), else_=col(Run.state))
+
+
+def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
+    conditions = [_holds(word) for word in chosen.words]
+    conditions += [col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags]
+    if chosen.states:
+        conditions.append(_state(now).in_(chosen.states))
+    if chosen.starred:
+        conditions.append(col(Run.uid).in_(_annotated(Star)))
+    return conditions
+
+
+def _holds(word: str) -> ColumnElement[bool]:
+    name, equals, value = word.partition("=")
+    if equals and name:
+        return or_(_argument(col(Run.config), name, value), _argument(col(Run.versions), name, value))
+    named = [column.icontains(word, autoescape=True) for column in (col(Run.name), col(Run.uid), col(Run.model))]
+    said = [
+        col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
+        for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
+    ]
+    return or_(*named, col(Run.id).in_(_evaluating(word)), *said, _has_value(word))
+
+
+def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
+    return select(col(table.run)).where(col(table.row) == "", *conditions)
+
+
+def _evaluating(word: str) -> Any:
+    """Ids of the runs of which an eval's name holds the word."""
+    names = _eval_names()
+    return select(names.c.run).where(names.c.name.icontains(word, autoescape=True))
+
+
+@cache
+def _eval_names() -> Any:
+    """Each eval's name of each run, once: a look-up for each name, not for each step. All queries have the same object,
+    which may stand several times in one.
+    """
+    key, name = StepStatistics, col(StepStatistics.eval_name)
+    modes = union_all(*(select(literal(mode.value).label("mode")) for mode in Mode)).subquery()
+    first = select(func.min(name)).where(col(key.run_id) == col(Run.id), col(key.mode) == modes.c.mode)
+    begun = select(col(Run.id).label("run"), modes.c.mode, first.scalar_subquery().label("name")).select_from(Run)
+    names = begun.join(modes, literal(1) == 1).cte("names", recursive=True)
+    following = select(func.min(name)).where(
+        col(key.run_id) == names.c.run, col(key.mode) == names.c.mode, name > names.c.name
+    )
+    return names.union_all(
+        select(names.c.run, names.c.mode, following.scalar_subquery()).where(names.c.name.is_not(None))
+    )
+
+
+def _has_value(word: str) -> ColumnElement[bool]:
+    """Whether a value of the arguments holds it, or is the number. Names do not count: all runs share them."""
+    each = func.json_each(col(Run.config)).table_valued("key", "value", "type")
+    number = _number(word)
+    if number is not None:
+        return exists(select(1).select_from(each).where(each.c.type.in_(("integer", "real")), each.c.value == number))
+    held = each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(word, autoescape=True)
+    is_there = type_coerce(col(Run.config), String).icontains(word, autoescape=True)  # opens no JSON that lacks it
+    return is_there & exists(select(1).select_from(each).where(held))
+
+
+def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
+    each = func.json_each(values).table_valued("key", "value", "type")
+    number = _number(value)
+    is_value = or_(
+        each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(value, autoescape=True),
+        each.c.type == {"none": "null"}.get(value.lower(), value.lower()),
+        *([each.c.type.in_(("integer", "real")) & (each.c.value == number)] if number is not None else []),
+    )
+    return exists(select(1).select_from(each).where(each.c.key == name, is_value))
+
+
+def _number(written: str) -> float | None:
+    try:
+        return float(written)
+    except ValueError:
+        return None
+
+
+def _listed(session: Session, runs: Sequence[Run], now: int) -> list[ListedRun]:
+    said, found = run_annotations(session.connection()), _totals(session, runs)
+    return [ListedRun(summary(run, found.get(run.id or 0, Totals()), now), said.get(run.uid, NOTHING)) for run in runs]
+
+
+_totals_known: "WeakKeyDictionary[Engine, OrderedDict[tuple[int, int], Totals]]" = WeakKeyDictionary()
+
+
+def _totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
+    """Those of a run whose rows have not changed since are remembered: adding up the steps of 50 long runs takes longer
+    than all else on the page.
+    """
+    known = _totals_known.setdefault(session.connection().engine, OrderedDict())
+    keys = {run.id or 0: (run.id or 0, run.changed) for run in runs}
+    found = {run: known[key] for run, key in keys.items() if key in known}
+    unknown = [run for run in keys if run not in found]
+    new = totals(session, unknown) if unknown else {}
+    for run, key in keys.items():
+        if run not in found:
+            known[key] = new.get(run, Totals())
+    while len(known) > _REMEMBERED:
+        known.popitem(last=False)
+    return found | new

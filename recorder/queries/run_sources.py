@@ -1,0 +1,33 @@
+"""What runs are made of beside their arguments: sources, templates, changes of the working tree."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+import zstandard
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.models import RunSource, Text
+from logs_ui.recorder.queries.common import Database
+
+
+def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:
+    """Of these runs, by their numbers, without the texts; in the order of kind and name. A run without any is left
+    out.
+    """
+    query = (
+        select(RunSource).where(col(RunSource.run_id).in_(run_ids)).order_by(col(RunSource.kind), col(RunSource.name))
+    )
+    found: dict[int, list[RunSource]] = defaultdict(list)
+    with Session(db) as session:
+        for source in session.scalars(query):
+            found[source.run_id].append(source)
+    return dict(found)
+
+
+def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
+    """By hash; those that there are."""
+    with Session(db) as session:
+        stored = session.execute(select(col(Text.hash), col(Text.data)).where(col(Text.hash).in_(list(hashes))))
+        return {digest: zstandard.decompress(data).decode() for digest, data in stored}

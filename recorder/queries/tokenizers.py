@@ -1,0 +1,14 @@
+"""Stored tokenizers."""
+
+import zstandard
+from sqlalchemy.orm import Session
+
+from logs_ui.recorder.models import Tokenizer
+from logs_ui.recorder.queries.common import Database
+
+
+def tokenizer_json(db: Database, hash: str) -> bytes | None:  # noqa: A002
+    """The `tokenizers` library's JSON; None where the database has none of that hash."""
+    with Session(db) as session:
+        found = session.get(Tokenizer, hash)
+    return None if found is None else zstandard.decompress(found.data)

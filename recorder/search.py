@@ -1,0 +1,126 @@
+"""Full-text search: which rollouts hold some words, by the index that lies beside the database as the schema `search`.
+
+`search_index.py` fills it. What it does not hold yet is not found: `search_state()` tells how far it is.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Connection, column, exists, select, table
+from sqlmodel import col
+
+from logs_ui.recorder.models import EvaluationRow, SchemaVersion
+
+_FEW = 5_000  # hits, up to which they are the smaller side, and looked up for each SELECT anew
+_TEXTS = table("texts", column("rowid"), column("texts"), schema="search")
+_SOURCE = table("source", column("created"), schema="search")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A connection that is asked, and by what is looked for its list of the hits; None where those are few."""
+
+    connection: Connection
+    kept: dict[str, str | None] = field(default_factory=dict)
+
+
+_planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """How far the index is with one run.
+
+    Attributes:
+        indexed: how many of its rollouts can be found.
+        behind: whether there are changes of the run that it has not looked at. Where there are none, only rollouts
+            are missing that have not come to an end, or await their reward.
+    """
+
+    indexed: int
+    behind: bool
+
+
+def match_expression(text: str) -> str:
+    """FTS5's query for words that stand beside one another; a `*` at the end takes the last one for a beginning.
+
+    Whatever else FTS5 would take for its own syntax is a separator between words, as it is in the texts.
+    """
+    phrase, star = (text[:-1], " *") if text.endswith("*") else (text, "")
+    return '"' + phrase.replace('"', '""').replace("\0", " ") + '"' + star
+
+
+def contains(text: str) -> ColumnElement[bool]:
+    """Whether a row's text has these words: see `match_expression`. Within `planning` it is quick for words, too, that
+    most rows have.
+    """
+    expression, plan = match_expression(text), _planning.get()
+    if plan is not None and expression not in plan.kept:
+        plan.kept[expression] = _kept_hits(plan, expression)
+    if plan is not None and (kept := plan.kept[expression]) is not None:
+        # In an expression: rows that are read in an order are held against the list, rather than all of it sorted.
+        return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
+    ours = exists().where(_SOURCE.c.created == col(SchemaVersion.created))  # not of a database that stood here before
+    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(_TEXTS.c.texts.op("MATCH")(expression), ours))
+
+
+@contextmanager
+def planning(connection: Connection) -> Iterator[None]:
+    """Meanwhile `contains` asks this reading connection how many rows have a word, and has it keep the list of many, so
+    that SELECTs that follow one another do not collect it each for itself.
+    """
+    token = _planning.set(_Plan(connection))
+    try:
+        yield
+    finally:
+        _planning.reset(token)
+
+
+def search_state(connection: Connection, run_id: int) -> SearchState:
+    """One look-up by primary key."""
+    found = connection.exec_driver_sql(
+        "SELECT indexed_run.texts, indexed_run.changed < run.changed FROM run "
+        "JOIN search.indexed_run ON indexed_run.run_id = run.id AND indexed_run.uid = run.uid "
+        "JOIN search.source JOIN logs_ui_schema ON logs_ui_schema.created = source.created WHERE run.id = ?",
+        (run_id,),
+    ).first()
+    return SearchState(found[0], bool(found[1])) if found else SearchState(0, behind=True)
+
+
+def _kept_hits(plan: _Plan, expression: str) -> str | None:
+    """The temporary table of the ids of all rows that have these words; None where they are few.
+
+    SQLite takes the list from it in any order, and without a copy of its own.
+    """
+    ask = plan.connection.exec_driver_sql
+    query = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
+    # A word's beginning is many words, whose hits are brought together each time anew.
+    if not expression.endswith("*") and ask(query, (expression, _FEW + 1)).scalar_one() <= _FEW:
+        return None
+    source = ask("SELECT created, version FROM search.source").first()
+    if source is None or source.created != ask("SELECT max(created) FROM logs_ui_schema").scalar():
+        return None
+    name = f"hits_{hashlib.sha256(expression.encode()).hexdigest()[:16]}_{source.created}_{source.version}"
+    lists = "SELECT name FROM temp.sqlite_master WHERE type = 'table' AND name LIKE 'hits!_%' ESCAPE '!'"
+    there = set(ask(lists).scalars())
+    if name not in there:
+        _keep(plan.connection, name, expression, there - set(plan.kept.values()))
+    return name
+
+
+def _keep(connection: Connection, name: str, expression: str, others: set[str]) -> None:
+    """In the place of what was kept for questions before. The database itself was opened for reading alone: what can be
+    written meanwhile is memory of this connection's own.
+    """
+    connection.exec_driver_sql("PRAGMA query_only=0")
+    try:
+        for other in others:
+            connection.exec_driver_sql(f"DROP TABLE temp.{other}")
+        connection.exec_driver_sql(f"CREATE TEMP TABLE {name} (id INTEGER PRIMARY KEY)")
+        collect = f"INSERT INTO temp.{name} SELECT rowid FROM search.texts WHERE texts MATCH ?"  # noqa: S608 - a hash
+        connection.exec_driver_sql(collect, (expression,))
+    finally:
+        connection.exec_driver_sql("PRAGMA query_only=1")

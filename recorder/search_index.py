@@ -1,0 +1,270 @@
+"""Fills the full-text index beside a database: done by whoever reads, in short reads, without ever taking the lock that
+a training writes under. One fills at a time; the others read what there is.
+
+Only rollouts that are final are indexed, as the index cannot take out again what it holds: those that have their
+reward, and those without one of which nothing more will be heard.
+"""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, select
+from sqlmodel import col
+
+from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion
+from logs_ui.recorder.search import search_state
+from logs_ui.recorder.search_tables import FORMAT
+from logs_ui.recorder.search_text import text_of
+from logs_ui.recorder.sidecars import SEARCH
+
+Reading = Callable[[], AbstractContextManager[Connection]]
+"""Opens one moment of the database."""
+
+_AT_ONCE = 200  # rollouts that are looked at in one read
+_CHARACTERS = 4_000_000  # of texts that are held together; a rollout that has more comes last of its step
+_SILENT_US = 600_000_000  # a run that was not heard of for so long will not change its rollouts any more
+_HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
+_END = 2**63 - 1  # in place of an id: there is none beyond it
+_WAIT_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class _Place:
+    """How far a run is indexed: a row of `indexed_run`."""
+
+    run_id: int
+    uid: str
+    changed: int = -1
+    row_id: int = _END
+    texts: int = 0
+    swept: int = 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run as it is now: the highest `changed` of its rows; and up to when those began that have no reward and will
+    get none, in µs since the epoch.
+    """
+
+    id: int
+    uid: str
+    changed: int
+    ended: int
+
+
+_Texts = list[tuple[int, str]]
+
+
+class SearchIndex:
+    """The index of one database."""
+
+    def __init__(self, db: Path, reading: Reading) -> None:
+        self._db = db
+        self._reading = reading
+
+    def fill(
+        self,
+        *,
+        run_id: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        grown: Callable[[int], None] = lambda _: None,
+    ) -> bool:
+        """Goes on where it, or another process, ended, until all is indexed that is final, or `stopped` says so.
+
+        Args:
+            run_id: of the only run that is wanted; all by default, the newest first.
+            stopped: asked after each step, of a fraction of a second.
+            grown: called after each step with the rollouts that it added.
+
+        Returns:
+            False where another process or thread fills it, and nothing was done.
+
+        Raises:
+            DatabaseError: the database cannot be read, or the index not be written.
+        """
+        path = SEARCH.path(self._db)
+        with errors_in_plain_words(path), _alone(path) as alone:
+            if not alone:
+                return False
+            engine = sidecar_engine(SEARCH, self._db)
+            try:
+                _set_up(engine)
+                while not stopped() and (added := self._step(engine, run_id)) is not None:
+                    grown(added)
+            finally:
+                engine.dispose()
+        return True
+
+    def _step(self, engine: Engine, run_id: int | None) -> int | None:
+        """How many rollouts were added; None where there was nothing to look at."""
+        with engine.begin() as index:
+            with self._reading() as db:
+                places = _places(index, db)
+                wanted = [run for run in _runs(db) if run_id in {None, run.id}]
+                found = next((step for run in wanted if (step := _next(index, db, run, places.get(run.id)))), None)
+            if found is None:
+                return None
+            place, texts = found
+            if texts:
+                index.exec_driver_sql("INSERT INTO search.texts (rowid, body) VALUES (?, ?)", texts)
+            _store(index, replace(place, texts=place.texts + len(texts)))
+            return len(texts)
+
+
+def catch_up(db: Path, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
+    """Returns when all of a run is indexed that is final, whoever did it. The engine's connections see it then.
+
+    Args:
+        db: the database.
+        engine: that reads it.
+        run_id: in it.
+        progress: called now and then with the run's rollouts that are indexed, and that there are.
+
+    Raises:
+        DatabaseError: the database cannot be read, or the index not be written.
+    """
+    index = SearchIndex(db, engine.begin)
+    query = "SELECT coalesce(sum(rollouts), 0) FROM step_statistics WHERE run_id = ?"
+    while True:
+        with engine.connect() as connection:
+            total = connection.exec_driver_sql(query, (run_id,)).scalar_one()
+            done = search_state(connection, run_id).indexed
+        count = [done]
+
+        def show(added: int, count: list[int] = count, total: int = total) -> None:
+            count[0] += added
+            progress(count[0], max(total, count[0]))
+
+        filled = index.fill(run_id=run_id, grown=show)
+        engine.dispose()  # connections that are made from now on find the file
+        with engine.connect() as connection:
+            if filled or not search_state(connection, run_id).behind:
+                return
+        show(0)
+        time.sleep(_WAIT_SECONDS)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Whether nobody else fills the index."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + "-lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _set_up(engine: Engine) -> None:
+    """Readers are not held up by who fills; a power failure costs the last steps, which are done again."""
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA search.journal_mode=WAL")
+        cursor.execute("PRAGMA search.synchronous=NORMAL")
+        cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
+    finally:
+        connection.close()
+
+
+def _runs(db: Connection) -> list[_Run]:
+    """Newest first."""
+    silent = time.time_ns() // 1000 - _SILENT_US
+    columns = (Run.id, Run.uid, Run.changed, Run.state, Run.finished, Run.heartbeat)
+    query: Any = select(*(col(column) for column in columns)).order_by(col(Run.created).desc())
+    return [
+        # Rollouts that follow a run's end, as an evaluation's, are not over with it.
+        _Run(id_, uid, changed, _END if heard < silent else finished or 0 if state != RunState.RUNNING else 0)
+        for id_, uid, changed, state, finished, heard in db.execute(query)
+    ]
+
+
+def _places(index: Connection, db: Connection) -> dict[int, _Place]:
+    """By run. An index of another database, or of one in which runs are no longer what they were, is emptied: an id may
+    have come to name another rollout.
+    """
+    created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
+    source = index.exec_driver_sql("SELECT format, created FROM search.source").first()
+    rows = index.exec_driver_sql("SELECT run_id, uid, changed, row_id, texts, swept FROM search.indexed_run")
+    places = {row.run_id: _Place(*row) for row in rows}
+    there = {run.id: run for run in db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))}
+    stands = source is not None and tuple(source) == (FORMAT, created)
+    if stands and all(
+        (run := there.get(place.run_id)) is not None and run.uid == place.uid and run.changed >= place.changed
+        for place in places.values()
+    ):
+        return places
+    index.exec_driver_sql("INSERT INTO search.texts (texts) VALUES ('delete-all')")
+    index.exec_driver_sql("DELETE FROM search.indexed_run")
+    version = "coalesce((SELECT version FROM search.source), 0) + 1"
+    replaced = f"INSERT OR REPLACE INTO search.source (id, format, created, version) VALUES (1, ?, ?, {version})"  # noqa: S608
+    index.exec_driver_sql(replaced, (FORMAT, created))
+    return {}
+
+
+def _next(index: Connection, db: Connection, run: _Run, place: _Place | None) -> tuple[_Place, _Texts] | None:
+    """The run's next rollouts to look at, and the place behind them; None where there are none."""
+    place = place or _Place(run.id, run.uid)
+    row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
+    if place.changed < run.changed or place.row_id != _END:
+        ties = [col(row.changed) == place.changed, col(row.id) > place.row_id]
+        found = _looked_at(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
+        found += _looked_at(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(found))
+        texts, last = _texts(index, db, [it for it in found if it.scored is not None])
+        end = next((it for it in found if it.id == last), found[-1] if len(found) == _AT_ONCE else None)
+        changed, row_id = (end.changed, end.id) if end is not None else (run.changed, _END)
+        return replace(place, changed=changed, row_id=row_id, swept=0), texts
+    if run.ended and place.swept != _END:
+        # What has no `scored` has no reward: the index of rewards leads to it.
+        without = [col(row.reward).is_(None), col(row.scored).is_(None), col(row.created) <= run.ended]
+        found = _looked_at(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
+        texts, last = _texts(index, db, found)
+        return replace(place, swept=last or (found[-1].id if len(found) == _AT_ONCE else _END)), texts
+    return None
+
+
+def _looked_at(
+    db: Connection, selected: list[ColumnElement[bool]], limit: int, *, by_id: bool = False
+) -> list[Row[tuple[int, int, int | None]]]:
+    columns = (col(EvaluationRow.id), col(EvaluationRow.changed), col(EvaluationRow.scored))
+    order = columns[:1] if by_id else (columns[1], columns[0])
+    return list(db.execute(select(*columns).where(*selected).order_by(*order).limit(max(limit, 0))))
+
+
+def _texts(
+    index: Connection, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
+) -> tuple[_Texts, int | None]:
+    """Of those that are not indexed yet; and the id of the last one where so much text came together that the others
+    have to wait.
+    """
+    ids = ", ".join(str(int(it.id)) for it in rows)
+    has = set(index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({ids})").scalars())  # noqa: S608
+    content = select(col(EvaluationRow.error), col(RolloutPayload.content))
+    content = content.outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
+    texts: _Texts = []
+    size = 0
+    for row in rows:
+        if row.id in has:
+            continue
+        error, packed = db.execute(content.where(col(EvaluationRow.id) == row.id)).one()
+        texts.append((row.id, text_of(error, packed)))
+        size += len(texts[-1][1])
+        if size > _CHARACTERS:
+            return texts, row.id
+    return texts, None
+
+
+def _store(index: Connection, place: _Place) -> None:
+    columns = ", ".join(vars(place))
+    places = ", ".join("?" * len(vars(place)))
+    statement = f"INSERT OR REPLACE INTO search.indexed_run ({columns}) VALUES ({places})"  # noqa: S608 - our own names
+    index.exec_driver_sql(statement, tuple(vars(place).values()))
+    index.exec_driver_sql("UPDATE search.source SET version = version + 1")

@@ -1,0 +1,207 @@
+"""The text of token ids, and where in it each of them stands."""
+
+import codecs
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from logs_ui.recorder.errors import LogsUIError
+
+_KEPT = 4  # tokenizers in memory: one of 150,000 tokens takes half a second to read, and 100 MB
+_ANCHORS = 5_000  # ids that are tried
+_REPLACED = "\ufffd".encode()
+_LARGEST_ID = 2**32
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """What n tokens say together.
+
+    Attributes:
+        text: what the tokenizer decodes them to; bytes that are no character are U+FFFD there, too. An id that the
+            tokenizer has not, which decoding leaves out, is spelt as its number: `⟨151999⟩`.
+        starts, ends: (n,) int64, in characters of `text`: those that a token has a byte of. Tokens that are parts of
+            one character share it; one that says nothing is empty.
+    """
+
+    text: str
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+class Vocabulary:
+    """A stored tokenizer. Any thread may ask it."""
+
+    def __init__(self, source: bytes) -> None:
+        """Raises LogsUIError where the `tokenizers` library cannot read it."""
+        try:
+            self._tokenizer = Tokenizer.from_buffer(source)
+            kinds = set(_decoders(orjson.loads(source).get("decoder")))
+        except Exception as error:  # the library raises nothing more exact
+            raise LogsUIError(f"The `tokenizers` library cannot read the stored tokenizer: {error}") from error
+        self._in_bytes = "ByteLevel" in kinds
+        self._falls_back = "ByteFallback" in kinds
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special = frozenset(index for index, token in added.items() if token.special)
+        self._known: dict[int, bytes] = {}
+        self._first: dict[int, bytes] = {}
+        self._bytes: set[int] = set()  # ids that stand for one byte, in a vocabulary of text
+        self._anchor = None if self._in_bytes else self._find_anchor(set(added))
+
+    def has(self, token: int) -> bool:
+        """Models often have more ids than their tokenizer."""
+        return 0 <= token < _LARGEST_ID and self._tokenizer.id_to_token(token) is not None
+
+    def spell(self, ids: Sequence[int]) -> TokenText:
+        """Of ids that follow each other, and nothing else."""
+        self._learn(set(ids))
+        known = self._known
+        pieces = [known[token] for token in ids]
+        if pieces and self._anchor is not None and (ids[0] not in self._bytes or pieces[0].isascii()):
+            pieces[0] = self._said_first(ids[0])
+        return _joined(self._without_broken_runs(ids, pieces) if self._bytes else pieces)
+
+    def _learn(self, ids: set[int]) -> None:
+        new = sorted(ids - self._known.keys())
+        names = {token: self._tokenizer.id_to_token(token) if self.has(token) else None for token in new}
+        plain: list[int] = []
+        for token, name in names.items():
+            if name is None:
+                self._known[token] = f"⟨{token}⟩".encode()
+            elif self._in_bytes:
+                self._known[token] = _bytes_of(name)
+            elif self._falls_back and (byte := _fallen_back(name)) is not None:
+                self._bytes.add(token)
+                self._known[token] = byte
+            else:
+                plain.append(token)
+        self._known.update(zip(plain, self._said_amid(plain), strict=True))
+
+    def _said_amid(self, ids: list[int]) -> Iterator[bytes]:
+        """What each says between others: many tokenizers join tokens with spaces, or drop one at an end."""
+        if self._anchor is None:
+            return (text.encode() for text in self._decoded([[token] for token in ids]))
+        token, head, tail = self._anchor
+        texts = self._decoded([[token, one, token] for one in ids])
+        return (text[len(head) : len(text) - len(tail)].encode() for text in texts)
+
+    def _said_first(self, token: int) -> bytes:
+        if token not in self._first and self.has(token) and self._anchor is not None:
+            anchor, _, tail = self._anchor
+            (text,) = self._decoded([[token, anchor]])
+            self._first[token] = text[: len(text) - len(tail)].encode()
+        return self._first.get(token, self._known[token])
+
+    def _find_anchor(self, added: set[int]) -> tuple[int, str, str] | None:
+        """An id of an ordinary word, what it says at the beginning, and what at an end."""
+        for token in range(min(self._tokenizer.get_vocab_size(), _ANCHORS)):
+            name = self._tokenizer.id_to_token(token)
+            if name is None or token in added or _fallen_back(name) is not None:
+                continue
+            head, both = self._decoded([[token], [token, token]])
+            if head.isalnum() and head.isascii() and both.startswith(head) and both[len(head) :].strip() == head:
+                return token, head, both[len(head) :]
+        return None
+
+    def _decoded(self, ids: list[list[int]]) -> list[str]:
+        texts: list[str] = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+        return texts
+
+    def _without_broken_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
+        """Of byte tokens in a row that are no text together, this kind of tokenizer replaces every single one."""
+        whole: list[bytes] = []
+        for is_byte, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in self._bytes):
+            own = [piece for _, piece in run]
+            whole += [_REPLACED] * len(own) if is_byte and not _is_text(b"".join(own)) else own
+        return whole
+
+
+class Vocabularies:
+    """The tokenizers that were asked for last, by their hash."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Vocabulary] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str, source: Callable[[], bytes]) -> Vocabulary:
+        """Reads it from `source` where it is not known. Raises what that raises, or LogsUIError."""
+        with self._lock:  # over the reading, too: two pages that open together read it once
+            if name not in self._kept:
+                self._kept[name] = Vocabulary(source())
+            self._kept.move_to_end(name)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            return self._kept[name]
+
+
+def _joined(pieces: list[bytes]) -> TokenText:
+    """UTF-8 that may be broken anywhere, as Rust and Python read it alike: each longest broken piece is one U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts: list[str] = []
+    starts, ends = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
+    at, begun = 0, False  # characters so far, and whether bytes of the next one have come
+    for i, piece in enumerate(pieces):
+        breaks_off = begun and piece and not 0x80 <= piece[0] < 0xC0  # what began is not gone on with
+        starts[i] = at + bool(breaks_off)
+        if not begun and piece.isascii():  # which most are, and which is ten times as quick
+            text = piece.decode()
+        else:
+            text = decoder.decode(piece)
+            begun = bool(decoder.getstate()[0])
+        at += len(text)
+        ends[i] = at + begun
+        texts.append(text)
+    texts.append(decoder.decode(b"", final=True))
+    return TokenText("".join(texts), starts, ends)
+
+
+def _decoders(decoder: Any) -> Iterator[str]:
+    """The kinds that a tokenizer's decoder is made of."""
+    if isinstance(decoder, dict):
+        yield str(decoder.get("type"))
+        for inner in decoder.get("decoders") or ():
+            yield from _decoders(inner)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _fallen_back(name: str) -> bytes | None:
+    """The byte that `<0xE2>` stands for."""
+    if len(name) != 6 or not (name.startswith("<0x") and name.endswith(">")):
+        return None
+    try:
+        return bytes([int(name[3:5], 16)])
+    except ValueError:
+        return None
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's letters for bytes: those that are printed stand for themselves, the others for what follows U+0100."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
+
+
+def _bytes_of(name: str) -> bytes:
+    """An added token with other letters says what it is called."""
+    try:
+        return bytes(map(_BYTES.__getitem__, name))
+    except KeyError:
+        return name.encode()

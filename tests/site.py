@@ -1,0 +1,44 @@
+"""Every kind of page that the dashboard has, on whatever a database holds: for walks, pictures and timings."""
+
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from logs_ui.app import urls
+from logs_ui.app.view import Kind, View, print_view
+from logs_ui.recorder import queries
+from logs_ui.recorder.database import reading_engine
+from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
+
+
+def pages(db: Path, run: str = "latest") -> dict[str, str]:
+    """Address of each page, by a name; of the pages of one rollout, that of the run's lowest reward."""
+    engine = reading_engine(db)
+    try:
+        return _pages(engine, run)
+    finally:
+        engine.dispose()
+
+
+def _pages(engine: Engine, name: str) -> dict[str, str]:
+    run = queries.find_run(engine, name)
+    others = [summary.run.uid for summary in queries.all_runs(engine) if summary.run.uid != run.uid]
+    lowest = queries.page(engine, run.id or 0, RolloutFilter(sort=Sort.LOWEST_REWARD), limit=2).rows
+    row, other = (lowest[0].id or 0), (lowest[-1].id or 0)
+    low = parse_where("reward<0.5 stop:length,no_action,turn_limit")
+    return {
+        "runs": urls.home(),
+        "runs-compared": urls.compare_runs([run.uid, *others[:2]] if others else [run.uid]),
+        "overview": urls.overview(run.uid),
+        "rollouts": urls.rollouts(run.uid),
+        "rollouts-filtered": urls.rollouts(run.uid, low),
+        "rollouts-searched": urls.rollouts(run.uid, parse_where("text:guess")),
+        "rollouts-empty": urls.rollouts(run.uid, parse_where("status:aborted reward>=0.5 step:3..")),
+        "pivot": urls.rollouts(run.uid, view=print_view(View(kind=Kind.PIVOT))),
+        "groups": urls.groups(run.uid),
+        "group": urls.group(run.uid, row),
+        "rollouts-compared": urls.compare_rollouts(run.uid, row, other),
+        "rollout": urls.rollout(run.uid, row),
+        "tokens": urls.rollout(run.uid, row, view="tokens"),
+        "raw": urls.rollout(run.uid, row, view="raw"),
+    }
