@@ -136,7 +136,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Write a run's rollouts to a file, one row each."""
-    from logs_ui.recorder.frames import export_run
+    from logs_ui.recorder.files import export_run
 
     kind = format or _format_of(output)
     if output.exists() and not force:

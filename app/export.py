@@ -12,8 +12,8 @@ from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.source import SourceOfPages
 from logs_ui.app.view import split
 from logs_ui.recorder import queries
+from logs_ui.recorder.files import FORMATS
 from logs_ui.recorder.filters import RolloutFilter, check_word, print_where
-from logs_ui.recorder.frames import FORMATS
 from logs_ui.recorder.models import Run
 
 _AT_ONCE_SECONDS = 1.0  # what is ready by then is downloaded without a page in between

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.files import write_run
 from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.frames import write_run
 
 MOST = 8
 """Files that are kept at once; a further one takes the place of the oldest."""
@@ -87,8 +87,8 @@ class Job:
             self.size = os.fstat(self._file.fileno()).st_size
         except _CancelledError:
             self._file.close()
-        except (LogsUIError, OSError) as error:
-            self.trouble = str(error) if isinstance(error, LogsUIError) else f"It cannot be written: {error.strerror}."
+        except LogsUIError as error:
+            self.trouble = str(error)
             self._file.close()
         finally:
             self._ended.set()

@@ -43,8 +43,12 @@ class Indexer:
     def _fill(self) -> bool:
         """Whether that was possible, as far as there is a database."""
         try:
-            if self._source.exists():
-                self._index.fill(stopped=self._rested)
+            if not self._source.exists():
+                return True
+        except LogsUIError:  # every page says so
+            return False
+        try:
+            self._index.fill(stopped=self._rested)
         except (LogsUIError, OSError) as error:
             if self.trouble is None:
                 _log.warning("Texts cannot be indexed, and new ones not be searched: %s", error)

@@ -1,14 +1,17 @@
 """What the table of rollouts is made of, whole or in part."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from markupsafe import Markup
 from sqlalchemy import Connection
 
 from logs_ui.app import urls
 from logs_ui.app.charts import Scale
 from logs_ui.app.columns import Columns, make_columns
+from logs_ui.app.remembered import remembered
 from logs_ui.app.source import id_of
 from logs_ui.app.view import View
 from logs_ui.recorder import queries
@@ -18,6 +21,7 @@ from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.search import search_state
 
 PAGE_SIZE = 50
+_ANY_ID = str(urls.FIRST)
 _MANY = 100_000  # from so many rollouts on, counting them anew every other second would be felt
 _LITTLE = 256  # rollouts that the index may lack without a word of it: they come as it is looked at
 
@@ -41,6 +45,23 @@ class Rows:
     chosen: RolloutFilter
     run: str
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
+    _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
+
+    def once(self, macro: Callable[..., Markup], *args: Hashable) -> Markup:
+        """What a template's macro makes of these, drawn once: a table of 50 lines has few that differ."""
+        key = (macro, *args)
+        if (drawn := self._drawn.get(key)) is None:
+            drawn = self._drawn[key] = macro(*args)
+        return drawn
+
+    def of_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
+        """The same, where the macro has `urls.FIRST` for the line's id."""
+        return Markup(str(self.once(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
+
+    @cached_property
+    def address(self) -> str:
+        """Of the rollout of which `urls.FIRST` stands for the id."""
+        return urls.rollout(self.run, urls.FIRST, self.chosen)
 
     def only(self, part: str, value: Any) -> str:
         """Address of those of the filter's rollouts that have this step, task or eval: lines share most of them."""
@@ -128,8 +149,9 @@ def lines_of(
     return Rows(lines, columns, following, _scale(db, summary.run), said, chosen, summary.run.uid)
 
 
-def found_of(db: Connection, run: Run, chosen: RolloutFilter) -> Found:
-    return Found(queries.count(db, id_of(run), chosen), queries.mean_reward(db, id_of(run), chosen))
+def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Found:
+    count, mean = (remembered(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
+    return Found(count, mean)
 
 
 def live_of(

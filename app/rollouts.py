@@ -134,7 +134,7 @@ class _Maker:
             chosen=chosen,
             form=make_form(db, now.summary, chosen, mistake, given or []),
             chips=chips,
-            found=found_of(db, run, chosen),
+            found=found_of(db, now.summary, chosen),
             view=view,
             rows=rows,
             pivot=pivot,

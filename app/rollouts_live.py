@@ -71,7 +71,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
         live=now,
         form=make_form(db, now.summary, chosen, None, []),
         chips=filter_parts(chosen),
-        found=found_of(db, run, chosen),
+        found=found_of(db, now.summary, chosen),
         rows=rows,
         follows=follows,
     )

@@ -53,12 +53,15 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
 
 def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
     """Text on one line, for a cell or a heading; isolated, so that its direction stays its own."""
-    return Markup("<bdi>") + _labelled(_one_line(text, limit)) + Markup("</bdi>")
+    flat = _one_line(text, limit)
+    return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else _labelled(flat)}</bdi>")  # noqa: S704 - both are escaped
 
 
 def label(text: object, limit: int = _LINE_LIMIT) -> str:
     """The same for an attribute or a title, where there is no markup: invisible characters as `⟨RLO⟩`."""
     flat = _one_line(text, limit)
+    if _is_plain(flat):
+        return flat
     pieces = list(flat)
     for index, named in labels(flat):
         pieces[index] = named
@@ -96,9 +99,17 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
+def _is_plain(text: str) -> bool:
+    """Whether all of it can be seen, as of most texts; told at a glance."""
+    return text.isascii() and text.isprintable()
+
+
 def _one_line(text: object, limit: int) -> str:
-    whole = _ESCAPE_SEQUENCE.sub("", str(text)[: limit * 4])
-    flat = re.sub(r"\s*[\r\n\t]\s*", " ", whole).strip()
+    whole = str(text)[: limit * 4]
+    if _is_plain(whole):
+        flat = whole.strip()
+    else:
+        flat = re.sub(r"\s*[\r\n\t]\s*", " ", _ESCAPE_SEQUENCE.sub("", whole)).strip()
     return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
 
 

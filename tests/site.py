@@ -1,5 +1,6 @@
 """Every kind of page that the dashboard has, on whatever a database holds: for walks, pictures and timings."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -8,11 +9,12 @@ from logs_ui.app import urls
 from logs_ui.app.view import Kind, View, print_view
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine
-from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
+from logs_ui.recorder.filters import Sort, parse_where
+from logs_ui.recorder.models import EvaluationRow
 
 
 def pages(db: Path, run: str = "latest") -> dict[str, str]:
-    """Address of each page, by a name; of the pages of one rollout, that of the run's lowest reward."""
+    """Address of each page, by a name; those of one rollout are of one that ran out of turns, where there is any."""
     engine = reading_engine(db)
     try:
         return _pages(engine, run)
@@ -23,7 +25,7 @@ def pages(db: Path, run: str = "latest") -> dict[str, str]:
 def _pages(engine: Engine, name: str) -> dict[str, str]:
     run = queries.find_run(engine, name)
     others = [summary.run.uid for summary in queries.all_runs(engine) if summary.run.uid != run.uid]
-    lowest = queries.page(engine, run.id or 0, RolloutFilter(sort=Sort.LOWEST_REWARD), limit=2).rows
+    lowest = _rows(engine, run.id or 0, "mode:train stop:turn_limit") or _rows(engine, run.id or 0, "")
     row, other = (lowest[0].id or 0), (lowest[-1].id or 0)
     low = parse_where("reward<0.5 stop:length,no_action,turn_limit")
     return {
@@ -42,3 +44,9 @@ def _pages(engine: Engine, name: str) -> dict[str, str]:
         "tokens": urls.rollout(run.uid, row, view="tokens"),
         "raw": urls.rollout(run.uid, row, view="raw"),
     }
+
+
+def _rows(engine: Engine, run_id: int, where: str) -> list[EvaluationRow]:
+    """The two of lowest reward."""
+    chosen = replace(parse_where(where), sort=Sort.LOWEST_REWARD)
+    return queries.page(engine, run_id, chosen, limit=2).rows

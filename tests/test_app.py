@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import signal
@@ -474,10 +475,11 @@ def test_a_page_is_of_one_moment(
         return ask
 
     with monkeypatch.context() as patched:
-        for name in ("last_change", "run_summary", "page", "count", "mean_reward", "facets"):
-            patched.setattr(queries, name, interrupted(getattr(queries, name)))
+        for name in queries.__all__:
+            if inspect.isfunction(getattr(queries, name)) and name != "find_run":  # which makes the row
+                patched.setattr(queries, name, interrupted(getattr(queries, name)))
         html = client.get(address, headers=fragment("live") if "/live" in address else {}).text
-    assert queries.count(engine, run_id, RolloutFilter()).value > before + 5
+    assert queries.count(engine, run_id, RolloutFilter()).value > before + 4
     assert f"<strong>{before}</strong> rollouts" in html
     counts = re.findall(r'name="scored".*?<span class="n">(\d+)</span>', html, re.DOTALL)
     running = re.search(r'name="status" value="running".*?<span class="n">(\d+)</span>', html, re.DOTALL)
@@ -510,9 +512,9 @@ def test_what_ended_a_run_is_said_with_its_traceback(client: TestClient, engine:
 @pytest.mark.parametrize(
     ("points", "lines"),
     [
-        ([(1, 0.0), (3, 1.0)], ["0.0,38.0 100.0,2.0"]),
-        ([(1, 0.0), (2, None), (3, 1.0), (5, 0.5)], ["0.0,38.0", "50.0,2.0 100.0,20.0"]),
-        ([(7, 2.0)], ["0.0,20"]),
+        ([(1, 0.0), (3, 1.0)], ["0,38 100,2"]),
+        ([(1, 0.0), (2, None), (3, 1.0), (5, 0.5)], ["0,38", "50,2 100,20"]),
+        ([(7, 2.0)], ["0,20"]),
         ([(1, None)], []),
     ],
 )

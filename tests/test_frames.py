@@ -20,13 +20,12 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RunNotFoundError
+from logs_ui.recorder.files import FORMATS, export_run
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.frames import (
     COLUMNS,
-    FORMATS,
     RUN_COLUMNS,
     Kind,
-    export_run,
     load_run,
     load_runs,
     load_scalars,
@@ -352,7 +351,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: Path, tmp_path
 import resource, signal, sys
 from pathlib import Path
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.frames import export_run
+from logs_ui.recorder.files import export_run
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (36_864, 36_864))  # room for the 32 kB of SQLite's own -shm file
 try:
@@ -379,7 +378,7 @@ def test_an_unknown_format_names_the_nearest(db: Path, tmp_path: Path) -> None:
 
 
 def test_recording_imports_neither_pandas_nor_pyarrow() -> None:
-    code = "import sys, logs_ui.recorder.frames; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
+    code = "import sys, logs_ui.recorder.files; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -399,7 +398,7 @@ def test_an_export_takes_no_more_memory_for_more_rollouts(tmp_path: Path) -> Non
     code = """
 import resource, sys
 from pathlib import Path
-from logs_ui.recorder.frames import export_run
+from logs_ui.recorder.files import export_run
 export_run(sys.argv[1], "parquet", Path(sys.argv[2]), sys.argv[3])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

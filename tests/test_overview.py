@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(path: Path) -> Iterator[Engine]:
     engine = writing_engine(path)
     now = time.time_ns() // 1000
-    alive = {"created": now - 300_000_000, "heartbeat": now + 600_000_000}
+    alive: dict[str, Any] = {"created": now - 300_000_000, "heartbeat": now + 600_000_000}
     make_run(engine, uid=RUN, name="a run", steps=STEPS, generations=8, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=6, **alive)
     make_run(engine, uid=EARLY, name="early", steps=1, **alive)

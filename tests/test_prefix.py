@@ -53,13 +53,13 @@ def test_every_address_of_every_page_begins_with_the_prefix(client: TestClient, 
         if answer.is_redirect:
             waiting.append(answer.headers["location"])
             continue
-        assert answer.status_code == 200, address
-        if "html" not in answer.headers["content-type"]:
+        assert answer.status_code in {200, 204}, address  # 204: a poll without news
+        if "html" not in answer.headers.get("content-type", ""):
             continue
         for name, written in ADDRESS.findall(answer.text):
             found = unescape(written)
             assert found.startswith(PREFIX + "/"), f"{name}={written} in {address}"
-            if name in {"href", "hx-get", "action", "src"} and kind(found) not in seen:
+            if name in {"href", "hx-get", "src"} and kind(found) not in seen:
                 seen.add(kind(found))
                 waiting.append(found.partition("#")[0])
     assert len(seen) > 12, seen

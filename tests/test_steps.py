@@ -26,7 +26,7 @@ from tests import factory
 NOW = 1_800_000_000_000_000
 LATER = NOW + 10_000_000
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-NUMBERS = st.sampled_from([None, -1.5, 0.0, 0.1, 0.5, 1.0, 1.0, 1e300, -1e300])
+NUMBERS = st.sampled_from([None, -1.5, 0.0, 0.1, 0.5, 1.0, 1.0, 250.0])
 COLUMNS = st.fixed_dictionaries(
     {},
     optional={
@@ -91,7 +91,7 @@ def _step(step: int, rows: list[EvaluationRow]) -> Step:
         if row.reward is not None:
             groups.setdefault(row.group, []).append(row.reward)
     several = [values for values in groups.values() if len(values) > 1]
-    measures = {}
+    measures: dict[str, Any] = {}
     for name, column in (("tokens", "completion_tokens"), ("turns", "turns"), ("seconds", "seconds")):
         known = [getattr(row, column) for row in rows if getattr(row, column) is not None]
         measures |= {f"{name}_known": len(known), f"{name}_sum": sum(known)}

@@ -1,16 +1,13 @@
 """The list of runs: those that are wanted, page by page, with what people said of them."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     ColumnElement,
-    Engine,
     String,
     and_,
     case,
@@ -31,12 +28,11 @@ from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
 from logs_ui.recorder.queries.rows import Cursor
-from logs_ui.recorder.queries.runs import RunSummary, summary
+from logs_ui.recorder.queries.runs import RunSummary, known_totals, summary
 from logs_ui.recorder.selection import DIED_AFTER_US
-from logs_ui.recorder.totals import Totals, totals
+from logs_ui.recorder.totals import Totals
 
 DIED = "died"
-_REMEMBERED = 4_000  # runs
 
 
 @dataclass(frozen=True)
@@ -247,25 +243,5 @@ def _number(written: str) -> float | None:
 
 
 def _listed(session: Session, runs: Sequence[Run], now: int) -> list[ListedRun]:
-    said, found = run_annotations(session.connection()), _totals(session, runs)
+    said, found = run_annotations(session.connection()), known_totals(session, runs)
     return [ListedRun(summary(run, found.get(run.id or 0, Totals()), now), said.get(run.uid, NOTHING)) for run in runs]
-
-
-_totals_known: "WeakKeyDictionary[Engine, OrderedDict[tuple[int, int], Totals]]" = WeakKeyDictionary()
-
-
-def _totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """Those of a run whose rows have not changed since are remembered: adding up the steps of 50 long runs takes longer
-    than all else on the page.
-    """
-    known = _totals_known.setdefault(session.connection().engine, OrderedDict())
-    keys = {run.id or 0: (run.id or 0, run.changed) for run in runs}
-    found = {run: known[key] for run, key in keys.items() if key in known}
-    unknown = [run for run in keys if run not in found]
-    new = totals(session, unknown) if unknown else {}
-    for run, key in keys.items():
-        if run not in found:
-            known[key] = new.get(run, Totals())
-    while len(known) > _REMEMBERED:
-        known.popitem(last=False)
-    return found | new

@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Integer, Select, func, or_, select
+from sqlalchemy import Integer, func, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -43,12 +43,12 @@ def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCu
     ]
 
 
-def _all(run_id: int) -> Select[Any]:
+def _all(run_id: int) -> Any:
     columns = (col(Scalar.name), col(Scalar.step), col(Scalar.value))
     return select(*columns).where(col(Scalar.run_id) == run_id).order_by(*columns[:2])
 
 
-def _thinned(run_id: int, points: int) -> Select[Any]:
+def _thinned(run_id: int, points: int) -> Any:
     name = col(Scalar.name)
     numbered = (
         select(
