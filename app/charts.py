@@ -121,6 +121,12 @@ class Curve:
 
 def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
     """At least one point, by step."""
+    return _curve(name, tuple(points))
+
+
+@lru_cache(256)
+def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
+    """Those of a run that logs nothing more are drawn again and again."""
     known = [value for _, value in points if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = (high - low) or 1.0

@@ -9,13 +9,15 @@ from sqlalchemy import Connection
 from logs_ui.app import htmx, timeline, turns
 from logs_ui.app.charts import Scale
 from logs_ui.app.differences import Differ, Segment, equal_segments
+from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.timeline import Card, Fields, Text
 from logs_ui.app.turns import Turn
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
-from logs_ui.recorder.models import EvaluationRow
+from logs_ui.recorder.filters import RolloutFilter
+from logs_ui.recorder.models import EvaluationRow, Run
 from logs_ui.recorder.queries import RunSummary
 
 router = APIRouter()
@@ -108,6 +110,7 @@ class CompareRolloutsPage:
     """What `compare_rollouts.html` shows.
 
     Attributes:
+        chosen: the filter of the run of `a` that the ways back follow.
         rewards: by reward function; `scale` is of their bars.
         figures: reward, advantage, turns, tokens, seconds.
         prompt: what both were given.
@@ -117,6 +120,7 @@ class CompareRolloutsPage:
 
     a: Side
     b: Side
+    chosen: RolloutFilter
     rewards: list[Worth]
     scale: Scale
     figures: list[Figure]
@@ -130,8 +134,10 @@ def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str 
     """Rollout `a` of this run and rollout `b` of any run of the database."""
     one, other = _number("a", a), _number("b", b)
     with source.reading() as db:
-        queries.find_run(db, name)
-        page = _page(db, one, other)
+        run = queries.find_run(db, name)
+        pairs = request.query_params.multi_items()
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b"}])
+        page = _page(db, run, chosen, one, other)
     return htmx.render(request, "compare_rollouts.html", page)
 
 
@@ -143,7 +149,7 @@ def _number(name: str, written: str) -> int:
     return int(digits)
 
 
-def _page(db: Connection, one: int, other: int) -> CompareRolloutsPage:
+def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int) -> CompareRolloutsPage:
     (a, cards_a), (b, cards_b) = (_side(db, row_id) for row_id in (one, other))
     turns_a, turns_b = turns.turns_of(cards_a), turns.turns_of(cards_b)
     parts_at = turns.parting(turns_a, turns_b)
@@ -153,6 +159,7 @@ def _page(db: Connection, one: int, other: int) -> CompareRolloutsPage:
     return CompareRolloutsPage(
         a=a,
         b=b,
+        chosen=chosen if a.summary.run.id == run.id else RolloutFilter(),
         rewards=worths,
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),

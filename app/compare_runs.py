@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app import htmx, urls
+from logs_ui.app.reward_parts import yes_or_no
 from logs_ui.app.run_curves import POINTS, Axis, Chart, make_chart
 from logs_ui.app.run_differences import (
     Comparison,
@@ -27,13 +29,14 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
 from logs_ui.recorder.filters import check_word
 from logs_ui.recorder.models import Mode
-from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary
+from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary, Solved, Step
 
 MOST_RUNS = 6
 MOST_ROLLOUTS = 50_000
 """Of a run, whose rewards are added up task by task: the last ones."""
 
 REWARD = "mean reward"
+_LAST_STEPS = 20  # in which a reward function shows that it gives nothing but 0 and 1
 _KS = (1, 4, 8)
 _TASKS, _ALL_TASKS = 50, 2_000
 _SUGGESTED = 30
@@ -106,14 +109,16 @@ class Tasks:
     Attributes:
         steps: of each run, first and last that count; None for a run without any.
         are_cut: whether a run has so many rollouts that only its last ones count.
-        solved_at: None where no rollout has a reward.
+        is_scored: whether any of their rollouts has a reward.
+        solved: what counts as solved; None where none within the steps has a reward.
         ks: to choose from.
     """
 
     table: TaskTable
     steps: list[tuple[int, int] | None]
     are_cut: bool
-    solved_at: float | None
+    is_scored: bool
+    solved: Solved | None
     k: int
     ks: list[int]
 
@@ -197,10 +202,14 @@ def _choice(request: Request, db: Connection) -> Choice:
     sort = given.get("sort", "difference")
     if sort.startswith("mean") and int(sort[4:]) > len(runs):
         sort = "difference"
+    figure = given.get("figure", REWARD)
+    if runs and figure != REWARD:
+        logged = {name for uid in runs for name in queries.scalar_names(db, id_of(queries.find_run(db, uid)))}
+        check_word("figure", "figure of these runs", figure, [REWARD, *sorted(logged)])
     return Choice(
         runs=runs,
         x=Axis(given.get("x", Axis.STEP)),
-        figure=given.get("figure", REWARD),
+        figure=figure,
         mode=given.get("mode"),
         steps=given.get("steps", "common"),
         k=int(_number("k", given["k"], low=1, high=10_000)) if "k" in given else None,
@@ -282,13 +291,11 @@ def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tas
     if are_cut and choice.steps == "common":
         begins = max(within[0][0] for within in steps if within)
         steps = [_last_steps(of_run, (begins, common[1])) for of_run in sizes]
-    rewards = [queries.solved_at(db, run) for run in ids]
-    solved_at = (
-        choice.solved if choice.solved is not None else max((it for it in rewards if it is not None), default=None)
-    )
+    counted = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
+    solved = Solved(choice.solved) if choice.solved is not None else _solved(db, [it for it in counted if it], mode)
     results: list[dict[str, list[GroupResult]]] = [
-        queries.task_results(db, run, mode, within[0], solved_at) if within and solved_at is not None else {}
-        for run, within in zip(ids, steps, strict=True)
+        queries.task_results(db, of_run[0], mode, of_run[1], solved) if of_run and solved else {}
+        for of_run in counted
     ]
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
@@ -297,10 +304,28 @@ def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tas
         table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,
-        solved_at=solved_at,
+        is_scored=bool(own),
+        solved=solved,
         k=k,
         ks=ks,
     )
+
+
+def _solved(db: Connection, counted: Sequence[tuple[int, tuple[int, int]]], mode: str) -> Solved | None:
+    """As the reward function says it that counts most over all of them, where each has it and it gives 0 or 1, else by
+    what the best of the rollouts reach.
+    """
+    last = [_last_of(db, run, mode) for run, _ in counted]
+    function = yes_or_no(list(chain.from_iterable(last)))
+    if function is not None and all(any(function in step.rewards for step in of_run) for of_run in last):
+        return Solved(1.0, function)
+    best = [queries.best_reward(db, run, mode, steps) for run, steps in counted]
+    return max((Solved(reward) for reward in best if reward is not None), key=lambda it: it.at, default=None)
+
+
+def _last_of(db: Connection, run: int, mode: str) -> list[Step]:
+    of_mode = [series for series in queries.step_series(db, run) if series.mode == mode]
+    return [step for series in of_mode for step in queries.last_steps(db, run, series, _LAST_STEPS)]
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:

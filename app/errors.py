@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from logs_ui.app import htmx
-from logs_ui.app.export_jobs import ExportNotFoundError
+from logs_ui.app.export_jobs import ExportNotFoundError, TooManyExportsError
 from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
 from logs_ui.app.urls import at, home, rollouts, with_query
@@ -33,6 +33,7 @@ _TITLES = {
     403: "Not from here",
     404: "Not found",
     422: "Not understood",
+    429: "Too much at once",
     500: "This page broke",
 }
 
@@ -59,6 +60,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
     app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(ExportNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
     app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(RequestValidationError, _not_an_address)
     app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))

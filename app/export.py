@@ -10,7 +10,7 @@ from logs_ui.app import htmx, urls
 from logs_ui.app.export_jobs import ExportNotFoundError, Format, Job, Jobs
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.source import SourceOfPages
-from logs_ui.app.view import split
+from logs_ui.app.view import parse_view, print_view, split
 from logs_ui.recorder import queries
 from logs_ui.recorder.files import FORMATS
 from logs_ui.recorder.filters import RolloutFilter, check_word, print_where
@@ -32,12 +32,15 @@ class ExportPage:
     """What `export.html` and `_job.html` show.
 
     Attributes:
-        back: address of the run's rollouts.
+        address: of the page itself.
+        back: of the rollouts that it came from, as they were shown; `cancel` leads there, too.
     """
 
     run: Run
     job: Job
+    address: str
     back: str
+    cancel: str
 
 
 @router.post("/runs/{name}/exports")
@@ -48,12 +51,13 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
     kind: Format = next(it for it in _MEDIA_TYPES if it == format)
     with source.reading() as db:
         run = queries.find_run(db, name)
-        given = [pair for pair in split(request.query_params.multi_items())[1] if pair[0] != "format"]
+        given = _said(request)
         chosen = checked_filter(db, run, given)
     job = _jobs(request).start(run.uid, kind, file_name(run, chosen, kind), chosen)
     job.wait(_AT_ONCE_SECONDS)
     ready = job.size is not None
-    return RedirectResponse((urls.exported_file if ready else urls.exported)(run.uid, job.id), 303)
+    address = urls.exported_file(run.uid, job.id) if ready else urls.exported(run.uid, job.id, given)
+    return RedirectResponse(address, 303)
 
 
 @router.get("/runs/{name}/exports/{job_id}")
@@ -62,7 +66,14 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
     job = _found(request, name, job_id)
     with source.reading() as db:
         run = queries.find_run(db, name)
-    page = ExportPage(run, job, urls.rollouts(run.uid))
+    said = _said(request)
+    page = ExportPage(
+        run=run,
+        job=job,
+        address=urls.exported(run.uid, job.id, said),
+        back=urls.rollouts_said(run.uid, said),
+        cancel=urls.export_cancel(run.uid, job.id, said),
+    )
     return htmx.render(request, "export.html", page, fragments=("job",))
 
 
@@ -71,7 +82,7 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
     """The file."""
     job = _found(request, name, job_id)
     if job.size is None:
-        return RedirectResponse(urls.exported(name, job_id), 303)
+        return RedirectResponse(urls.exported(name, job_id, _said(request)), 303)
     headers = {
         "Content-Disposition": f'attachment; filename="{job.name}"',
         "Content-Length": str(job.size),
@@ -85,7 +96,7 @@ def cancel(request: Request, name: str, job_id: str) -> Response:
     """Gives it up."""
     _found(request, name, job_id)
     _jobs(request).cancel(job_id)
-    return RedirectResponse(urls.rollouts(name), 303)
+    return RedirectResponse(urls.rollouts_said(name, _said(request)), 303)
 
 
 def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
@@ -96,6 +107,13 @@ def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
     parts = [run.uid, *said.split()]
     plain = "_".join(filter(None, (re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in parts)))
     return f"{plain[:_LONGEST_NAME].rstrip('-_.') or 'rollouts'}.{ending}"
+
+
+def _said(request: Request) -> urls.Pairs:
+    """What stands for a filter in its address; addresses of this request show rollouts as that does."""
+    view, rest = split(request.query_params.multi_items())
+    urls.showing(print_view(parse_view(view)))
+    return [pair for pair in rest if pair[0] != "format"]
 
 
 def _jobs(request: Request) -> Jobs:

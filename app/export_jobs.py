@@ -2,6 +2,7 @@
 stays behind whatever ends the process.
 """
 
+import logging
 import os
 import secrets
 import tempfile
@@ -17,8 +18,9 @@ from logs_ui.recorder.files import write_run
 from logs_ui.recorder.filters import RolloutFilter
 
 MOST = 8
-"""Files that are kept at once; a further one takes the place of the oldest."""
+"""Files that are kept at once; a further one takes the place of the oldest that is ready."""
 
+_log = logging.getLogger(__name__)
 _KEPT_SECONDS = 3600.0
 _BLOCK = 1 << 20  # bytes that are read of a file at a time
 
@@ -27,6 +29,10 @@ Format = Literal["parquet", "csv", "jsonl"]
 
 class ExportNotFoundError(LogsUIError):
     """There is no such file any more."""
+
+
+class TooManyExportsError(LogsUIError):
+    """As many files as may be are being written."""
 
 
 class _CancelledError(Exception):
@@ -90,6 +96,10 @@ class Job:
         except LogsUIError as error:
             self.trouble = str(error)
             self._file.close()
+        except Exception as error:
+            _log.exception("%s could not be made", self.name)
+            self.trouble = f"{type(error).__name__}: {error}. The log of logs-ui has all of it."
+            self._file.close()
         finally:
             self._ended.set()
 
@@ -114,11 +124,16 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, run: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
+        """Raises TooManyExportsError."""
         job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
         with self._lock:
-            self._jobs[job.id] = job
             late = time.monotonic() - _KEPT_SECONDS
-            old = [it.id for it in self._jobs.values() if it.begun < late] or list(self._jobs)[:-MOST]
+            ended = [it for it in self._jobs.values() if it.is_over]
+            beyond = max(0, len(self._jobs) + 1 - MOST)
+            if beyond > len(ended):
+                raise TooManyExportsError(f"{MOST} files are being written: wait for one of them, or cancel it.")
+            old = [it.id for i, it in enumerate(ended) if i < beyond or it.begun < late]
+            self._jobs[job.id] = job
         for other in old:
             self.cancel(other)
         threading.Thread(target=job.make, args=(self._db, chosen), name="logs-ui-export", daemon=True).start()

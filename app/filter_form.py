@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from logs_ui.app import charts, words
-from logs_ui.app.remembered import remembered
+from logs_ui.app import charts, remembered, words
 from logs_ui.app.source import id_of
 from logs_ui.app.urls import Pairs
 from logs_ui.recorder import queries, where
@@ -86,7 +85,7 @@ def make_form(
     db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
 ) -> FilterForm:
     """`given` is what the URL says, which is `chosen` unless there is a mistake in it."""
-    facets = remembered(db, summary, queries.facets, chosen)
+    facets = remembered.facets(db, summary, chosen)
     written = dict(given) if mistake else {}
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
@@ -101,7 +100,7 @@ def make_form(
         scored=[Choice(v, n, v in chosen.scored, words.SCORED[Scored(v)]) for v, n in scored.items()],
         tasks=[Choice(v, n, v in chosen.tasks) for v, n in facets.tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
-        rewards=_reward_chart(remembered(db, summary, queries.reward_histogram, chosen), chosen),
+        rewards=_reward_chart(remembered.figure(db, summary, queries.reward_histogram, chosen), chosen),
         typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
         rest=print_where(_rest(chosen, modes=() if modes else chosen.modes)),
         sort=chosen.sort,

@@ -70,6 +70,15 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class ModeLink:
+    """The same groups of one mode alone, or of `all`."""
+
+    text: str
+    address: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
 class Overview:
     """The strip above the table.
 
@@ -115,6 +124,7 @@ class GroupsPage:
     Attributes:
         where: the filter as the line to write in says it: as it was written where it is wrong.
         choice: the order and the kind that are shown.
+        modes: to choose from, where the run has rollouts of several.
         is_first: whether the lines begin where the table does.
         mistake: what is wrong with the filter; then `chosen` is the filter without it.
         meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
@@ -125,6 +135,7 @@ class GroupsPage:
     where: str
     chips: list[FilterPart]
     choice: Choice
+    modes: list[ModeLink]
     overview: Overview
     rows: Lines
     is_first: bool
@@ -238,6 +249,7 @@ def _page(
         where=dict(given or []).get(WHERE, print_where(chosen)),
         chips=filter_parts(chosen),
         choice=choice,
+        modes=_modes(db, run, chosen, choice),
         overview=_overview(survey),
         rows=_rows(db, run, chosen, choice, after, ends, survey),
         is_first=after is None,
@@ -247,6 +259,17 @@ def _page(
         if mistake and (pairs := mended(given or [], mistake))
         else None,
     )
+
+
+def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> list[ModeLink]:
+    known = dict.fromkeys(series.mode for series in queries.step_series(db, id_of(run)))
+    if len(known) < 2:
+        return []
+    wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
+    return [
+        ModeLink(text, _address(run, replace(chosen, modes=modes), choice), chosen.modes == modes)
+        for text, modes in wanted
+    ]
 
 
 def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:

@@ -49,10 +49,12 @@ class Indexer:
             return False
         try:
             self._index.fill(stopped=self._rested)
-        except (LogsUIError, OSError) as error:
+        except Exception as error:  # the thread must outlive it, and the pages say that they wait for it
             if self.trouble is None:
-                _log.warning("Texts cannot be indexed, and new ones not be searched: %s", error)
-            self.trouble = str(error)
+                is_known = isinstance(error, LogsUIError | OSError)
+                said = "Texts cannot be indexed, and new ones not be searched: %s"
+                _log.warning(said, error, exc_info=not is_known)
+            self.trouble = str(error) or type(error).__name__
             return False
         self.trouble = None
         return True

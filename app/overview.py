@@ -184,7 +184,7 @@ def overview(
         if wanted is None and name != run.uid:
             return RedirectResponse(here, 303)
         summary = queries.run_summary(db, run_id)
-        now = f"{queries.last_change(db, run_id)}.{queries.last_logged_step(db, run_id)}.{summary.state}"
+        now = f"{summary.run.changed}.{queries.last_logged_step(db, run_id)}.{summary.state}"
         if wanted == "overview" and seen == now:
             return htmx.nothing_new()
         logged = make_logged(run, queries.scalar_curves(db, run_id), q.strip())
@@ -193,7 +193,7 @@ def overview(
         page = OverviewPage(
             summary=summary,
             choice=[_link(run.uid, each, known, chosen) for each in known] if len(known) > 1 else [],
-            steps=None if chosen is None else _steps(db, summary, chosen),
+            steps=None if chosen is None else _steps(db, summary, known, chosen),
             logged=logged,
             marks=notes.of_run(db, notebook, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
@@ -271,9 +271,9 @@ def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
     return evals if len(same_mode) == len(known) else {"modes": (chosen.mode,), **evals}
 
 
-def _steps(db: Connection, summary: RunSummary, chosen: Series) -> Steps:
+def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen: Series) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
-    only = _only(queries.step_series(db, run_id), chosen)
+    only = _only(known, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
     found = queries.steps(db, run_id, chosen)
     is_thinned = len(found) < chosen.steps

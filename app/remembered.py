@@ -2,49 +2,65 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 
 from logs_ui.app.source import id_of
+from logs_ui.recorder import queries
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import Run, RunState
-from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries import Facets, RunSummary
 from logs_ui.recorder.selection import DIED_AFTER_US
 
-_MOST = 500  # figures of one database; the largest are a table of 50 tasks
+_RUNS = 16  # of one database: those that were asked for last
+_FIGURES = 200  # of one run
 _ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
 
 Figure = TypeVar("Figure")
 
-_known: "WeakKeyDictionary[Engine, OrderedDict[Hashable, tuple[Any]]]" = WeakKeyDictionary()
+
+class _Known(NamedTuple):
+    """What is known of one run, as it was at one moment."""
+
+    moment: tuple[Any, ...]
+    figures: dict[Any, tuple[Any]]
 
 
-def remembered(
-    db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, *args: Hashable
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
+
+
+def figure(
+    db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
 ) -> Figure:
-    """`ask(db, run_id, chosen, *args)`, asked once for each state of the run.
+    """`ask(db, run_id, chosen, **given)`, asked once for each state of the run.
 
     Args:
         db: the connection that `summary` was read by, in the same transaction.
         summary: of the run.
-        ask: one of `queries` whose answer nobody changes, and for which the filter's order says nothing.
+        ask: one of `queries`, to which the filter's order says nothing; nobody changes what it answers.
         chosen: the rollouts that are asked for.
-        args: what else tells answers apart.
+        given: what follows from the run alone.
     """
     run = summary.run
     if not _stands_still(run, chosen):
-        return ask(db, id_of(run), chosen, *args)
-    known = _known.setdefault(db.engine, OrderedDict())
-    key = (run.uid, run.changed, summary.state, run.finished, ask, _unordered(chosen), args)
-    if (answer := known.get(key)) is None:
-        answer = known[key] = (ask(db, id_of(run), chosen, *args),)
-    while len(known) > _MOST:
-        known.popitem(last=False)
+        return ask(db, id_of(run), chosen, **given)
+    figures = _figures(db.engine, summary)
+    key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
+    if (answer := figures.get(key)) is None:
+        if len(figures) >= _FIGURES:
+            figures.clear()
+        answer = figures[key] = (ask(db, id_of(run), chosen, **given),)
     return answer[0]
+
+
+def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets:
+    """Under a filter, of which each is counted beside the whole run's."""
+    whole = figure(db, summary, queries.kinds, RolloutFilter())
+    return figure(db, summary, queries.facets, chosen, whole=whole)
 
 
 def _stands_still(run: Run, chosen: RolloutFilter) -> bool:
@@ -56,5 +72,14 @@ def _stands_still(run: Run, chosen: RolloutFilter) -> bool:
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 
-def _unordered(chosen: RolloutFilter) -> RolloutFilter:
-    return chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
+def _figures(engine: Engine, summary: RunSummary) -> dict[Any, tuple[Any]]:
+    """Of the run as it is now; those of a moment before are forgotten."""
+    known = _known.setdefault(engine, OrderedDict())
+    run = summary.run
+    moment = run.id, run.changed, summary.state, run.finished
+    found = known.get(run.uid)
+    if found is None or found.moment != moment:
+        found = known[run.uid] = _Known(moment, {})
+    while len(known) > _RUNS:
+        known.popitem(last=False)
+    return found.figures

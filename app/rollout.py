@@ -7,10 +7,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app import figures, htmx, notes, text, timeline, urls, words
+from logs_ui.app import figures, htmx, notes, remembered, text, timeline, urls, words
 from logs_ui.app.charts import Scale, stacked
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.notes import Marks, NotebookOfPages
+from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.security import PLAIN_TEXT_POLICY
 from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card, Text
@@ -37,17 +38,6 @@ _OWN_PANEL = ("traceback", "server_log")
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error"}
 """What rollout functions return for reward functions, and the columns that say the same."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One reward function's share of the reward: its value times its weight; `odd` where it was no finite number."""
-
-    name: str
-    value: float | None
-    weight: float
-    worth: float | None
-    odd: str | None
 
 
 @dataclass(frozen=True)
@@ -157,15 +147,16 @@ def _page(
 ) -> RolloutPage:
     row = found.row
     summary = queries.run_summary(db, id_of(run))
+    total = remembered.figure(db, summary, queries.count, chosen)
     cards = timeline.make_timeline(found)
-    parts = _parts(row)
+    parts = reward_parts(row)
     group = queries.group_of(db, row)
     strip = Scale.over([member.reward for member in group if member.reward is not None])
     return RolloutPage(
         summary=summary,
         row=row,
         chosen=chosen,
-        neighbours=queries.neighbours(db, id_of(run), chosen, row),
+        neighbours=queries.neighbours(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
@@ -208,14 +199,6 @@ def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutF
 
 def _seen(row: EvaluationRow, summary: RunSummary) -> str:
     return f"{row.changed}.{row.status}.{summary.state}"
-
-
-def _parts(row: EvaluationRow) -> list[Part]:
-    weights, odd = row.reward_weights or {}, row.odd_rewards or {}
-    return [
-        Part(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
-        for name, value in (row.rewards or {}).items()
-    ]
 
 
 def _metadata_text(found: Rollout, name: str) -> Text | None:

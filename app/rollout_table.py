@@ -1,21 +1,20 @@
 """What the table of rollouts is made of, whole or in part."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from markupsafe import Markup
 from sqlalchemy import Connection
 
-from logs_ui.app import urls
+from logs_ui.app import remembered, urls
 from logs_ui.app.charts import Scale
 from logs_ui.app.columns import Columns, make_columns
-from logs_ui.app.remembered import remembered
 from logs_ui.app.source import id_of
 from logs_ui.app.view import View
 from logs_ui.recorder import queries
-from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.search import search_state
@@ -150,20 +149,18 @@ def lines_of(
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Found:
-    count, mean = (remembered(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
-    return Found(count, mean)
+    count = remembered.figure(db, summary, queries.count, chosen)
+    return Found(count, remembered.figure(db, summary, queries.mean_reward, chosen))
 
 
 def live_of(
     db: Connection, run: Run, chosen: RolloutFilter, *, trouble: str | None, newest: int | None = None, seen: str = ""
 ) -> Live:
     """`newest` is None where the page is made only now; `trouble` is the indexer's."""
-    change = queries.last_change(db, id_of(run))
     summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
-        top = queries.page(db, id_of(run), replace(chosen, sort=Sort.NEWEST), limit=1).rows
-        newest = top[0].id or 0 if top else 0
+        newest = remembered.figure(db, summary, queries.newest_row, chosen)
     else:
         new = queries.new_since(db, id_of(run), chosen, newest)
     searched = _searched(db, summary, chosen, trouble)
@@ -175,7 +172,7 @@ def live_of(
         chosen=chosen,
         newest=newest,
         new=new,
-        seen=f"{change}.{summary.state}.{indexed}",
+        seen=f"{summary.run.changed}.{summary.state}.{indexed}",
         every=2 if searched and searched.is_building else every,
         searched=searched if searched and searched.indexed < searched.total else None,
         has_grown=bool(seen) and str(indexed) != seen.rpartition(".")[2],

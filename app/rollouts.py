@@ -72,7 +72,6 @@ class MorePage:
     """What `_more.html` shows: the lines that follow."""
 
     summary: RunSummary
-    chosen: RolloutFilter
     rows: Rows
 
 
@@ -154,7 +153,7 @@ class _Maker:
 
     def more(self, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
         summary = queries.run_summary(self.db, id_of(self.run))
-        return MorePage(summary, chosen, rows_of(self.db, summary, chosen, self.view, after))
+        return MorePage(summary, rows_of(self.db, summary, chosen, self.view, after))
 
 
 def pandas_line(run: Run, db: Path, chosen: RolloutFilter) -> str:

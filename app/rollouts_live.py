@@ -9,7 +9,7 @@ from logs_ui.app import htmx, urls
 from logs_ui.app.filter_form import FilterForm, make_form
 from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, live_of, rows_of
 from logs_ui.app.source import SourceOfPages, id_of
-from logs_ui.app.view import parse_view, print_view, split
+from logs_ui.app.view import View, parse_view, print_view, split
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
@@ -29,10 +29,12 @@ class LivePage:
 
     Attributes:
         rows: lines of the table that have changed; all of its first page where it follows what comes in.
+        view: a pivot stays as it is, with the counts beside it, until it is renewed: it says how.
     """
 
     summary: RunSummary
     chosen: RolloutFilter
+    view: View
     live: Live
     form: FilterForm
     chips: list[FilterPart]
@@ -68,6 +70,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     page = LivePage(
         summary=now.summary,
         chosen=chosen,
+        view=view,
         live=now,
         form=make_form(db, now.summary, chosen, None, []),
         chips=filter_parts(chosen),

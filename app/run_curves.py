@@ -11,7 +11,7 @@ from logs_ui.recorder.queries import CurvePoint
 
 POINTS = 300
 _TABLE_STEPS = 40
-_SMOOTHED_OVER = 20  # a mean's window is this part of the curve
+_SMOOTHED_OVER = 20  # a mean's window is this part of the longest curve, in steps
 
 
 class Axis(StrEnum):
@@ -79,8 +79,9 @@ def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axi
         return round(100 * (top - value) / (top - bottom), 2)
 
     labels = [significant(tick) for tick in across]
+    window = max(_steps_of(curve) for curve in placed) / _SMOOTHED_OVER
     return Chart(
-        series=[_series(index, curve, x, y) for index, curve in enumerate(placed)],
+        series=[_series(index, curve, window, x, y) for index, curve in enumerate(placed)],
         across=[*labels[:-1], f"{labels[-1]} {name}"],
         up=[significant(tick) for tick in up],
         zero=y(0.0) if bottom < 0 < top else None,
@@ -102,14 +103,21 @@ def _placed(curve: Sequence[CurvePoint], axis: Axis) -> _Placed:
     return [(place, point.step, point.value) for point in curve if (place := places[axis](point)) is not None]
 
 
-def _series(index: int, curve: _Placed, x: Callable[[float], float], y: Callable[[float], float]) -> Series:
+def _steps_of(curve: _Placed) -> int:
+    return curve[-1][1] - curve[0][1] + 1 if curve else 0
+
+
+def _series(
+    index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
+) -> Series:
+    """`window` is in steps, the same for all curves: a shorter one is no less smooth than the others."""
     known = [value for _, _, value in curve if value is not None]
     parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
-    window = max(1, len(curve) // _SMOOTHED_OVER)
+    reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))
     return Series(
         index=index,
-        smoothed=[_points(_smoothed(part, window), x, y) for part in parts],
-        exact=[_points(part, x, y) for part in parts] if window > 1 else [],
+        smoothed=[_points(_smoothed(part, reach), x, y) for part in parts],
+        exact=[_points(part, x, y) for part in parts] if reach else [],
         steps=" ".join(str(step) for _, step, _ in curve),
         places=" ".join(str(x(place)) for place, _, _ in curve),
         values=" ".join("-" if value is None else f"{value:.4g}" for _, _, value in curve),
@@ -121,12 +129,12 @@ def _points(part: _Placed, x: Callable[[float], float], y: Callable[[float], flo
     return " ".join(f"{x(place)},{y(value or 0.0)}" for place, _, value in part)
 
 
-def _smoothed(part: _Placed, window: int) -> _Placed:
-    """Each value is the mean of those around it, as many to the left as to the right."""
+def _smoothed(part: _Placed, most: int) -> _Placed:
+    """Each value is the mean of those around it, as many to the left as to the right, at most so many."""
     values = [value or 0.0 for _, _, value in part]
     means = []
     for i in range(len(values)):
-        reach = min(window // 2, i, len(values) - 1 - i)
+        reach = min(most, i, len(values) - 1 - i)
         around = values[i - reach : i + reach + 1]
         means.append(sum(around) / len(around))
     return [(place, step, mean) for (place, step, _), mean in zip(part, means, strict=True)]

@@ -1,10 +1,10 @@
 """The figures at the top of an overview: of the last steps, against those before."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from logs_ui.app import charts, figures
+from logs_ui.app.reward_parts import yes_or_no
 from logs_ui.app.step_charts import Form, mean, written
 from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.queries import Step
@@ -133,15 +133,8 @@ def _mean_of(name: str) -> Figure:
 
 
 def _solved(steps: Sequence[Step], window: Window) -> list[_Kind]:
-    """Only where the reward function that counts most never gave anything but 0 and 1 does it say what was solved."""
-    seen = [*steps, *window.recent, *window.before]
-    total: dict[str, float] = defaultdict(float)
-    for step in seen:
-        for name, sums in step.rewards.items():
-            total[name] += abs(sums.counted or 0.0)
-    best = max(total, key=lambda name: total[name], default=None)
-    given = [step.rewards[best] for step in seen if best in step.rewards] if best else []
-    if best is None or not any(sums.number for sums in given) or any(sums.number != sums.binary for sums in given):
+    best = yes_or_no([*steps, *window.recent, *window.before])
+    if best is None:
         return []
 
     def share(steps: Sequence[Step]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
-from logs_ui.app import htmx, words
+from logs_ui.app import htmx, remembered, words
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
@@ -145,7 +145,7 @@ def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
         queries.check_names(db, id_of(summary.run), beside)
     except FilterError:
         beside = RolloutFilter()
-    return queries.facets(db, id_of(summary.run), beside)
+    return remembered.facets(db, summary, beside)
 
 
 def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:

@@ -21,6 +21,7 @@ Pairs = list[tuple[str, str]]
 FIRST, LAST = 7_000_000_000_000_001, 7_000_000_000_000_002
 """Stand for steps in an address that a script fills in."""
 
+_ALL = RolloutFilter()
 _prefix: ContextVar[str] = ContextVar("prefix", default="")
 _view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("view", default=())
 
@@ -119,7 +120,7 @@ def rollouts_said(run: str, pairs: Pairs) -> str:
 
 def rollouts_where(run: str, **parts: Any) -> str:
     """The rollouts of a run that have one thing in common."""
-    return rollouts(run, RolloutFilter(**parts))
+    return narrowed(run, _ALL, **parts)
 
 
 def tagged(run: str, tag: str) -> str:
@@ -239,19 +240,20 @@ def compare_rollouts_form(run: str) -> str:
     return at(f"/runs/{_segment(run)}/compare")
 
 
-def compare_rollouts(run: str, a: int, b: int) -> str:
-    """Two rollouts beside each other, `a` of this run, `b` of any."""
-    return with_query(f"/runs/{_segment(run)}/compare", [("a", str(a)), ("b", str(b))])
+def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
+    """Two rollouts beside each other, `a` of this run, `b` of any; seen from within a filter of this run."""
+    pairs = _said(chosen) if chosen else ()
+    return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
-    """Where a file of a filter's rollouts is asked for."""
-    return with_query(f"/runs/{_segment(run)}/exports", [*filter_pairs(chosen), ("format", format)])
+    """Where a file of a filter's rollouts is asked for; it knows the way back."""
+    return with_query(f"/runs/{_segment(run)}/exports", [*_said(chosen), *shown(), ("format", format)])
 
 
-def exported(run: str, job: str) -> str:
-    """How far a file is."""
-    return at(f"/runs/{_segment(run)}/exports/{_segment(job)}")
+def exported(run: str, job: str, said: Pairs) -> str:
+    """How far a file is, of the filter that `said` stands for."""
+    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}", [*said, *shown()])
 
 
 def exported_file(run: str, job: str) -> str:
@@ -259,9 +261,9 @@ def exported_file(run: str, job: str) -> str:
     return at(f"/runs/{_segment(run)}/exports/{_segment(job)}/file")
 
 
-def export_cancel(run: str, job: str) -> str:
-    """Where a file is given up."""
-    return at(f"/runs/{_segment(run)}/exports/{_segment(job)}/cancel")
+def export_cancel(run: str, job: str, said: Pairs) -> str:
+    """Where a file is given up; from there back to its rollouts."""
+    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}/cancel", [*said, *shown()])
 
 
 def text(run: str, row: int, part: str) -> str:

@@ -196,6 +196,8 @@ def filter_part(part: FilterPart) -> str:
     return part.label
 
 
+NOT_GIVEN = "This reward function gave nothing: it does not count."
+
 PARTING = (
     "The first turn whose actions differ: what was sent to the environment; of a turn that sent nothing the tool "
     "calls, and without these the text of the answer. Where one has ended, it is the turn that it lacks."

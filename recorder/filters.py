@@ -244,6 +244,8 @@ def _rewards(one: Mapping[str, str]) -> tuple[dict[str, Any], list[Term]]:
 
 def _alternatives(field: Field, values: Iterable[str]) -> tuple[str, ...]:
     """Each once, in one order: the known words' own, else alphabetical."""
+    if not values:
+        return ()
     values = (values,) if isinstance(values, str) else tuple(values)
     for value in values:
         check_text(field.name, value)
@@ -255,6 +257,8 @@ def _alternatives(field: Field, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sort(written: str) -> Sort:
+    if isinstance(written, Sort):
+        return written
     check_word("sort", "sort", written, [sort.value for sort in Sort])
     return Sort(written)
 

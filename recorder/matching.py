@@ -50,7 +50,7 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[bool]:
     """Of a field that is no column of the row."""
     if term.key is not None:
-        return is_value(_number_of(getattr(EvaluationRow, term.field), term.key), value)
+        return is_value(number_of(getattr(EvaluationRow, term.field), term.key), value)
     if term.field == "is":
         return notes.starred(run_id)
     if value is None:  # a tag or a note, whatever it is
@@ -86,7 +86,7 @@ def has_key(column: Any, key: str) -> ColumnElement[bool]:
     return select(each.c.key).where(each.c.key == key).exists()
 
 
-def _number_of(column: Any, key: str) -> Any:
+def number_of(column: Any, key: str) -> Any:
     """In a JSON object; whatever the key is, it never is part of a path."""
     each = func.json_each(column).table_valued("key", "value", "type")
     return select(each.c.value).where(each.c.key == key, each.c.type.in_(("integer", "real"))).scalar_subquery()

@@ -26,6 +26,12 @@ class _Plan:
     connection: Connection
     kept: dict[str, str | None] = field(default_factory=dict)
 
+    def hits(self, expression: str) -> str | None:
+        """The temporary table that has them."""
+        if expression not in self.kept:
+            self.kept[expression] = _kept_hits(self, expression)
+        return self.kept[expression]
+
 
 _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
@@ -58,13 +64,18 @@ def contains(text: str) -> ColumnElement[bool]:
     most rows have.
     """
     expression, plan = match_expression(text), _planning.get()
-    if plan is not None and expression not in plan.kept:
-        plan.kept[expression] = _kept_hits(plan, expression)
-    if plan is not None and (kept := plan.kept[expression]) is not None:
+    kept = plan.hits(expression) if plan is not None else None
+    if kept is not None:
         # In an expression: rows that are read in an order are held against the list, rather than all of it sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
     ours = exists().where(_SOURCE.c.created == col(SchemaVersion.created))  # not of a database that stood here before
     return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(_TEXTS.c.texts.op("MATCH")(expression), ours))
+
+
+def is_rare(text: str) -> bool:
+    """Whether so few rows have these words that all else is best asked of these alone; False where nobody knows."""
+    plan = _planning.get()
+    return plan is not None and plan.hits(match_expression(text)) is None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
+from logs_ui.recorder import search
 from logs_ui.recorder.fields import FIELDS
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
@@ -86,9 +87,10 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     serves: what half of the rows have in common must not tempt it to collect and sort them, or away from the index that
     holds all that is asked.
     """
-    # A group is smaller than anything else that is known of a row.
+    # A group is smaller than anything else that is known of a row, as are the rows that have words which few have.
     of_group = filter.group is not None or any(it.field == "group" and not it.negated for it in filter.terms)
-    run: Any = col(EvaluationRow.run_id) + 0 if of_group else col(EvaluationRow.run_id)
+    is_small = of_group or any(_is_rare_text(term) for term in filter.terms)
+    run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
@@ -198,6 +200,10 @@ def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
     return any(it.field == "status" and it.negated and Status.OK in it.values for it in filter.terms)
 
 
+def _is_rare_text(term: Term) -> bool:
+    return term.field == "text" and not term.negated and all(search.is_rare(str(text)) for text in term.values)
+
+
 def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
     """Whether so few are asked for that they are sorted sooner than found in the order of all: at most what ran when
     its process ended.
@@ -227,17 +233,14 @@ def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
 
 
 def _term(term: Term, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
-    lost = _is_lost(run_id, filter)
-    return any_of(term, [_value(term, value, run_id, filter, use, lost) for value in term.values])
+    return any_of(term, [_value(term, value, run_id, filter, use) for value in term.values])
 
 
-def _value(
-    term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, lost: ColumnElement[bool]  # noqa: A002
-) -> ColumnElement[bool]:  # fmt: skip
+def _value(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
     if term.field == "scored":
         return _scored(Scored(str(value)), run_id)
     if term.field == "error":
-        return has_error(value, lost)
+        return has_error(value, _is_lost(run_id, filter))
     if FIELDS[term.field].column is None:
         return stored_elsewhere(term, value, run_id)
     if isinstance(value, Range):
@@ -246,8 +249,9 @@ def _value(
     # Of several alternatives an index would give rows that have to be collected and sorted.
     column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored
     if term.field in {"status", "stop"} and isinstance(value, str):
-        return _of_kind(column, FIELDS[term.field].attribute or "", (value,), lost)
-    return and_(is_value(column, value), not_(lost)) if term.field == "stop" else is_value(column, value)
+        return _of_kind(column, FIELDS[term.field].attribute or "", (value,), _is_lost(run_id, filter))
+    found = is_value(column, value)
+    return and_(found, not_(_is_lost(run_id, filter))) if term.field == "stop" else found
 
 
 def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002

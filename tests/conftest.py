@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from tests.chromium import chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
@@ -52,3 +55,14 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
     quiet = ["--disable-gpu", "--disable-background-networking"]
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []  # a sandbox within a container's needs rights it lacks
     return browser_type_launch_args | {"executable_path": chromium(), "args": [*quiet, *as_root]}
+
+
+@pytest.fixture
+def quiet_page(page: "Page") -> Iterator["Page"]:
+    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
+    page.set_default_timeout(8_000)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    assert said == []

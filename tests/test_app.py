@@ -243,7 +243,7 @@ def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client:
         values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**values))
     html = client.get(f"/runs/{RUN}/rollouts/{one}").text
-    assert re.findall(r">(None|nan)</dd>", html) == ["None", "nan"]
+    assert re.findall(r'title="This reward function gave nothing[^>]*>(—)<|>(nan)</dd>', html) == [("—", ""), ("", "nan")]
     with engine.begin() as connection:
         restored = {"rewards": before, "odd_rewards": None}
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**restored))
@@ -336,8 +336,16 @@ def test_the_field_at_fault_is_marked_and_keeps_what_was_typed(client: TestClien
 def test_an_empty_result_says_what_removing_each_part_would_give(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}?status=aborted&step_max=3").text
     assert "No rollouts match" in html
-    wanted = [0, 36]  # of the step alone there are 3 x 3 x 4; no rollout of the run was aborted
+    wanted = [36]  # of the step alone there are 3 x 3 x 4; no rollout of the run was aborted, and nobody is led there
     assert sorted(int(n) for n in re.findall(r'<li><span class="num">(\d+)</span>', html)) == wanted
+    assert f'href="/runs/{RUN}" hx-get="/runs/{RUN}">Clear all filters' in html
+
+
+def test_where_no_single_part_keeps_all_away_it_says_so(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}", params={"where": "status:aborted step:900"}).text
+    assert "No single one of its 2 parts keeps them away" in html
+    assert '<li><span class="num">' not in html
+    assert "Clear all filters" in html
 
 
 def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: TestClient) -> None:

@@ -55,17 +55,6 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 def row_id(engine: Engine, run: str, *conditions: Any) -> int:
     of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == run).scalar_subquery()
     with engine.connect() as connection:
@@ -82,6 +71,9 @@ def pages(engine: Engine) -> dict[str, str]:
         "table": f"/runs/{FINISHED}",
         "filtered": f"/runs/{FINISHED}?stop=length&reward_max=0.5&sort=lowest-reward",
         "empty": f"/runs/{FINISHED}?status=aborted&step_min=3",
+        "pivot": f"/runs/{FINISHED}?view=pivot&columns=stop",
+        "columns": f"/runs/{FINISHED}?cols=reward,bar,rewards.solved,task,tags,model,created,preview",
+        "searched": f"/runs/{FINISHED}?where=largest",
         "live": f"/runs/{LIVE}",
         "overview": f"/runs/{FINISHED}/overview",
         "troubled": f"/runs/{TROUBLED}",
@@ -203,6 +195,46 @@ def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None
     assert len(set(ids)) == total
 
 
+def test_a_drag_over_the_histogram_filters_by_its_range(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.locator(".histogram").scroll_into_view_if_needed()
+    box = page.locator(".histogram").bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle, steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"where=reward%3E%3D[\d.-]+%20reward%3C[\d.-]+$"))
+    expect(page.locator(".chip")).to_have_count(2)
+    assert float(page.get_by_label("Reward from").input_value()) < float(
+        page.get_by_label("Reward to").input_value()[1:]
+    )
+    page.get_by_label("Reward from").fill("")  # the fields are the keyboard's way to the same
+    page.get_by_label("Reward from").press("Enter")
+    expect(page.locator(".chip")).to_have_count(1)
+
+
+def test_columns_are_chosen_and_a_file_is_downloaded(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
+    page.locator("#columns > summary").click()
+    page.get_by_label("rewards.solved").check()
+    page.get_by_role("button", name="Show these").click()
+    expect(page.get_by_role("columnheader", name="solved")).to_be_visible()
+    page.locator("#export > summary").click()
+    assert violations(page) == []
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON lines").click()
+    assert download.value.suggested_filename == f"{FINISHED}_stop-length.jsonl"
+    page.keyboard.press("Escape")
+    expect(page.locator("#export .sheet")).to_be_hidden()
+    page.locator("#columns > summary").click()
+    page.get_by_role("link", name="Back to the usual ones").click()
+    expect(page.get_by_role("columnheader", name="solved")).to_have_count(0)
+
+
 def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, url: str) -> None:
     page = quiet_page
     table = f"{url}/runs/{FINISHED}?where=stop:length"
@@ -314,7 +346,9 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
         quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
         expect(quiet_page.locator(".card.anomaly")).to_be_in_viewport()
         assert quiet_page.evaluate("scrollY") > 0
-        box = {name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".bars", ".outline", ".side")}
+        box = {
+            name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".bars", ".outline", ".side")
+        }
         assert box[".topbar"]["top"] == 0
         assert box[".headline"]["top"] == pytest.approx(box[".topbar"]["bottom"], abs=1)
         assert box[".tabs"]["top"] == pytest.approx(box[".headline"]["bottom"], abs=1)

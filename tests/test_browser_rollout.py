@@ -55,17 +55,6 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
         yield f"{server.url}/runs/{RUN}/rollouts"
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 def write(engine: Engine, row: int, tokens: Tokens | None, content: dict[str, Any]) -> None:
     payload = {"tokens": None if tokens is None else pack_tokens(tokens), "content": pack_content(content)}
     with engine.begin() as connection:

@@ -24,7 +24,7 @@ from logs_ui.app.run_differences import comparisons, working_trees
 from logs_ui.app.run_tasks import group_sizes, make_table
 from logs_ui.recorder import queries, store
 from logs_ui.recorder.database import reading_engine, writing_engine
-from logs_ui.recorder.models import EvaluationRow, Run, RunSource, RunState, SourceKind, StepStatistics
+from logs_ui.recorder.models import EvaluationRow, Run, RunSource, RunState, SourceKind, StepDetails, StepStatistics
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.sources import Source
 from tests.contexts import names_asked_for
@@ -136,6 +136,7 @@ def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> N
         ("k=many", "k is 'many'"),
         ("solved=nan", "solved is 'nan'"),
         ("figures=kl", "did you mean 'figure'"),
+        ("figure=los", "did you mean 'loss'"),
         ("sort=reward", "unknown sort"),
     ],
 )
@@ -219,15 +220,51 @@ def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
     assert line.against == 2
 
 
-def test_what_counts_as_solved_is_said_and_can_be_set(client: TestClient, path: Path) -> None:
-    html = page(client, A, B)
-    found = re.search(r"reaches a reward of ([\d.]+), which one rollout in a hundred", html)
-    assert found
-    engine = reading_engine(path)
-    best = max(queries.solved_at(engine, run) or 0 for run in (1, 2))
-    assert float(found[1]) == pytest.approx(best, abs=1e-3)
-    assert "reaches a reward of 0.5.</p>" in re.sub(r"\s+", " ", page(client, A, B, solved=0.5))
+def _said(html: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", html)))
+
+
+def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
+    html = page(client, A, B, steps="common", k=1)
+    assert "gets a 1 from solved, which gives nothing but 0 and 1." in _said(html)
+    row = EvaluationRow
+    wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
+    with engine.connect() as connection:
+        given = connection.execute(select(col(row.task), col(row.rewards)).where(*wanted)).all()
+    for task in {task for task, _ in given}:
+        of_task = [(rewards or {})["solved"] for name, rewards in given if name == task]
+        share = f"{100 * sum(of_task) / len(of_task):.0f}%"  # of pass@1: all groups are of one size
+        found = re.search(rf'{A}\?[^"]*"[^>]*title="{len(of_task)} rollout[^>]*>[^<]*</a></td>\s*<td[^>]*>([^<]*)<', html)
+        assert found, task
+        assert found[1] == share, task
+    shares = re.findall(r'<td class="num pass">([^<]+)</td>', page(client, A, B))
+    assert any(share not in {"0%", "—"} for share in shares), "not one of eight solved anywhere"
+
+
+def test_what_counts_as_solved_can_be_set(client: TestClient) -> None:
+    assert "reaches a reward of 0.5. " in _said(page(client, A, B, solved=0.5))
     assert "pass@1 is the chance" in page(client, A, B, k=1)
+
+
+def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    engine = writing_engine(path)
+    for i, (uid, steps) in enumerate([(A, 12), (B, 3)]):
+        make_run(engine, uid=uid, name=uid, steps=steps, seed=i, state=RunState.FINISHED, generations=4)
+    row = EvaluationRow
+    with engine.begin() as connection:
+        connection.execute(update(row).values(rewards=None))
+        connection.execute(update(row).where(col(row.step) > 3).values(reward=99.0))
+        connection.execute(update(StepDetails).values(rewards={}))
+        wanted = col(row.step) <= 3, col(row.mode) == "train", col(row.reward).is_not(None)
+        ranked = select(col(row.reward)).where(*wanted).order_by(col(row.reward).desc())
+        highest = connection.scalars(ranked).all()
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        html = page(client, A, B)
+    found = re.search(r"reaches a reward of ([\d.]+), which one in a hundred of these rollouts", _said(html))
+    assert found
+    assert min(abs(float(found[1]) - (reward or 0.0)) for reward in highest[:4]) < 1e-3
+    engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -246,10 +283,8 @@ def test_a_solved_rollout_is_among_the_best(tmp_path: Path, rewards: list[float]
         ]
         if rows:
             connection.execute(insert(EvaluationRow), rows)
-            step = {"run_id": run_id, "mode": "train", "eval_name": "e", "step": 1, "errors": 0, "truncated": 0}
-            sums = {"rollouts": len(rows), "scored": len(rows), "reward_sum": sum(rewards)}
-            connection.execute(insert(StepStatistics), {**step, **sums})
-    assert queries.solved_at(engine, run_id) == solved
+    assert queries.best_reward(engine, run_id, "train", (1, 1)) == solved
+    assert queries.best_reward(engine, run_id, "train", (2, 9)) is None
 
 
 def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,6 +417,15 @@ def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> No
 
 def test_one_value_is_no_curve() -> None:
     assert make_chart(["A"], [[CurvePoint(1, 0.5, 8, 1)]], Axis.STEP) is None
+
+
+def test_all_curves_are_smoothed_over_as_many_steps() -> None:
+    wave = [CurvePoint(step, float(step % 2), step, step) for step in range(1, 61)]
+    chart = make_chart(["A", "B"], [wave, wave[:14]], Axis.STEP)
+    assert chart
+    long, short = (series.smoothed[0].split(" ") for series in chart.series)
+    assert long[:13] == short[:13]
+    assert all(series.exact for series in chart.series)
 
 
 def test_hostile_tasks_are_text(client: TestClient) -> None:

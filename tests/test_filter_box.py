@@ -191,16 +191,6 @@ def url(db: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 def test_a_filter_is_written_with_the_keyboard_alone(quiet_page: Page, url: str) -> None:
     page, box, options = quiet_page, quiet_page.locator("#where"), quiet_page.locator("#suggested [role=option]")
     page.goto(f"{url}/runs/{RUN}")

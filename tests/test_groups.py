@@ -179,6 +179,23 @@ def test_a_group_is_shown_whole_where_one_of_its_rollouts_matches(client: TestCl
     assert html.count('<td class="num size">4</td>') + html.count(" of</span> 4</span>") == len(firsts)
 
 
+def test_groups_of_an_evaluation_are_told_from_those_of_the_training(client: TestClient, engine: Engine) -> None:
+    html = client.get(f"/runs/{RUN}/groups?where=step:10&sort=lowest-mean").text
+    lines = re.findall(r'<tr id="group-(\d+)">(.*?)</tr>', html, re.DOTALL)
+    modes = {row.id: row.mode for row in rows_of(engine, RUN)}
+    assert {modes[int(row_id)] for row_id, _ in lines} == {"train", "eval"}
+    assert [row_id for row_id, line in lines if 'class="mode"' in line] == [
+        row_id for row_id, _ in lines if modes[int(row_id)] == "eval"
+    ]
+    switch = re.findall(r'<nav class="switch" aria-label="Groups of which mode">(.*?)</nav>', html)[0]
+    links = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(\w+)</a>', switch)}
+    assert list(links) == ["all", "train", "eval"]
+    assert "sort=lowest-mean" in links["eval"]
+    found = client.get(links["eval"]).text
+    assert {modes[int(row_id)] for row_id in re.findall(r'<tr id="group-(\d+)">', found)} == {"eval"}
+    assert 'aria-label="Groups of which mode"' not in client.get(f"/runs/{MANY}/groups").text
+
+
 def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}/groups").text
     counts = dict(re.findall(r'class="kind-(\w+)"><a.*?<span class="n">(\d+)</span>', html, re.DOTALL))
@@ -448,6 +465,22 @@ def test_rollouts_of_two_runs_are_compared(client: TestClient, engine: Engine) -
     assert f"/runs/{RUN}/rollouts/{one.id}" in html
     assert f"/runs/{MANY}/rollouts/{other.id}" in html
     assert f'href="/runs/{MANY}/compare?a={other.id}&amp;b={one.id}"' in html, "sides are changed"
+
+
+def test_a_comparison_leads_back_to_the_filter_that_it_came_from(client: TestClient, engine: Engine) -> None:
+    one, other = (row.id for row in rows_of(engine, RUN)[:2])
+    where = "where=stop:done"
+    first = client.get(f"/runs/{RUN}/groups/{one}?{where}").text
+    pair = re.findall(r'href="([^"]+/compare[^"]+)" data-key="c"', first)
+    assert where in pair[0]
+    html = client.get(f"/runs/{RUN}/compare?{where}&a={one}&b={other}").text
+    links = [unescape(link) for link in re.findall(r'href="(/runs/[^"]+)"', html)]
+    assert f"/runs/{RUN}/groups/{one}?{where}" in links
+    assert f"/runs/{RUN}?{where}" in links
+    assert f"/runs/{RUN}/rollouts/{other}?{where}" in links
+    assert f"/runs/{RUN}/compare?{where}&a={other}&b={one}" in links
+    assert '<input type="hidden" name="where" value="stop:done">' in html
+    assert client.get(f"/runs/{RUN}/compare?wher=x&a={one}&b={other}").status_code == 422
 
 
 # --- What differs between two texts

@@ -498,16 +498,6 @@ def url(db: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 def open_page(page: Page, address: str) -> None:
     """Until its buttons are htmx's, which come to be so a moment after the page is there."""
     page.goto(address)

@@ -59,17 +59,6 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    """A page on which nothing may be logged as an error."""
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 def text_of(html: str) -> str:
     """Without tags and runs of space."""
     return re.sub(

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -159,18 +160,47 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
 
     monkeypatch.setattr(export_jobs, "write_run", slow)
     monkeypatch.setattr("logs_ui.app.export._AT_ONCE_SECONDS", 0.05)
-    page = client.post(f"/runs/{RUN}/exports?format=jsonl", headers=OURS)
+    way_back = "where=reward%3C0.2&sort=longest&cols=reward"
+    page = client.post(f"/runs/{RUN}/exports?{way_back}&format=jsonl", headers=OURS)
     assert seen.wait(5)
     watched = client.get(str(page.url))
     assert "10 of 200 rollouts" in watched.text
     assert '<progress max="200" value="10"' in watched.text
-    job = str(page.url).rpartition("/")[2]
-    ended = client.post(f"/runs/{RUN}/exports/{job}/cancel", headers=OURS)
-    assert str(ended.url).endswith(f"/runs/{RUN}")
+    job = page.url.path.rpartition("/")[2]
+    assert unescape(watched.text).count(f'href="/runs/{RUN}?{way_back}"') == 1  # the crumb
+    cancel = unescape(re.findall(r'action="([^"]+/cancel[^"]*)"', watched.text)[0])
+    ended = client.post(cancel, headers=OURS, follow_redirects=False)
+    assert ended.headers["location"] == f"/runs/{RUN}?{way_back}"
     go.set()
     gone = client.get(f"/runs/{RUN}/exports/{job}")
     assert gone.status_code == 404
     assert "Export it again" in gone.text
+
+
+def test_an_export_that_fails_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> int:
+        raise RuntimeError("no such codec")
+
+    monkeypatch.setattr(export_jobs, "write_run", broken)
+    page = client.post(f"/runs/{RUN}/exports?format=csv", headers=OURS)
+    assert "The file could not be made" in page.text
+    assert "RuntimeError: no such codec" in page.text
+
+
+def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(export_jobs, "write_run", lambda *_, **__: 0 if go.wait(20) else 1)
+    monkeypatch.setattr(export_jobs, "_KEPT_SECONDS", 0.0)
+    jobs = export_jobs.Jobs(path)
+    working = [jobs.start(RUN, "csv", "x.csv", RolloutFilter()) for _ in range(export_jobs.MOST)]
+    assert [jobs.find(RUN, job.id) for job in working] == working
+    with pytest.raises(export_jobs.TooManyExportsError, match="wait for one of them"):
+        jobs.start(RUN, "csv", "x.csv", RolloutFilter())
+    go.set()
+    for job in working:
+        job.wait(20)
+    assert jobs.find(RUN, jobs.start(RUN, "csv", "x.csv", RolloutFilter()).id)
+    jobs.close()
 
 
 def test_an_export_leaves_nothing_behind(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,17 +72,6 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
-def quiet_page(page: Page) -> Iterator[Page]:
-    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
-    page.set_default_timeout(8_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    assert said == []
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, insert, update
+from sqlalchemy import Engine, delete, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import load_run, queries
@@ -22,6 +22,7 @@ from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, Run, Ru
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.search import match_expression, planning, search_state
 from logs_ui.recorder.search_index import SearchIndex, catch_up
+from logs_ui.recorder.selection import Use, conditions
 from logs_ui.recorder.sidecars import SEARCH
 from tests import factory
 
@@ -324,6 +325,29 @@ def test_words_that_most_rollouts_have_are_collected_once(place: Place, monkeypa
         place.fill()
         with planning(connection):
             assert queries.count(connection, run, parse_where("common")).value == 13
+    engine.dispose()
+
+
+def test_the_smaller_side_leads(place: Place) -> None:
+    run = place.run()
+    for i in range(9):
+        place.rollout(run, f"common n{i}")
+    place.fill()
+    engine = reading_engine(place.path)
+
+    def plan(where: str) -> str:
+        with planning(connection):
+            selected = select(func.count()).where(*conditions(run, parse_where(where), Use.NUMBER))
+        literal = selected.compile(connection, compile_kwargs={"literal_binds": True})
+        steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {literal}".replace("%", "%%"))
+        return next(step.detail for step in steps if "evaluation_row" in step.detail)
+
+    with engine.connect() as connection:
+        assert "INTEGER PRIMARY KEY" in plan("n3")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("logs_ui.recorder.search._FEW", 3)
+            assert "run_id=?" in plan("common")
+            assert "INTEGER PRIMARY KEY" in plan("n3 common")
     engine.dispose()
 
 

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import case, func, select
+from sqlalchemy import ColumnElement, Integer, case, cast, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.matching import number_of
 from logs_ui.recorder.models import EvaluationRow, Scalar, StepStatistics
 from logs_ui.recorder.queries.common import Database
 
 T = TypeVar("T")
 
-_BEST_SHARE = 0.01  # of a run's rewards are above what counts as solved where nobody says
+_BEST_SHARE = 0.01  # of the rewards are above what counts as solved where nothing else says
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,20 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class Solved:
+    """What counts as solved: at least so much of the reward, or of what one reward function gave."""
+
+    at: float
+    function: str | None = None
+
+
+@dataclass(frozen=True)
 class GroupResult:
     """The rollouts of one prompt in one batch that have a reward.
 
     Attributes:
         scored: how many they are.
-        solved: of them, those whose reward is as high as wanted.
+        solved: how many of them are.
     """
 
     scored: int
@@ -93,22 +102,22 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
         return set(session.scalars(query))
 
 
-def solved_at(db: Database, run_id: int) -> float | None:
-    """The reward that one rollout in a hundred reaches, which of few values is the highest; where that is the lowest,
-    too, the highest. None without rewards. Look-ups in an index.
+def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) -> float | None:
+    """The reward that one rollout in a hundred reaches, of those within the steps, inclusive; of few values that is the
+    highest. Where it is the lowest, too, the highest. None without rewards.
     """
     reward = col(EvaluationRow.reward)
-    rewards = select(reward).where(col(EvaluationRow.run_id) == run_id, reward.is_not(None))
-    scored = select(func.sum(col(StepStatistics.scored))).where(col(StepStatistics.run_id) == run_id)
+    of_steps = _scored(run_id, mode, steps)
+    count = select(func.count()).where(*of_steps).scalar_subquery()
+    ranked = select(reward).where(*of_steps).order_by(reward.desc()).limit(1)
     with Session(db) as session:
-        best = int((session.scalar(scored) or 0) * _BEST_SHARE)
-        found = session.scalar(rewards.order_by(reward.desc()).limit(1).offset(best))
-        lowest = session.scalar(rewards.order_by(reward).limit(1))
-        return found if found != lowest else session.scalar(rewards.order_by(reward.desc()).limit(1))
+        best = session.scalar(ranked.offset(cast(count * _BEST_SHARE, Integer)))
+        lowest, highest = session.execute(select(func.min(reward), func.max(reward)).where(*of_steps)).one()
+        return best if best != lowest else highest
 
 
 def task_results(
-    db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: float
+    db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: Solved
 ) -> dict[str, list[GroupResult]]:
     """What each task's groups came to, by task, within the steps, inclusive. A rollout whose task is not known belongs
     to the task that is called nothing.
@@ -116,9 +125,10 @@ def task_results(
     row = EvaluationRow
     reward = col(row.reward)
     task = func.coalesce(col(row.task), "")
+    given = reward if solved.function is None else number_of(col(row.rewards), solved.function)
     query = (
-        select(task, func.count(), func.sum(case((reward >= solved, 1), else_=0)), func.sum(reward))
-        .where(col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode, reward.is_not(None))
+        select(task, func.count(), func.sum(case((given >= solved.at, 1), else_=0)), func.sum(reward))
+        .where(*_scored(run_id, mode, steps))
         .group_by(task, col(row.group))
     )
     found: dict[str, list[GroupResult]] = defaultdict(list)
@@ -126,6 +136,12 @@ def task_results(
         for name, *sums in session.execute(query):
             found[name].append(GroupResult(*sums))
     return dict(found)
+
+
+def _scored(run_id: int, mode: str, steps: tuple[int, int]) -> list[ColumnElement[bool]]:
+    row = EvaluationRow
+    of_run = col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode
+    return [*of_run, col(row.reward).is_not(None)]
 
 
 class _Step(NamedTuple):

@@ -28,7 +28,8 @@ _LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no r
 
 _FACETS = ("tasks", "evals", "modes", "statuses", "stop_reasons", "scored")
 
-_Kinds = list[tuple[tuple[str | None, ...], int]]
+Kinds = list[tuple[tuple[str | None, ...], int]]
+"""How many rows have the same shown task, eval, mode, status, stop reason, and part of `Scored`, in this order."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,17 @@ class Histogram:
     counts: tuple[int, ...]
 
 
-def facets(db: Database, run_id: int, filter: RolloutFilter) -> Facets:  # noqa: A002
-    """Beside the run's own values, those that the filter names are there, too."""
+def facets(db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None) -> Facets:  # noqa: A002
+    """Beside the run's own values, those that the filter names are there, too. `whole` is `kinds` of the whole run,
+    where that is known.
+    """
     chosen = [getattr(filter, name) for name in _FACETS]
     ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
     with Session(db) as session:
-        found = _kinds(session, run_id, ranges)
-        whole = found if ranges == RolloutFilter() else _kinds(session, run_id, RolloutFilter())
+        is_whole = ranges == RolloutFilter()
+        found = whole if is_whole and whole is not None else _kinds(session, run_id, ranges)
+        if whole is None:
+            whole = found if is_whole else _kinds(session, run_id, RolloutFilter())
     known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
     for values, number in whole:
         for i, value in enumerate(values):
@@ -110,8 +115,13 @@ def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int
     return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
 
 
-def _kinds(session: Session, run_id: int, filter: RolloutFilter) -> _Kinds:  # noqa: A002
-    """How many rows there are of each combination of shown values, in the order of _FACETS."""
+def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002
+    """How many rows there are of each combination of shown values."""
+    with Session(db) as session:
+        return _kinds(session, run_id, filter)
+
+
+def _kinds(session: Session, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002
     row = EvaluationRow
     # In one pass, in the order of the index that covers them.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]

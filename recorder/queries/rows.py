@@ -106,6 +106,12 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
     return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
 
 
+def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
+    """The highest id of its rows; 0 where it has none."""
+    top = page(db, run_id, replace(filter, sort=Sort.NEWEST), limit=1).rows
+    return top[0].id or 0 if top else 0
+
+
 def count(db: Database, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
     """Up to COUNT_CAP."""
     with Session(db) as session:
@@ -157,8 +163,10 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
     return found
 
 
-def neighbours(db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow) -> Neighbours:  # noqa: A002
-    """Where `row` stands in the filter's order, or would stand."""
+def neighbours(
+    db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count | None = None  # noqa: A002
+) -> Neighbours:  # fmt: skip
+    """Where `row` stands in the filter's order, or would stand. `total` is `count` of it, where that is known."""
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
@@ -168,7 +176,7 @@ def neighbours(db: Database, run_id: int, filter: RolloutFilter, row: Evaluation
         before = 0
         for section in sections(filter, place, backwards=True) if itself is not None else []:
             before += counted(session, [*selected, *section.conditions]).value
-        total = counted(session, conditions(run_id, filter, Use.NUMBER))
+        total = total or counted(session, conditions(run_id, filter, Use.NUMBER))
     return Neighbours(
         previous=previous[0].id if previous else None,
         next=following[0].id if following else None,
