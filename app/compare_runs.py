@@ -294,8 +294,7 @@ def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tas
     counted = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
     solved = Solved(choice.solved) if choice.solved is not None else _solved(db, [it for it in counted if it], mode)
     results: list[dict[str, list[GroupResult]]] = [
-        queries.task_results(db, of_run[0], mode, of_run[1], solved) if of_run and solved else {}
-        for of_run in counted
+        queries.task_results(db, of_run[0], mode, of_run[1], solved) if of_run and solved else {} for of_run in counted
     ]
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})

@@ -96,7 +96,7 @@ class Job:
         except LogsUIError as error:
             self.trouble = str(error)
             self._file.close()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the page waits for it, whatever it is
             _log.exception("%s could not be made", self.name)
             self.trouble = f"{type(error).__name__}: {error}. The log of logs-ui has all of it."
             self._file.close()

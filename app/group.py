@@ -13,11 +13,10 @@ from logs_ui.app.charts import Scale
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.group_charts import Strip
 from logs_ui.app.reward_parts import Part, reward_parts
-from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card
 from logs_ui.app.turns import Turn
 from logs_ui.recorder import queries
-from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
 from logs_ui.recorder.queries import Kind, RunSummary
@@ -97,7 +96,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
     pairs = request.query_params.multi_items()
     with source.reading() as db:
         run = queries.find_run(db, name)
-        rows = queries.group_rows(db, id_of(run), _storable(row_id))
+        rows = queries.group_rows(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
         first = min(row.id or 0 for row in rows)
         if htmx.target(request) is None and (name != run.uid or row_id != first):
@@ -115,7 +114,7 @@ def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> R
     """The turns of one completion, for its column."""
     with source.reading() as db:
         run = queries.find_run(db, name)
-        rows = queries.group_rows(db, id_of(run), _storable(row_id))
+        rows = queries.group_rows(db, id_of(run), storable(row_id))
         opened = _opened(db, id_of(run), [rows[0].id or 0, row_id])
         summary = queries.run_summary(db, id_of(run))
     of_rows = {opened_id: turns.turns_of(cards) for opened_id, cards in opened.items()}
@@ -212,9 +211,3 @@ def _seen(rows: Sequence[EvaluationRow], summary: RunSummary) -> str:
 
 def _numbers(pairs: urls.Pairs, name: str) -> list[int]:
     return [int(value) for given, value in pairs if given == name and value.isascii() and value.isdigit()][:1000]
-
-
-def _storable(row_id: int) -> int:
-    if not 0 <= row_id < 2**63:
-        raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
-    return row_id

@@ -49,7 +49,7 @@ class Indexer:
             return False
         try:
             self._index.fill(stopped=self._rested)
-        except Exception as error:  # the thread must outlive it, and the pages say that they wait for it
+        except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             if self.trouble is None:
                 is_known = isinstance(error, LogsUIError | OSError)
                 said = "Texts cannot be indexed, and new ones not be searched: %s"

@@ -11,7 +11,6 @@ from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, liv
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.view import View, parse_view, print_view, split
 from logs_ui.recorder import queries
-from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
 from logs_ui.recorder.filters import RolloutFilter, Sort, parse_filter
 from logs_ui.recorder.models import EvaluationRow
@@ -87,15 +86,8 @@ def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: st
     """
     change, _, rest = seen.partition(".")
     state = rest.partition(".")[0]
-    lines = []
-    for row_id in ids:
-        try:
-            row = queries.rollout(db, id_of(summary.run), row_id).row
-        except RolloutNotFoundError:
-            continue
-        if row.changed > _whole(change) or state != summary.state:
-            lines.append(row)
-    return lines
+    rows = queries.rows_called(db, id_of(summary.run), ids)
+    return [row for row in rows if row.changed > _whole(change) or state != summary.state]
 
 
 def _whole(text: str) -> int:

@@ -89,7 +89,8 @@ def group_sizes(results: Iterable[_Results]) -> list[int]:
 
 def _line(task: str, cells: list[Cell | None]) -> TaskLine:
     first = cells[0]
-    others = [(index, cell.mean - first.mean) for index, cell in enumerate(cells[1:], 1) if cell and first]
+    # Rounded: means of the same rewards, added up in another order, are no difference.
+    others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
     against, difference = max(others, key=lambda other: abs(other[1]), default=(0, None))
     return TaskLine(task, cells, difference, against, None)
 

@@ -10,8 +10,8 @@ from logs_ui.recorder.errors import (
     RolloutNotFoundError,
     RunNotFoundError,
 )
-from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.files import export_run
+from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.frames import load_image, load_run, load_runs, load_scalars
 from logs_ui.recorder.instruments.http import trace_client, untrace_client
 from logs_ui.recorder.open_run import OpenRollout, OpenRun, start_run

@@ -50,7 +50,8 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[bool]:
     """Of a field that is no column of the row."""
     if term.key is not None:
-        return is_value(number_of(getattr(EvaluationRow, term.field), term.key), value)
+        number = number_of(getattr(EvaluationRow, term.field), term.key)
+        return is_value(number, value.loose if isinstance(value, Range) else value)
     if term.field == "is":
         return notes.starred(run_id)
     if value is None:  # a tag or a note, whatever it is

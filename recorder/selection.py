@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, o
 from sqlmodel import col
 
 from logs_ui.recorder import search
-from logs_ui.recorder.fields import FIELDS
+from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepStatistics, StopReason
@@ -105,9 +105,10 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
     if use == Use.KINDS and _is_narrow(filter):
         found.append(col(EvaluationRow.group) != "")  # true of all, but row_by_kind does not hold it: not to be tempted
+    rewards = Range(filter.reward_min, filter.reward_max).loose
     for bounded, low, high in (
         (_step(filter, use), filter.step_min, filter.step_max),
-        (_reward(filter, use), filter.reward_min, filter.reward_max),
+        (_reward(filter, use), rewards.low, rewards.high),
         (col(EvaluationRow.created), filter.since, filter.until),
     ):
         found += [bounded >= low] if low is not None else []
@@ -244,7 +245,7 @@ def _value(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Us
     if FIELDS[term.field].column is None:
         return stored_elsewhere(term, value, run_id)
     if isinstance(value, Range):
-        return in_range(_numbers(term, filter, use), value)
+        return in_range(_numbers(term, filter, use), value.loose if FIELDS[term.field].kind == Kind.NUMBER else value)
     stored = column_of(term.field)
     # Of several alternatives an index would give rows that have to be collected and sorted.
     column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored

@@ -25,6 +25,11 @@ _BARE_WORD = re.compile(r'[^\s":<>=-][^\s":<>=]*')
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
+def _slack(value: float) -> float:
+    """By how much a number may differ, and still be the same: more than float32 rounds by."""
+    return max(1e-9, 1e-6 * abs(value))
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers, or times in µs since the epoch, between two ends; None where it has no end.
@@ -49,6 +54,15 @@ class Range:
         if self.low is None or self.high is None:
             return False
         return self.low > self.high or (self.low == self.high and not self.is_closed)
+
+    @property
+    def loose(self) -> "Range":
+        """With ends that hold all that reads as they do, or, where they are outside, none of it. A trainer's rewards
+        are float32, and sums: what it calls 0.3 is stored as 0.30000001, or as 0.30000000000000004.
+        """
+        low = None if self.low is None else self.low + (_slack(self.low) if self.above else -_slack(self.low))
+        high = None if self.high is None else self.high + (-_slack(self.high) if self.below else _slack(self.high))
+        return Range(low, high, self.above, self.below)
 
     def within(self, other: "Range") -> "Range":
         """What is in both."""

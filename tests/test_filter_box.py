@@ -299,3 +299,14 @@ def test_the_line_works_without_javascript(browser: Browser, url: str) -> None:
     page.locator("#filters").get_by_role("button", name="Apply").click()
     expect(page).to_have_url(f"{url}/runs/{RUN}?where=status:error%20step%3E%3D3")
     context.close()
+
+
+def test_escape_closes_the_list_and_then_gives_back_the_filter_that_is_shown(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{RUN}?where=stop:length")
+    box = quiet_page.locator("#where")
+    box.fill("stop:len")
+    expect(quiet_page.locator("#suggested [role=option]").first).to_be_visible()
+    box.press("Escape")
+    expect(box).to_have_value("stop:len")
+    box.press("Escape")
+    expect(box).to_have_value("stop:length")

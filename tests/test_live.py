@@ -45,6 +45,7 @@ def test_a_training_shows_itself_live(demo: str, page: Page) -> None:
     page.set_default_timeout(120_000)
     page.goto(demo)
     page.get_by_role("row").filter(has_text="running").get_by_role("link").first.click()
+    page.locator("#run-line nav").get_by_role("link", name="Rollouts").click()
     expect(page.locator("#results")).to_contain_text("mean reward", timeout=120_000)
     page.locator("table.rollouts tbody tr").nth(1).hover()  # a hand on the table stops it
     pill = page.locator("#new")

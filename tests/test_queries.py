@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, insert, select, update
 from sqlmodel import col
 
-from logs_ui.recorder import queries
+from logs_ui.recorder import flush, load_run, queries, start_run
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
-from logs_ui.recorder.fields import FIELDS
+from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, parse_where, strict_rewards
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -80,16 +80,28 @@ def matches(row: EvaluationRow, where: RolloutFilter, *, alive: bool = False) ->
     )
     ranges = (
         (where.step_min, row.step, where.step_max),
-        (where.reward_min, row.reward, where.reward_max),
         (where.since, row.created, where.until),
     )
+    rewards = Range(where.reward_min, where.reward_max)
     return (
         all(not values or value in values for values, value in lists)
         and (where.group is None or row.group == where.group)
         and all(low is None or (value is not None and value >= low) for low, value, _ in ranges)
         and all(high is None or (value is not None and value <= high) for _, value, high in ranges)
+        and (rewards == Range() or (row.reward is not None and is_within(row.reward, rewards, exactly=False)))
         and all(holds(term, row, alive=alive) for term in where.terms)
     )
+
+
+def is_within(value: float, it: Range, *, exactly: bool) -> bool:
+    """Numbers that are not whole count as equal where they are as good as that."""
+
+    def is_it(end: float) -> bool:
+        return value == end if exactly else abs(value - end) <= max(1e-9, 1e-6 * abs(end))
+
+    above = it.low is None or (is_it(it.low) and not it.above) or (value > it.low and not is_it(it.low))
+    below = it.high is None or (is_it(it.high) and not it.below) or (value < it.high and not is_it(it.high))
+    return above and below
 
 
 def holds(term: Term, row: EvaluationRow, *, alive: bool) -> bool:
@@ -103,8 +115,7 @@ def holds(term: Term, row: EvaluationRow, *, alive: bool) -> bool:
         if value is None or of_row is None:
             return value is None and of_row is None
         if isinstance(value, Range):
-            above = value.low is None or (of_row > value.low if value.above else of_row >= value.low)
-            return above and (value.high is None or (of_row < value.high if value.below else of_row <= value.high))
+            return is_within(of_row, value, exactly=FIELDS[term.field].kind != Kind.NUMBER)
         return value.lower() in of_row.lower() if term.field == "error" else of_row == value
 
     failed = term.field == "error" and row.stop_reason in FAILURES and row.stop_reason in term.values
@@ -825,3 +836,20 @@ def test_the_newest_rollout_of_a_reader_beside_a_writer(tmp_path: Path) -> None:
     assert queries.page(reader, run_id, EVERYTHING, limit=1).rows[0].generation == 3
     reader.dispose()
     writer.dispose()
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        *[("reward=0.3", 2), ("reward<=0.3", 2), ("reward>=0.3", 2), ("reward<0.3", 0), ("reward>0.3", 0)],
+        *[("-reward:0.3", 0), ("rewards.a:0..0.3", 2), ("rewards.a>0.3", 0)],
+    ],
+)
+def test_a_reward_is_found_by_what_it_reads_as(tmp_path: Path, where: str, count: int) -> None:
+    """A trainer's are float32, or sums: neither is the number that a person writes."""
+    with start_run("r", db=tmp_path / "a.db") as run:
+        for value in (float(np.float32(0.3)), 0.1 + 0.2):
+            with run.rollout("do it") as row:
+                row.score(value, rewards={"a": value})
+    flush()
+    assert len(load_run(db=tmp_path / "a.db", where=where)) == count

@@ -13,11 +13,13 @@ from urllib.parse import unquote
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from logs_ui.app import export_jobs
 from logs_ui.app.columns import parse_columns, print_columns
+from logs_ui.app.indexer import Indexer
 from logs_ui.app.main import create_app
+from logs_ui.app.source import Source
 from logs_ui.recorder import load_run, queries
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import FilterError
@@ -111,6 +113,36 @@ def test_a_cell_of_the_pivot_leads_to_its_rollouts(client: TestClient, engine: E
         assert f"<strong>{number}</strong> rollout" in page.text
         assert "<table class=" in page.text
         assert "view=pivot" not in str(page.url)
+
+
+def test_a_pivot_is_of_the_same_moment_as_its_counts_and_says_when_it_is_outdated(client: TestClient) -> None:
+    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#live"}
+    said = {
+        view: client.get(f"/runs/{LIVE}/live?view={view}&newest=1&seen=0", headers=headers).text
+        for view in ("pivot", "table")
+    }
+    assert ('hx-target="#found"' in said["pivot"], 'hx-target="#outdated"' in said["pivot"]) == (False, True)
+    assert ('hx-target="#found"' in said["table"], 'hx-target="#outdated"' in said["table"]) == (True, False)
+    assert f'hx-get="/runs/{LIVE}?view=pivot">renew</a>' in said["pivot"]
+    assert 'id="outdated"' in client.get(f"/runs/{LIVE}?view=pivot").text
+
+
+def test_a_look_for_news_opens_no_rollout(client: TestClient, engine: Engine) -> None:
+    said: list[str] = []
+
+    def hear(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        said.append(statement)
+
+    open_rows = re.findall(r'name="open" value="(\d+)"', client.get(f"/runs/{LIVE}").text)
+    assert open_rows
+    event.listen(Engine, "before_cursor_execute", hear)
+    try:
+        news = client.get(f"/runs/{LIVE}/live?newest=1&seen=0.running&open={'&open='.join(open_rows)}&open=99999999")
+    finally:
+        event.remove(Engine, "before_cursor_execute", hear)
+    assert [f'hx-target="#row-{row_id}"' in news.text for row_id in open_rows] == [True] * len(open_rows)
+    assert said
+    assert not any("rollout_payload" in statement for statement in said)
 
 
 def test_a_pivot_that_is_misspelt_is_an_error(client: TestClient) -> None:
@@ -225,6 +257,24 @@ def test_an_export_is_asked_for_by_our_own_pages_alone(client: TestClient) -> No
 
 
 # --- Search, and the histogram
+
+
+def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such tokenizer")
+
+    monkeypatch.setattr("logs_ui.recorder.search_index.SearchIndex.fill", broken)
+    monkeypatch.setattr("logs_ui.app.indexer._PATIENCE", 0.01)
+    indexer = Indexer(path, Source(path))
+    indexer.start()
+    deadline = time.monotonic() + 10
+    while indexer.trouble is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert indexer.trouble == "no such tokenizer"
+    assert indexer._thread.is_alive()
+    indexer.stop()
 
 
 def test_the_page_says_how_much_was_searched_and_completes_itself(engine: Engine, path: Path) -> None:

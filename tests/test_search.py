@@ -340,7 +340,7 @@ def test_the_smaller_side_leads(place: Place) -> None:
             selected = select(func.count()).where(*conditions(run, parse_where(where), Use.NUMBER))
         literal = selected.compile(connection, compile_kwargs={"literal_binds": True})
         steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {literal}".replace("%", "%%"))
-        return next(step.detail for step in steps if "evaluation_row" in step.detail)
+        return next(str(step.detail) for step in steps if "evaluation_row" in step.detail)
 
     with engine.connect() as connection:
         assert "INTEGER PRIMARY KEY" in plan("n3")

@@ -17,7 +17,7 @@ from logs_ui.recorder.queries.comparison import (
     task_results,
 )
 from logs_ui.recorder.queries.facets import MOST_TASKS, Facets, Histogram, Kinds, facets, kinds, reward_histogram
-from logs_ui.recorder.queries.group import by_reward, group_rows, opened, run_of
+from logs_ui.recorder.queries.group import by_reward, group_rows, opened, rows_called, run_of
 from logs_ui.recorder.queries.groups import (
     ALIKE,
     DEAD,
@@ -179,6 +179,7 @@ __all__ = [
     "reward_points",
     "rollout",
     "rollouts",
+    "rows_called",
     "run_annotations",
     "run_marks",
     "run_of",

@@ -33,6 +33,15 @@ def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
     return sorted(rows, key=by_reward)
 
 
+def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
+    """Those of the run that have these ids, in their order; without payloads."""
+    row = EvaluationRow
+    wanted = list(row_ids)
+    query = select(row).where(col(row.id).in_(wanted), col(row.run_id) == run_id)
+    with Session(db) as session:
+        return sorted(shown(session, run_id, session.scalars(query)), key=lambda it: wanted.index(it.id or 0))
+
+
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
     """Sort key: the highest reward first, those without one last, and equal ones by generation."""
     return row.reward is None, -(row.reward or 0.0), row.generation, row.id or 0

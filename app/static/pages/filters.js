@@ -48,7 +48,12 @@
   const keys = {
     ArrowDown: () => { if (isOpen()) move(1); else ask(); return true; },
     ArrowUp: () => { if (isOpen()) move(-1); return isOpen(); },
-    Escape: () => { const was = isOpen(); show(false); return was; },
+    Escape: () => {
+      const was = isOpen();
+      show(false);
+      if (!was) box().value = box().defaultValue; // the filter that is shown: what was typed does not look as if it were
+      return was;
+    },
     Enter: () => { const option = isOpen() && chosen(); if (option) take(option); return Boolean(option); },
     Tab: () => { const option = takeable(); if (option) take(option); else show(false); return Boolean(option); },
   };
