@@ -12,6 +12,7 @@ from logs_ui.app import group_charts, htmx, timeline, turns, urls, words
 from logs_ui.app.charts import Scale
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.group_charts import Strip
+from logs_ui.app.group_choice import Choice, choice_of
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card
@@ -24,7 +25,7 @@ from logs_ui.recorder.queries import Kind, RunSummary
 OPENED = 8
 """Columns whose turns come with the page; those of the others come when they are scrolled to."""
 
-_OWN = ("seen", "column", "open")
+_OWN = ("seen", "column", "open", "sort", "kind")
 _MOST_OPENED = 64
 
 router = APIRouter()
@@ -61,7 +62,8 @@ class GroupPage:
         strip: of the rewards, from the run's lowest to its highest.
         scale: of the parts of the rewards.
         pair: ids of the best and the worst; None for fewer than two that have a reward.
-        newer, older: ids of the groups before and after it within the filter; None at the ends.
+        newer, older: ids of the groups before and after it, in the order and of the kind that the address names, within
+            the filter; None at the ends.
         refresh: where a group that is not scored looks for news; None where none is to come.
     """
 
@@ -98,6 +100,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
         run = queries.find_run(db, name)
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
+        choice = choice_of(pairs)
         first = min(row.id or 0 for row in rows)
         if htmx.target(request) is None and (name != run.uid or row_id != first):
             return RedirectResponse(urls.group(run.uid, first, chosen), 303)
@@ -105,7 +108,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
         if htmx.target(request) == "group" and request.query_params.get("seen") == _seen(rows, summary):
             return htmx.nothing_new()
         order, opened = (_numbers(pairs, name) for name in ("column", "open"))
-        page = _page(db, summary, _as_seen(rows, order), chosen, opened)
+        page = _page(db, summary, _as_seen(rows, order), chosen, choice, opened)
     return htmx.render(request, "group.html", page, fragments=("group",))
 
 
@@ -123,18 +126,23 @@ def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> R
 
 
 def _page(
-    db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, wanted: Sequence[int]
-) -> GroupPage:
+    db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, choice: Choice,
+    wanted: Sequence[int],
+) -> GroupPage:  # fmt: skip
     run, run_id = summary.run, id_of(summary.run)
     ids = [row.id or 0 for row in rows]
     found = _opened(db, run_id, [*ids[:OPENED], *(row_id for row_id in wanted if row_id in ids)])
     columns = _columns(rows, {row_id: turns.turns_of(cards) for row_id, cards in found.items()})
     asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
     rewards = [row.reward for row in rows if row.reward is not None]
-    newer, older = queries.beside(db, run_id, chosen, rows)
-    known = [row for row in sorted(rows, key=queries.by_reward) if row.reward is not None]
-    mean, spread = _moments(rewards)
     ends = queries.reward_ends(db, run_id)
+    if choice.needs_survey:
+        known = queries.survey(db, run_id, chosen, ends)
+        newer, older = queries.beside_in_survey(db, run_id, known, ends, choice.sort, choice.kinds, rows[0].group)
+    else:
+        newer, older = queries.beside(db, run_id, chosen, rows)
+    scored = [row for row in sorted(rows, key=queries.by_reward) if row.reward is not None]
+    mean, spread = _moments(rewards)
     return GroupPage(
         summary=summary,
         chosen=chosen,
@@ -147,7 +155,7 @@ def _page(
         spread=spread,
         strip=group_charts.strip(rewards, mean, Scale.over([end for end in ends if end is not None])),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
-        pair=(known[0].id or 0, known[-1].id or 0) if len(known) > 1 else None,
+        pair=(scored[0].id or 0, scored[-1].id or 0) if len(scored) > 1 else None,
         newer=newer,
         older=older,
         refresh=_refresh(run, rows, summary, chosen, min(ids)),

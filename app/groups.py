@@ -11,43 +11,24 @@ from sqlalchemy import Connection
 from logs_ui.app import group_charts, htmx, urls
 from logs_ui.app.charts import Scale
 from logs_ui.app.filter_form import checked_filter, mended, repaired
+from logs_ui.app.group_choice import Choice, choice_of
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
 from logs_ui.recorder.filters import RolloutFilter, print_where
 from logs_ui.recorder.models import Run, RunState
-from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage, GroupSort, Kind, RunSummary, Survey
-from logs_ui.recorder.spelling import check_word
+from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage, Kind, RunSummary, Survey
 from logs_ui.recorder.where import WHERE
 
 PAGE_SIZE = 50
 KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
 """In the order of the chart, from bottom to top."""
 
-_ALL_DEAD = "dead"
 _POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished
 _OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow")
 
 router = APIRouter()
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is asked for beside the filter: an order, and a kind of groups: a `Kind`, `dead`, or empty for any."""
-
-    sort: GroupSort = GroupSort.NEWEST
-    kind: str = ""
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Empty: of any."""
-        return DEAD if self.kind == _ALL_DEAD else (Kind(self.kind),) if self.kind else ()
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether all groups have to be known to find the first."""
-        return bool(self.kind) or self.sort != GroupSort.NEWEST
 
 
 @dataclass(frozen=True)
@@ -182,7 +163,7 @@ def _answer(request: Request, db: Connection, name: str) -> Response:
     given = request.query_params.multi_items()
     place = request.query_params.get("after")
     try:
-        choice = _choice(given)
+        choice = choice_of(given)
         chosen = checked_filter(db, run, _of_filter(given))
         after = urls.parse_cursor(place) if place else None
     except FilterError as mistake:
@@ -208,7 +189,7 @@ def live(request: Request, source: SourceOfPages, name: str) -> Response:
 def _news(request: Request, db: Connection, name: str) -> Response:
     run = queries.find_run(db, name)
     pairs = request.query_params.multi_items()
-    choice = _choice(pairs)
+    choice = choice_of(pairs)
     chosen = checked_filter(db, run, _of_filter(pairs))
     newest = _whole(request.query_params.get("newest", "0"))
     follows = "follow" in request.query_params and not choice.needs_survey
@@ -276,15 +257,6 @@ def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mis
     """The same page with one line that says what is wrong."""
     page = _page(db, run, repaired(given, mistake), Choice(), None, given=given, mistake=mistake)
     return htmx.render(request, "groups.html", page, fragments=("groups",), status=422, address="false")
-
-
-def _choice(given: urls.Pairs) -> Choice:
-    own = {name: value for name, value in given if value}
-    sort, kind = own.get("sort", GroupSort.NEWEST.value), own.get("kind", "")
-    check_word("sort", "order of groups", sort, [word.value for word in GroupSort])
-    if kind:
-        check_word("kind", "kind of groups", kind, [_ALL_DEAD, *(word.value for word in Kind)])
-    return Choice(GroupSort(sort), kind)
 
 
 def _of_filter(given: urls.Pairs) -> urls.Pairs:

@@ -23,6 +23,7 @@ FIRST, LAST = 7_000_000_000_000_001, 7_000_000_000_000_002
 
 _ALL = RolloutFilter()
 _prefix: ContextVar[str] = ContextVar("prefix", default="")
+_order: ContextVar[tuple[str, str]] = ContextVar("order", default=("", ""))
 _view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("view", default=())
 
 
@@ -224,9 +225,20 @@ def groups_live(run: str, chosen: RolloutFilter, *, sort: str, kind: str, newest
     return with_query(f"/runs/{_segment(run)}/groups/live", pairs)
 
 
+def ordering(sort: str, kind: str) -> None:
+    """Makes the addresses of single groups, in this request, follow an order of groups, and one kind of them."""
+    _order.set((sort, kind))
+
+
+def groups_in_order(run: str, chosen: RolloutFilter) -> str:
+    """The groups as this request has them."""
+    sort, kind = _order.get()
+    return groups(run, chosen, sort=sort, kind=kind)
+
+
 def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
     """The completions of the group that a rollout is in, seen from within a filter."""
-    pairs = _of_groups(chosen, "", "", None)
+    pairs = _of_groups(chosen, *_order.get(), None)
     return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 

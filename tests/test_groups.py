@@ -567,3 +567,19 @@ def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> N
 def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown_page: Any, template: str) -> None:
     asked = names_asked_for(make_templates(), template)
     assert asked == {field.name for field in dataclasses.fields(shown_page)}
+
+
+@pytest.mark.parametrize("asked", ["sort=largest-spread", "kind=mixed&sort=lowest-mean"])
+def test_a_group_leads_to_the_next_in_the_order_that_it_was_opened_from(client: TestClient, asked: str) -> None:
+    lines = re.findall(r'class="row-link" href="([^"]+)"', client.get(f"/runs/{RUN}/groups?{asked}").text)
+    assert len(lines) > 3
+    html = client.get(unescape(lines[1])).text
+    assert f'href="{lines[0]}" data-key="k"' in html
+    assert f'href="{lines[2]}" data-key="j"' in html
+    up = re.search(r'href="([^"]+)" data-key="u"', html)
+    assert up
+    assert set(unescape(up[1]).partition("?")[2].split("&")) == set(asked.split("&"))
+
+
+def test_a_groups_order_that_is_misspelt_is_an_error(client: TestClient) -> None:
+    assert client.get(f"/runs/{RUN}/groups/1?sort=largest").status_code == 422

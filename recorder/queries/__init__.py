@@ -89,7 +89,7 @@ from logs_ui.recorder.queries.runs import (
 )
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
 from logs_ui.recorder.queries.steps import Series, Step, TaskRewards, last_steps, lowest_tasks, step_series, steps
-from logs_ui.recorder.queries.surveys import GroupSort, Survey, Tally, survey, surveyed_groups
+from logs_ui.recorder.queries.surveys import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
 from logs_ui.recorder.queries.tokenizers import tokenizer_json
 
 __all__ = [
@@ -143,6 +143,7 @@ __all__ = [
     "annotation",
     "annotations",
     "beside",
+    "beside_in_survey",
     "best_reward",
     "by_reward",
     "check_names",

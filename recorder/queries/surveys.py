@@ -81,9 +81,7 @@ def surveyed_groups(
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
     """Those of a survey that are of these kinds (empty: of any), in this order, from `after` on."""
-    key = _KEYS[sort]
-    placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
-    placed.sort(key=lambda pair: pair[0])
+    placed = _placed(found, sort, kinds)
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
         placed = [pair for pair in placed if pair[0] > begin]
@@ -93,6 +91,29 @@ def surveyed_groups(
         return GroupPage(groups, None)
     (last, newest) = on_page[-1][0]
     return GroupPage(groups, Cursor(None if math.isinf(last) else last, -newest))
+
+
+def beside_in_survey(
+    db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], name: str
+) -> tuple[int | None, int | None]:
+    """Ids, as `Group.id`, of the group before and of the one after that of this name, as `surveyed_groups` has them;
+    None at the ends, and of one that is not among them.
+    """
+    names = [tally.name for _, tally in _placed(found, sort, kinds)]
+    if name not in names:
+        return None, None
+    place = names.index(name)
+    around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
+    ids = {group.name: group.id for group in groups_called(db, run_id, [it for it in around if it is not None], ends)}
+    before, after = (None if it is None else ids.get(it) for it in around)
+    return before, after
+
+
+def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
+    """Those of these kinds with their places, in order."""
+    key = _KEYS[sort]
+    placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
+    return sorted(placed, key=lambda pair: pair[0])
 
 
 class _Steps(NamedTuple):
