@@ -45,7 +45,8 @@ def folded(attributes: Attributes, terms: Iterable[Term]) -> Attributes:
 
 def in_order(terms: Iterable[Term]) -> list[Term]:
     """As they are printed."""
-    return sorted(terms, key=lambda term: (_PLACES[term.field], str(term)))
+    # Words stay as they were written, which is how a reader finds them again.
+    return sorted(terms, key=lambda term: (_PLACES[term.field], "" if term.field == "text" else str(term)))
 
 
 def _is_plain(term: Term) -> bool:

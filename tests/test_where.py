@@ -83,7 +83,7 @@ def test_the_example_of_each_field_is_a_term_of_it(field: Field) -> None:
         ('task:"none"', 'task:"none"'),
         ("status:ok,error status:error,aborted", "status:error"),
         ("tag:a tag:b", "tag:a tag:b"),
-        ('foo "a b" -"x y" -bar', '"a b" -"x y" -bar foo'),
+        ('foo "a b" -"x y" -bar', 'foo "a b" -"x y" -bar'),
         (r'"say \"hi\" C:\\x \n \u{202e} \d"', r'"say \"hi\" C:\\x \n \u{202e} \\d"'),
         ("text:a,b", "text:a,b"),
         ("a,b", "a,b"),
