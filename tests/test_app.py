@@ -21,13 +21,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from jinja2 import Environment, meta, nodes
 from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app import charts, errors, figures, overview, rollout, rollouts, rollouts_live, runs, text, timeline, words
-from logs_ui.app.main import create_app, make_templates
+from logs_ui.app import charts, figures, text, timeline, words
+from logs_ui.app.main import create_app
 from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
 from logs_ui.recorder import flush, queries, start_run, trace_env
@@ -856,34 +855,6 @@ def test_a_port_in_use_is_one_line(path: Path) -> None:
 
 
 # --- The house
-
-
-@pytest.mark.parametrize(
-    ("shown", "template"),
-    [
-        (runs.RunsPage, "runs.html"), (rollouts.RolloutsPage, "rollouts.html"), (rollouts.MorePage, "_more.html"),
-        (rollouts_live.LivePage, "_live.html"), (overview.OverviewPage, "overview.html"),
-        (overview.LoggedPage, "_logged.html"), (overview.TablePage, "steps.html"),
-        (overview.PreviewPage, "_preview.html"), (rollout.RolloutPage, "rollout.html"),
-        (errors.ErrorPage, "error.html"),
-    ],
-)  # fmt: skip
-def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown: Any, template: str) -> None:
-    environment = make_templates()
-    asked = _names(environment, template) - set(environment.globals)
-    assert asked == {field.name for field in dataclasses.fields(shown)}
-
-
-def _names(environment: Environment, template: str) -> set[str]:
-    """What a template, and all that it is made of, takes from its context."""
-    tree = environment.parse((FOLDER / "templates" / template).read_text())
-    names = meta.find_undeclared_variables(tree)
-    set_above = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
-    imported = {node.target for node in tree.find_all(nodes.Import)}
-    for other in meta.find_referenced_templates(tree):
-        if other and other != "macros.html":
-            names |= _names(environment, other) - set_above
-    return names - imported - set_above - {"ui"}
 
 
 def test_vendored_files_are_those_of_the_manifest() -> None:

@@ -1,6 +1,5 @@
 """Runs side by side: curves, tasks, and what differs."""
 
-import dataclasses
 import itertools
 import math
 import random
@@ -18,7 +17,7 @@ from sqlalchemy import Engine, insert, select, update
 from sqlmodel import col
 
 from logs_ui.app import compare_runs, run_differences, run_tasks
-from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.main import create_app
 from logs_ui.app.run_curves import Axis, make_chart
 from logs_ui.app.run_differences import comparisons, working_trees
 from logs_ui.app.run_tasks import group_sizes, make_table
@@ -27,7 +26,6 @@ from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.models import EvaluationRow, Run, RunSource, RunState, SourceKind, StepDetails, StepStatistics
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.sources import Source
-from tests.contexts import names_asked_for
 from tests.factory import HOSTILE_TASK, insert_run, make_run
 
 A, B, C = "one-aaaa", "two-bbbb", "three-cccc"
@@ -76,11 +74,6 @@ def page(client: TestClient, *runs: str, **parameters: Any) -> str:
 
 
 # --- The page
-
-
-def test_every_field_of_the_page_is_shown_and_nothing_else_is_asked_for() -> None:
-    asked = names_asked_for(make_templates(), "compare_runs.html")
-    assert asked == {field.name for field in dataclasses.fields(compare_runs.ComparePage)}
 
 
 def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:

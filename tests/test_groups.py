@@ -1,6 +1,5 @@
 """Groups: which there are, what they come to, and two rollouts beside each other; over HTTP without a browser."""
 
-import dataclasses
 import itertools
 import random
 import re
@@ -18,11 +17,11 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app import compare_rollouts, group, groups, turns
+from logs_ui.app import group, groups, turns
 from logs_ui.app.charts import Scale
 from logs_ui.app.differences import Differ
 from logs_ui.app.group_charts import stacks, strip
-from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.main import create_app
 from logs_ui.app.timeline import make_timeline
 from logs_ui.recorder import queries
 from logs_ui.recorder.database import writing_engine
@@ -30,7 +29,6 @@ from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, StopReason
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Ends, GroupSort, Kind, Rollout
-from tests.contexts import names_asked_for
 from tests.factory import HOSTILE_TASK, make_run
 
 RUN, LIVE, MANY = "main-run-1234", "live-run-5678", "mixed-up-9999"
@@ -551,22 +549,6 @@ def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> N
     for stack in found:
         assert sum(part.height for part in stack.parts) == pytest.approx(100, abs=0.1)
     assert all(one.step_max < other.step_min for one, other in itertools.pairwise(found))
-
-
-# --- The house
-
-
-@pytest.mark.parametrize(
-    ("shown_page", "template"),
-    [
-        (groups.GroupsPage, "groups.html"), (groups.MoreGroupsPage, "_more_groups.html"),
-        (groups.LiveGroupsPage, "_groups_live.html"), (group.GroupPage, "group.html"),
-        (group.ColumnPage, "_column.html"), (compare_rollouts.CompareRolloutsPage, "compare_rollouts.html"),
-    ],
-)  # fmt: skip
-def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown_page: Any, template: str) -> None:
-    asked = names_asked_for(make_templates(), template)
-    assert asked == {field.name for field in dataclasses.fields(shown_page)}
 
 
 @pytest.mark.parametrize("asked", ["sort=largest-spread", "kind=mixed&sort=lowest-mean"])

@@ -1,6 +1,5 @@
 """What people say of runs and rollouts is kept beside the recorder's database, found, exported, and never lost."""
 
-import dataclasses
 import os
 import re
 import shutil
@@ -22,8 +21,7 @@ from sqlalchemy import event, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app import notes
-from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import current_row, export_run, flush, load_run, queries, start_run
 from logs_ui.recorder.database import reading_engine, writing_engine
@@ -31,7 +29,6 @@ from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.models import EvaluationRow, RunState, Status
 from logs_ui.recorder.notes import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
 from logs_ui.recorder.sidecars import NOTES
-from tests.contexts import names_asked_for
 from tests.factory import make_run
 
 RUN = "noted-run-1234"
@@ -402,12 +399,6 @@ def test_the_overview_counts_the_marked_rollouts_and_leads_to_them(client: TestC
     starred_page, noted_page = re.findall(r'<a href="([^"]+)">\d (?:starred|noted)</a>', html)
     assert re.findall(r'<tr id="row-(\d+)"', client.get(unescape(starred_page)).text) == ["2", "1"]
     assert re.findall(r'<tr id="row-(\d+)"', client.get(unescape(noted_page)).text) == ["2"]
-
-
-@pytest.mark.parametrize("page", [(notes.MarksPage, "_notes.html"), (notes.StarPage, "_star.html")])
-def test_every_field_of_a_fragment_is_shown_and_nothing_else_is_asked_for(page: tuple[Any, str]) -> None:
-    shown, template = page
-    assert names_asked_for(make_templates(), template) == {field.name for field in dataclasses.fields(shown)}
 
 
 def test_htmx_gets_the_part_that_was_written_to(client: TestClient) -> None:

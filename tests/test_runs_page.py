@@ -1,25 +1,21 @@
 """The list of runs: which are found, what is said of them, and what comes in meanwhile."""
 
-import dataclasses
 import re
 import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, insert, update
 from sqlmodel import col
 
-from logs_ui.app import runs
-from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.main import create_app
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.models import Run, RunState, StepStatistics
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.queries import RunFilter, count_runs, list_runs
-from tests.contexts import names_asked_for
 from tests.factory import START_US, insert_run, make_run
 
 NOW = time.time_ns() // 1000
@@ -60,18 +56,6 @@ def uids(html: str) -> list[str]:
 
 def partial(target: str) -> dict[str, str]:
     return {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"x#{target}"}
-
-
-@pytest.mark.parametrize(
-    ("shown", "template"),
-    [
-        (runs.RunsPage, "runs.html"),
-        (runs.MoreRunsPage, "_more_runs.html"),
-        (runs.RunsLivePage, "_runs_live.html"),
-    ],
-)
-def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(shown: Any, template: str) -> None:
-    assert names_asked_for(make_templates(), template) == {field.name for field in dataclasses.fields(shown)}
 
 
 def test_runs_are_listed_newest_first_and_lead_to_their_overview(client: TestClient) -> None:
