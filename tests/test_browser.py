@@ -433,6 +433,7 @@ def test_everything_can_be_read_without_javascript(browser: Browser, url: str) -
     page.set_default_timeout(8_000)
     page.goto(url)
     page.get_by_text("finished run").click()
+    page.get_by_role("link", name="Rollouts", exact=True).click()
     page.locator("input[name=stop][value=length]").check()
     page.get_by_text("Apply").click()
     expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")

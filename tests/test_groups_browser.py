@@ -130,12 +130,18 @@ def test_scrolling_loads_every_group_once(quiet_page: Page, url: str) -> None:
     assert len(ids) == len(set(ids)) == 64
 
 
+def arrived(page: Page, address: str | re.Pattern[str]) -> None:
+    """At a page whose scripts hear keys."""
+    expect(page).to_have_url(address)
+    page.wait_for_load_state("load")
+
+
 def test_keys_lead_from_the_table_through_a_group_to_its_best_and_worst(quiet_page: Page, url: str) -> None:
     page = quiet_page
     table = f"{url}/runs/{FINISHED}/groups?where=stop:length"
     page.goto(f"{url}/runs/{FINISHED}")
     page.keyboard.press("3")
-    expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups")
+    arrived(page, f"{url}/runs/{FINISHED}/groups")
     page.goto(table)
     links = page.locator(".row-link")
     page.keyboard.press("j")
@@ -143,24 +149,24 @@ def test_keys_lead_from_the_table_through_a_group_to_its_best_and_worst(quiet_pa
     expect(links.nth(1)).to_be_focused()
     third = links.nth(2).inner_text()
     page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(r"/groups/\d+\?where=stop:length$"))
+    arrived(page, re.compile(r"/groups/\d+\?where=stop:length$"))
     page.keyboard.press("j")
-    expect(page).to_have_url(re.compile(rf"/groups/{third}\?where=stop:length$"))
+    arrived(page, re.compile(rf"/groups/{third}\?where=stop:length$"))
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(page.locator(".column-link").nth(1)).to_be_focused()
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".column-link").nth(0)).to_be_focused()
     page.keyboard.press("c")
-    expect(page).to_have_url(re.compile(r"/compare\?where=stop:length&a=\d+&b=\d+$"))
+    arrived(page, re.compile(r"/compare\?where=stop:length&a=\d+&b=\d+$"))
     expect(page.locator(".aligned.parts")).to_be_in_viewport()
     best, worst = re.findall(r"=(\d+)", page.url.rpartition("?")[2])
     page.keyboard.press("x")
-    expect(page).to_have_url(re.compile(rf"\?where=stop:length&a={worst}&b={best}$"))
+    arrived(page, re.compile(rf"\?where=stop:length&a={worst}&b={best}$"))
     page.keyboard.press("u")
-    expect(page).to_have_url(re.compile(rf"/groups/{third}\?where=stop:length$"))
+    arrived(page, re.compile(rf"/groups/{third}\?where=stop:length$"))
     page.keyboard.press("u")
-    expect(page).to_have_url(table)
+    arrived(page, table)
 
 
 def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(

@@ -171,12 +171,13 @@ def test_a_rollout_is_found_once_it_is_scored_and_its_text_is_final(place: Place
 
 
 def test_rollouts_that_will_never_be_scored_are_found_when_their_run_is_silent(place: Place) -> None:
-    run = place.run(heard=NOW - 300_000_000)
+    now = time.time_ns() // 1000
+    run = place.run(heard=now - 300_000_000)
     rows = {place.rollout(run, "lost words", scored=None) for _ in range(3)}
     place.fill()
     assert place.found(run, "lost") == set()
     with place.writing.begin() as connection:
-        connection.execute(update(Run).values(heartbeat=NOW - 620_000_000))
+        connection.execute(update(Run).values(heartbeat=now - 620_000_000))
     place.fill()
     place.fill()
     assert place.found(run, "lost") == rows
