@@ -191,7 +191,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     pairs = request.query_params.multi_items()
     choice = choice_of(pairs)
     chosen = checked_filter(db, run, _of_filter(pairs))
-    newest = _whole(request.query_params.get("newest", "0"))
+    newest = urls.parse_whole(request.query_params.get("newest", "0"))
     follows = "follow" in request.query_params and not choice.needs_survey
     summary = queries.run_summary(db, id_of(run))
     now = _live(db, summary, chosen, choice, None if follows else newest)
@@ -202,7 +202,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     if follows:
         rows = _rows(db, run, chosen, choice, None, ends, None)
     else:
-        unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
+        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
         rows = Lines(_changed_lines(db, run, unfinished, seen, now.seen, ends), None)
     page = LiveGroupsPage(
         summary=summary,
@@ -330,8 +330,4 @@ def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str
     change, _, state = seen.partition(".")
     found = queries.groups_of_rows(db, id_of(run), ids, ends)
     is_same = state == now.partition(".")[2]
-    return _lines([group for group in found if not is_same or group.changed > _whole(change)], ends)
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return _lines([group for group in found if not is_same or group.changed > urls.parse_whole(change)], ends)

@@ -55,7 +55,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     shown, pairs = split(request.query_params.multi_items())
     view, chosen = parse_view(shown), parse_filter(pair for pair in pairs if pair[0] not in _OWN)
     urls.showing(print_view(view))
-    newest, seen = _whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
+    newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
     follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
     trouble = request.app.state.indexer.trouble
     now = live_of(db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen)
@@ -64,7 +64,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     if follows:
         rows = rows_of(db, now.summary, chosen, view, None)
     else:
-        unfinished = [_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
+        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
         rows = lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))
     page = LivePage(
         summary=now.summary,
@@ -87,8 +87,4 @@ def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: st
     change, _, rest = seen.partition(".")
     state = rest.partition(".")[0]
     rows = queries.rows_called(db, id_of(summary.run), ids)
-    return [row for row in rows if row.changed > _whole(change) or state != summary.state]
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return [row for row in rows if row.changed > urls.parse_whole(change) or state != summary.state]

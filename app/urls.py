@@ -333,6 +333,11 @@ def parse_cursor(written: str) -> Cursor:
     return cursor
 
 
+def parse_whole(written: str) -> int:
+    """A number that one of our own addresses holds; 0 of anything else, and of what no database holds."""
+    return int(written) if written.isascii() and written.isdigit() and len(written) < 19 else 0
+
+
 def _number(written: str) -> float | int:
     """An integer stays one: ids and token counts are compared as such."""
     value: float | int
