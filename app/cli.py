@@ -14,7 +14,9 @@ import typer
 from rich.markup import escape
 from rich.progress import TextColumn
 
+from logs_ui.app.diagnose import diagnose
 from logs_ui.app.evaluate import evaluate
+from logs_ui.app.rescore import rescore
 from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
 from logs_ui.recorder.database import database_path, reading_engine, writing_engine
 from logs_ui.recorder.errors import LogsUIError, NoDatabaseError
@@ -151,7 +153,9 @@ def export(
     out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
 
 
+app.command("diagnose", short_help="Say why the rewards of a run are low.")(diagnose)
 app.command("eval", short_help="Evaluate a model by an @evaluation, on any server.")(evaluate)
+app.command(short_help="See what another reward function would change.")(rescore)
 
 
 def _prefix(root_path: str) -> str:

@@ -163,7 +163,7 @@ def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int)
         rewards=worths,
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),
-        prompt=_aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
+        prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
         turns=_turns(turns_a, turns_b, parts_at, differ),
         parts_at=parts_at,
     )
@@ -181,7 +181,7 @@ def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: D
     by_number = ({turn.number: turn for turn in side} for side in (a, b))
     one, other = by_number
     return [
-        _aligned(number, _cards(one.get(number)), _cards(other.get(number)), differ, parts=number == parts_at)
+        aligned(number, _cards(one.get(number)), _cards(other.get(number)), differ, parts=number == parts_at)
         for number in sorted({*one, *other})
     ]
 
@@ -190,12 +190,11 @@ def _cards(turn: Turn | None) -> list[Card] | None:
     return None if turn is None else [*([turn.said] if turn.said else []), *turn.answers]
 
 
-def _aligned(
-    number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False
-) -> Aligned:
+def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False) -> Aligned:
+    """The texts of a turn in both rollouts, by what they are; None for one that has no such turn."""
     texts_a, texts_b = (_named_texts(cards or []) for cards in (a, b))
     names = list(dict.fromkeys([*texts_a, *texts_b]))
-    pieces = [_piece(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
+    pieces = [compared(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
     missing = "a" if a is None else "b" if b is None else ""
     return Aligned(number, pieces, parts, missing, sum(len(text.value) for text in texts_a.values()))
 
@@ -236,7 +235,8 @@ def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:
     return [(f"{name} {key}".strip(), value) for key, value in fields]
 
 
-def _piece(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:
+def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:
+    """A text of each, or None; `name` says what they are."""
     is_equal = a is not None and b is not None and a.value == b.value
     if a is not None and is_equal:
         of_a = of_b = list(equal_segments(a.value))

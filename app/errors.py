@@ -12,13 +12,14 @@ from logs_ui.app import htmx
 from logs_ui.app.export_jobs import ExportNotFoundError, TooManyExportsError
 from logs_ui.app.filter_form import mended
 from logs_ui.app.security import add_headers
-from logs_ui.app.urls import at, home, rollouts, with_query
+from logs_ui.app.urls import at, home, rollouts, why, with_query
 from logs_ui.recorder.errors import (
     DatabaseError,
     FilterError,
     ImageNotFoundError,
     RolloutNotFoundError,
     RunNotFoundError,
+    SettingsError,
 )
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ _POLLED = (
     "runs",
     "rollout",
     "overview",
+    "why",
 )  # they try again by themselves: the page says that the connection is lost
 _TITLES = {
     401: "Token needed",
@@ -62,6 +64,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ExportNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
     app.add_exception_handler(FilterError, _wrong_filter)
+    app.add_exception_handler(SettingsError, _wrong_settings)
     app.add_exception_handler(RequestValidationError, _not_an_address)
     app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
@@ -92,6 +95,11 @@ def _wrong_filter(request: Request, error: Exception) -> Response:
     if meant is None:
         return _answer(request, 422, str(error), back=(at(request.url.path), "Go on without a filter"))
     return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Go on with {error.meant!r}"))
+
+
+def _wrong_settings(request: Request, error: Exception) -> Response:
+    back = why(request.path_params.get("name", ""))
+    return _answer(request, 422, str(error), back=(back, "Back, with the settings as they were"))
 
 
 def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it

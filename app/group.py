@@ -13,6 +13,7 @@ from logs_ui.app.charts import Scale
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.group_charts import Strip
 from logs_ui.app.group_choice import Choice, choice_of
+from logs_ui.app.group_lens import Lens, lens_of
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card
@@ -64,6 +65,7 @@ class GroupPage:
         pair: ids of the best and the worst; None for fewer than two that have a reward.
         newer, older: ids of the groups before and after it, in the order and of the kind that the address names, within
             the filter; None at the ends.
+        lens: the best and the worst where they part; None without a pair, and where one of them has no turns.
         refresh: where a group that is not scored looks for news; None where none is to come.
     """
 
@@ -81,6 +83,7 @@ class GroupPage:
     pair: tuple[int, int] | None
     newer: int | None
     older: int | None
+    lens: Lens | None
     refresh: str | None
 
 
@@ -131,8 +134,12 @@ def _page(
 ) -> GroupPage:  # fmt: skip
     run, run_id = summary.run, id_of(summary.run)
     ids = [row.id or 0 for row in rows]
-    found = _opened(db, run_id, [*ids[:OPENED], *(row_id for row_id in wanted if row_id in ids)])
-    columns = _columns(rows, {row_id: turns.turns_of(cards) for row_id, cards in found.items()})
+    scored = [row for row in sorted(rows, key=queries.by_reward) if row.reward is not None]
+    pair = (scored[0].id or 0, scored[-1].id or 0) if len(scored) > 1 else None
+    found = _opened(db, run_id, [*ids[:OPENED], *(row_id for row_id in wanted if row_id in ids), *(pair or ())])
+    opened = {row_id: turns.turns_of(cards) for row_id, cards in found.items()}
+    shown = {*ids[:OPENED], *wanted}
+    columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown})
     asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
     rewards = [row.reward for row in rows if row.reward is not None]
     ends = queries.reward_ends(db, run_id)
@@ -141,8 +148,8 @@ def _page(
         newer, older = queries.beside_in_survey(db, run_id, known, ends, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
-    scored = [row for row in sorted(rows, key=queries.by_reward) if row.reward is not None]
     mean, spread = _moments(rewards)
+    kind = ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards))
     return GroupPage(
         summary=summary,
         chosen=chosen,
@@ -150,14 +157,15 @@ def _page(
         columns=columns,
         prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content],
         asked=asked,
-        kind=ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards)),
+        kind=kind,
         mean=mean,
         spread=spread,
         strip=group_charts.strip(rewards, mean, Scale.over([end for end in ends if end is not None])),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
-        pair=(scored[0].id or 0, scored[-1].id or 0) if len(scored) > 1 else None,
+        pair=pair,
         newer=newer,
         older=older,
+        lens=lens_of(summary, scored, opened, kind),
         refresh=_refresh(run, rows, summary, chosen, min(ids)),
     )
 

@@ -34,6 +34,12 @@ from logs_ui.app import (
     text,
     timeline,
     urls,
+    why,
+    why_actions,
+    why_rewards,
+    why_settings,
+    why_tasks,
+    why_trained,
     words,
 )
 from logs_ui.app.export_jobs import Jobs
@@ -87,6 +93,8 @@ def create_app(
     app.include_router(runs.router)
     app.include_router(compare_runs.router)
     app.include_router(overview.router)
+    app.include_router(why.router)
+    app.include_router(why_settings.router)
     app.include_router(rollouts.router)
     app.include_router(rollouts_live.router)
     app.include_router(export.router)
@@ -95,6 +103,10 @@ def create_app(
     app.include_router(groups.router)
     app.include_router(group.router)
     app.include_router(compare_rollouts.router)
+    app.include_router(why_actions.router)
+    app.include_router(why_tasks.router)
+    app.include_router(why_rewards.router)
+    app.include_router(why_trained.router)
     app.include_router(images.router)
     app.include_router(notes.router)
     app.get("/healthz")(healthz)

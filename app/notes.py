@@ -120,12 +120,13 @@ def _notebook(request: Request) -> Notebook:
 
 NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
 """Writes beside the database file."""
-_Form = Annotated[Mapping[str, str], Depends(_form)]
+FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
+"""What a form holds, by name."""
 
 
 @router.post("/runs/{name}/rollouts/{row_id}/notes")
 def annotate_rollout(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: _Form, name: str, row_id: int
+    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: FormOfPages, name: str, row_id: int
 ) -> Response:
     """Takes any of `star` (`1`, `0`), `tag` (to add), `untag` and `note`; what is not named stays."""
     with source.reading() as db:
@@ -141,7 +142,7 @@ def annotate_rollout(
 
 @router.post("/runs/{name}/notes")
 def annotate_run(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: _Form, name: str
+    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: FormOfPages, name: str
 ) -> Response:
     """The same of a run."""
     with source.reading() as db:

@@ -9,16 +9,18 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app import charts, htmx, notes, urls, words
+from logs_ui.app.diagnoses import diagnosed, remembered
 from logs_ui.app.logged import Logged, make_logged
 from logs_ui.app.notes import Marks, NotebookOfPages
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.step_charts import Chart, FunctionMean, function_means, make_charts, mean
 from logs_ui.app.step_tiles import RECENT, Tile, Window, make_tiles
+from logs_ui.app.why import Short, in_short
 from logs_ui.app.words import Word
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filters import RolloutFilter, Sort, check_word
-from logs_ui.recorder.models import EvaluationRow, Mode, RunState, Status, StopReason
+from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState, Status, StopReason
 from logs_ui.recorder.queries import Histogram, RunSummary, Series
 from logs_ui.recorder.terms import Range
 
@@ -110,6 +112,8 @@ class OverviewPage:
     Attributes:
         choice: the kinds of rollouts that there are, where there are several.
         steps: of the chosen one; None for a run without rollouts.
+        has_why: whether that is the kind that the diagnosis is of.
+        short: why its rewards are low; None where that is still to be asked for.
         marks: the run's own star, tags and note.
         refresh: where a run that is alive looks for news; None where none is to come.
         every: seconds between two looks.
@@ -119,6 +123,8 @@ class OverviewPage:
     summary: RunSummary
     choice: list[SeriesLink]
     steps: Steps | None
+    has_why: bool
+    short: Short | None
     logged: Logged
     marks: Marks
     refresh: str | None
@@ -194,6 +200,8 @@ def overview(
             summary=summary,
             choice=[_link(run.uid, each, known, chosen) for each in known] if len(known) > 1 else [],
             steps=None if chosen is None else _steps(db, summary, known, chosen),
+            has_why=chosen is not None and chosen.mode == queries.mode_of(db, run_id),
+            short=_short(db, run, is_new=wanted is None),
             logged=logged,
             marks=notes.of_run(db, notebook, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
@@ -241,6 +249,12 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
             address=urls.rollouts(run.uid, only),
         )
     return htmx.fragment(request, "_preview.html", page)
+
+
+def _short(db: Connection, run: Run, *, is_new: bool) -> Short | None:
+    """A page that is opened does not wait for a diagnosis; what it shows is then kept up with it."""
+    known = remembered(db, run) if is_new else diagnosed(db, run)
+    return None if known is None else in_short(run.uid, known)
 
 
 def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:

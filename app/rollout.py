@@ -167,8 +167,8 @@ def _page(
         marks=notes.of_rollout(db, notebook, run, found),
         metrics=_named(found.metadata.get("metrics")),
         notes=_named(found.metadata.get("notes")),
-        staleness=_staleness(found),
-        dropped=_dropped(found),
+        staleness=found.row.staleness,
+        dropped=words.DROPPED.get(found.row.dropped or ""),
         trained=None if summary.is_evaluation else _trained(run, found, group, summary),
         tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
@@ -183,7 +183,7 @@ def _page(
 
 
 def _trained(run: Run, found: Rollout, group: list[EvaluationRow], summary: RunSummary) -> Training:
-    return training(found.row, group, state=summary.state, config=run.config, metadata=found.metadata)
+    return training(found.row, group, state=summary.state, config=run.config)
 
 
 def _model_calls(cards: list[Card]) -> int:
@@ -216,16 +216,6 @@ def _named(value: Any) -> list[tuple[str, str]]:
     return [(str(name), text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
 
 
-def _staleness(found: Rollout) -> int | None:
-    value = found.metadata.get("staleness")
-    return value if type(value) is int else None
-
-
-def _dropped(found: Rollout) -> Word | None:
-    value = found.metadata.get("dropped")
-    return words.DROPPED.get(value) if isinstance(value, str) else None
-
-
 def _metadata(found: Rollout) -> Text | None:
     """What nothing else on the page says; the raw view has all of it."""
     known = found.metadata
@@ -237,8 +227,6 @@ def _metadata(found: Rollout) -> Text | None:
         "metrics": _named(known.get("metrics")),
         "notes": _named(known.get("notes")),
         "attribution": _evidence(found),
-        "staleness": _staleness(found) is not None,
-        "dropped": _dropped(found),
     }
     rest = {name: value for name, value in known.items() if not is_shown.get(name) and value not in _EMPTY}
     return Text("metadata", text.as_json(rest)) if rest else None

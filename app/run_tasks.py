@@ -1,12 +1,11 @@
 """What became of each task in several runs."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 
 from logs_ui.app.charts import Bar, Scale
+from logs_ui.recorder.diagnosis.task_table import pass_at
 from logs_ui.recorder.queries import GroupResult
 
 SORTS = ("difference", "better", "worse", "task")
@@ -104,17 +103,9 @@ def _cell(groups: Sequence[GroupResult], k: int) -> Cell | None:
     rollouts = sum(group.scored for group in groups)
     if not rollouts:
         return None
-    chances = [_pass_at(group.scored, group.solved, k) for group in groups if group.scored >= k]
+    chances = [pass_at(group.scored, group.solved, k) for group in groups if group.scored >= k]
     mean = sum(group.reward_sum for group in groups) / rollouts
     return Cell(mean, sum(chances) / len(chances) if chances else None, rollouts)
-
-
-@cache
-def _pass_at(scored: int, solved: int, k: int) -> float:
-    """The chance that one of k rollouts is solved, of which `solved` of `scored` are: the unbiased estimator of Chen et
-    al. 2021.
-    """
-    return 1 - math.comb(scored - solved, k) / math.comb(scored, k)
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from logs_ui.app import text
 from logs_ui.app.pictures import Picture, pictures_of, without_pictures
-from logs_ui.recorder.chat import split_reasoning
+from logs_ui.recorder.chat import first_answer, split_reasoning
 from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.queries import Rollout
 
@@ -123,7 +123,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
     actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for action in rollout.actions:
         actions[int(action.get("turn") or 0)].append(action)
-    first = _first_own_message(rollout)
+    first = first_answer(rollout.messages, rollout.row.turns)
     cards: list[Card] = []
     waiting: list[Card] = []  # answers that the next message may say again
     turn = 0
@@ -157,15 +157,6 @@ def texts(cards: Iterable[Card]) -> dict[str, str]:
             found += [value for _, value in (*card.answer.action, *card.answer.observation)]
             found += [card.answer.whole, card.answer.error]
     return {piece.part: piece.value for piece in found if piece}
-
-
-def _first_own_message(rollout: Rollout) -> int:
-    """Index of the first message that the policy wrote: a prompt may hold examples of what an assistant says."""
-    own = [index for index, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
-    turns = rollout.row.turns
-    if turns is not None and 0 < turns < len(own):
-        own = own[-turns:]
-    return own[0] if own else len(rollout.messages)
 
 
 def _message(index: int, message: dict[str, Any]) -> Card:

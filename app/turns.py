@@ -41,6 +41,34 @@ class Turn:
         return ("said", *(self.said.content.value.split() if self.said.content else ()))
 
 
+@dataclass(frozen=True)
+class Parted:
+    """Two rollouts held against each other, action by action.
+
+    Attributes:
+        same: turns of the first before they part, of which the second has the same actions.
+        number: of the turn at which they part; None where they never do, and all turns are in `same`.
+        a, b: that turn; None for one that has no such turn.
+        after_a, after_b: the turns that followed.
+    """
+
+    same: list[Turn]
+    number: int | None
+    a: Turn | None
+    b: Turn | None
+    after_a: list[Turn]
+    after_b: list[Turn]
+
+
+def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
+    """Where they part, what stood before it, and what came after it."""
+    for place, (one, other) in enumerate(zip_longest(a, b)):
+        if one is None or other is None or one.action != other.action:
+            number = max(place + 1, *(turn.number for turn in (one, other) if turn is not None))
+            return Parted(list(a[:place]), number, one, other, list(a[place + 1 :]), list(b[place + 1 :]))
+    return Parted(list(a), None, None, None, [], [])
+
+
 def prompt_of(cards: Iterable[Card]) -> list[Card]:
     """What the model was given before its first turn."""
     return [card for card in cards if card.turn is None]
@@ -62,11 +90,7 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
 
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
     """The number of the turn at which they part; None where they never do."""
-    for number, (one, other) in enumerate(zip_longest(a, b), 1):
-        if one is None or other is None or one.action != other.action:
-            known = [turn.number for turn in (one, other) if turn is not None]
-            return max(number, *known)
-    return None
+    return parted(a, b).number
 
 
 def _written(fields: Fields) -> Action:

@@ -3,7 +3,7 @@
 Behind a proxy that serves the dashboard under a path of its own, every address begins with that path: `under`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -180,6 +180,46 @@ def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "",
     """What a run is and how it goes, of one kind of its rollouts, or what of it holds `search`."""
     found = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
     return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in found if value])
+
+
+def why(run: str, **given: Any) -> str:
+    """Why the rewards of a run are low; `given`: which steps, task, ... it is about. None and "" are left out."""
+    return _why(run, "", given)
+
+
+def why_settings(run: str) -> str:
+    """Where what the diagnosis holds a run against is written to."""
+    return at(f"/runs/{_segment(run)}/why/settings")
+
+
+def why_short(run: str) -> str:
+    """The same in short, as the overview has it."""
+    return _why(run, "/short", {})
+
+
+def why_tasks(run: str, **given: Any) -> str:
+    """Its rewards by task and step."""
+    return _why(run, "/tasks", given)
+
+
+def why_rewards(run: str, **given: Any) -> str:
+    """Its reward functions against each other."""
+    return _why(run, "/rewards", given)
+
+
+def why_actions(run: str, **given: Any) -> str:
+    """What its rollouts did in their environments."""
+    return _why(run, "/actions", given)
+
+
+def why_trained(run: str, **given: Any) -> str:
+    """Which of its rollouts moved the policy."""
+    return _why(run, "/trained", given)
+
+
+def _why(run: str, page: str, given: Mapping[str, Any]) -> str:
+    pairs = [(name, str(value)) for name, value in given.items() if value not in {None, ""}]
+    return with_query(f"/runs/{_segment(run)}/why{page}", pairs)
 
 
 def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:

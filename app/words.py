@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from logs_ui.recorder.diagnosis.trained import Outcome
 from logs_ui.recorder.filter_parts import FilterPart
 from logs_ui.recorder.filters import Scored, Sort
 from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
@@ -103,6 +104,38 @@ DROPPED = {
     ),
 }
 """What became of a rollout in the trainer's process, where that trains while others are made."""
+
+OUTCOMES = {
+    Outcome.TRAINED: Word("trained on", "check", "good", "Its advantage is not 0, and it has tokens to train on."),
+    Outcome.FAILED_GROUP: Word(
+        "dead group, failed",
+        "circle-x",
+        "negative",
+        "Its advantage is 0: all of its group were rewarded alike, below what counts as solved.",
+    ),
+    Outcome.PASSED_GROUP: Word(
+        "dead group, solved",
+        "flag",
+        "positive",
+        "Its advantage is 0: all of its group were rewarded alike, and solved their task.",
+    ),
+    Outcome.NO_ADVANTAGE: Word(
+        "zero advantage", "circle-slash", "quiet", "Its advantage is 0, though the rewards of its group differ."
+    ),
+    Outcome.TRUNCATED: Word(
+        "masked: truncated", "scissors", "warn", "Cut off at the token limit, and mask_truncated_completions is on."
+    ),
+    Outcome.STALE: DROPPED["stale"],
+    Outcome.OVERSIZE: DROPPED["oversize"],
+    Outcome.UNSAMPLED: Word("nothing sampled", "ban", "warn", "None of its tokens was sampled by the model."),
+    Outcome.NOTHING_RETURNED: Word(
+        "nothing returned", "power-off", "bad", "It ended before it returned anything to train on."
+    ),
+    Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "The run ended before it was scored."),
+    Outcome.AWAITED: Word("awaiting", "loader", "busy", "It returned, and awaits its reward."),
+    Outcome.NOT_RECORDED: Word("no advantage recorded", "circle-help", "quiet", "Its advantage is not recorded."),
+}
+"""What training made of a rollout."""
 
 DIMENSIONS = {
     Dimension.TASK: "task",

@@ -1,7 +1,7 @@
 """A rollout's messages in OpenAI's chat form, from its tokens."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +53,19 @@ def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, A
                 behind = [last if content == said else last | {"content": content}]
                 return [*given[:-1], *behind, *written[place + 1 :]]
     return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
+
+
+def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
+    """Index of the first message that the policy wrote: a prompt may hold examples of what an assistant says.
+
+    Args:
+        messages: of a rollout.
+        turns: how many generations it had; None where that is not known.
+    """
+    own = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    if turns is not None and 0 < turns < len(own):
+        own = own[-turns:]
+    return own[0] if own else len(messages)
 
 
 class Spelling:

@@ -6,26 +6,23 @@ import multiprocessing
 import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from logs_ui.recorder import queries
 from logs_ui.recorder.clean import error_line, trace
-from logs_ui.recorder.database import reading_engine
-from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.open_run import OpenRun
-from logs_ui.recorder.payload import unpacked_content
 from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.store import RowChange, RunChange
 from logs_ui.recorder.writer import writer_for
 
 _QUEUED = 10_000  # messages; a worker that hears none any more does not fill the trainer's memory
 _GATHERED = 1.0  # seconds of messages that are written together
+_REMEMBERED = 10_000  # rows: more than any trainer has on its way
 _LAST_WORDS = 5.0  # seconds that the end of the worker waits for what the trainer said last; TRL kills it after 15
 
 
@@ -56,6 +53,11 @@ class _Taken:
     def then(self, later: "_Taken") -> "_Taken":
         """Of both samples, of one row: a rollout may be several."""
         return replace(self, staleness=max(self.staleness, later.staleness), dropped=later.dropped or self.dropped)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Of the row."""
+        return {"staleness": self.staleness} | ({"dropped": self.dropped} if self.dropped else {})
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,9 @@ class TrainerListener:
     def __init__(self, channel: TrainerChannel, run: OpenRun, db: Path, columns: Mapping[str, Any]) -> None:
         """`columns` of the run stand above what the trainer says."""
         self._channel, self._run, self._columns = channel, run, columns
-        self._db, self._writer = db, writer_for(db)
-        self._pending: dict[str, _Taken] = {}  # by uid of the row; what is not written yet
+        self._writer = writer_for(db)
+        self._taken: OrderedDict[str, _Taken] = OrderedDict()  # by uid of the row: a rollout may be several samples
+        self._pending: dict[str, _Taken] = {}  # likewise; what is not written yet
         self._ended: _Ended | None = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="logs-ui trainer", daemon=True)
@@ -191,44 +194,16 @@ class TrainerListener:
             case _Logged(step, values):
                 self._run.log(step, values)
             case _Taken(row):
-                before = self._pending.get(row.uid)
-                self._pending[row.uid] = message if before is None else before.then(message)
+                before = self._taken.pop(row.uid, None)
+                self._taken[row.uid] = self._pending[row.uid] = message if before is None else before.then(message)
             case _:
                 pass
 
     def _write_taken(self) -> None:
-        """Into the metadata of rows, which are complete before their samples reach the trainer: once they are
-        committed.
-        """
-        if not self._pending or not self._writer.flush(_LAST_WORDS):
+        if not self._pending:
             return
-        taken, self._pending = self._pending, {}
-        groups: defaultdict[str, dict[str, _Taken]] = defaultdict(dict)
-        for uid, one in taken.items():
-            groups[one.row.identity["group"]][uid] = one
-        engine = reading_engine(self._db)
-        try:
-            run = queries.find_run(engine, self._run.id).id or 0
-            for group, of_group in groups.items():
-                for rollouts in queries.rollouts(engine, run, RolloutFilter(group=group)):
-                    self._put(rollouts, of_group)
-        finally:
-            engine.dispose()
-
-    def _put(self, rollouts: Iterable[queries.Rollout], taken: Mapping[str, _Taken]) -> None:
-        changes = [_with_fate(rollout, taken[rollout.row.uid]) for rollout in rollouts if rollout.row.uid in taken]
-        self._writer.put(ChangesJob(lambda: changes, sum(len(change.content or b"") for change in changes)))
-
-
-def _with_fate(rollout: queries.Rollout, taken: _Taken) -> RowChange:
-    """The row's content, with what became of its samples in the metadata."""
-    known = rollout.metadata
-    staleness = max(taken.staleness, known.get("staleness", taken.staleness))
-    metadata = {**known, "staleness": staleness} | ({"dropped": taken.dropped} if taken.dropped else {})
-    content = {
-        "messages": rollout.messages,
-        "actions": rollout.actions,
-        "sampling": rollout.sampling,
-        "metadata": metadata,
-    }
-    return replace(taken.row, content=unpacked_content(content))
+        changes = [replace(taken.row, columns=taken.columns) for taken in self._pending.values()]
+        self._pending = {}
+        while len(self._taken) > _REMEMBERED:
+            self._taken.popitem(last=False)
+        self._writer.put(ChangesJob(lambda: changes))

@@ -17,13 +17,14 @@ from logs_ui.recorder import chat
 from logs_ui.recorder.attribution import RowCalls, Turn
 from logs_ui.recorder.calls import EnvironmentCall, Ids
 from logs_ui.recorder.clean import column, one_line, snapshot, text, tree
+from logs_ui.recorder.diagnosis.facts import facts
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.labels import metrics_in, tags_in
 from logs_ui.recorder.masking import masked, without_secrets
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.payload import Tokens, unpacked_content, unpacked_tokens
-from logs_ui.recorder.rollout_call import Parse, RolloutCall
+from logs_ui.recorder.rollout_call import Parse, RolloutCall, RowOptions
 from logs_ui.recorder.store import RowChange
 
 _PREVIEW = 120
@@ -125,11 +126,12 @@ def _row(
     """Columns and content."""
     messages = _messages(call, i, row, tokens, spelling)
     actions = _actions(call, row, spelling)
+    by_tools = _acts_by_tools(row, call.options)
     failure = _said_error(row)
     broken = _what_broke_it(row) or failure
     columns: dict[str, Any] = {
         "status": Status.ERROR if broken else Status.OK,
-        "stop_reason": _said_reason(row) or _stop_reason(row, actions)
+        "stop_reason": _said_reason(row) or _stop_reason(row, actions, by_tools=by_tools)
         if failure is None
         else _failure_reason(row, failure),
         "error": broken,
@@ -140,6 +142,7 @@ def _row(
         **_environment_rewards(row),
         "rollout_reward": rollout_reward(metadata),
         "seconds": _seconds(row),
+        **facts(messages, actions, [turn.sequence.finish for turn in row.turns], tokens, by_tools=by_tools),
         **({"task": call.tasks[i]} if call.tasks[i] else {}),
         **known,
     }
@@ -349,7 +352,15 @@ def _parsed(parse: Parse | None, entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"metadata": {**(entry["metadata"] or {}), "parsed": found}}
 
 
-def _stop_reason(row: RowCalls, actions: list[dict[str, Any]]) -> StopReason:
+def _acts_by_tools(row: RowCalls, options: RowOptions) -> bool:
+    """Whether all that it can do is to call tools: an answer without a call is then its last word."""
+    moves = [call.kind for call in row.environment_calls if call.kind in _MOVES]
+    return all(kind == "tool" for kind in moves) if moves else options.offers_tools
+
+
+def _stop_reason(  # noqa: PLR0911 - one a reason
+    row: RowCalls, actions: list[dict[str, Any]], *, by_tools: bool
+) -> StopReason:
     """Why it ended, from the last answer and what the environment said to it."""
     steps = [call for call in row.environment_calls if call.kind in _MOVES]
     broken = _what_broke_it(row)
@@ -366,11 +377,14 @@ def _stop_reason(row: RowCalls, actions: list[dict[str, Any]]) -> StopReason:
         return StopReason.LENGTH
     unparsed = bool(actions) and (actions[-1]["metadata"] or {}).get("parsed") is False
     answered = bool(steps) and steps[-1].order > last.order
-    with_tools = bool(steps) and all(step.kind == "tool" for step in steps)
-    spoke = with_tools and not answered and not unparsed and not _calls_a_tool(actions)
+    spoke = by_tools and not answered and not unparsed and not _calls_a_tool(actions)
     if spoke or not row.environment_calls:
         return StopReason.STOP if row.is_whole else StopReason.NOT_RECORDED
-    return StopReason.TURN_LIMIT if answered and not unparsed else StopReason.NO_ACTION
+    if not answered or unparsed:
+        return StopReason.NO_ACTION
+    # Of an environment that never says whether it is over nobody knows whether it would have gone on.
+    says = by_tools or any(call.done is not None for call in episode)
+    return StopReason.TURN_LIMIT if says else StopReason.NOT_RECORDED
 
 
 def _calls_a_tool(actions: list[dict[str, Any]]) -> bool:

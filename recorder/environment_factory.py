@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import database_path
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, trl
@@ -42,6 +43,7 @@ def record_environment(
     task: Task | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> dict[str, Callable[[], E]]: ...
 @overload
@@ -53,6 +55,7 @@ def record_environment(
     task: Task | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> Callable[[], E]: ...
 def record_environment(
@@ -63,6 +66,7 @@ def record_environment(
     task: Task | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Records every rollout that TRL makes in an environment: resets, tool calls, `get_reward`, and the model's tokens.
@@ -80,6 +84,7 @@ def record_environment(
             `task` or `task_id`, else a hash of the prompt.
         edit: see `record()`.
         server_log: see `record()`.
+        diagnosis: see `record()`.
         db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
 
     Returns:
@@ -87,7 +92,8 @@ def record_environment(
 
     Raises:
         DatabaseError: `db` is a URL of a database that is not supported.
-        TypeError: `factory` is neither a function nor a dict of them.
+        SettingsError: see `record()`.
+        TypeError: `factory` is neither a function nor a dict of them, or `diagnosis` is no Settings.
     """
     several = isinstance(factory, Mapping)
     makers = dict(factory) if several else {None: factory}
@@ -99,8 +105,9 @@ def record_environment(
             )
     plain = {name: maker.make if isinstance(maker, _Factory) else maker for name, maker in makers.items()}
     known_as = eval_name or "+".join(dict.fromkeys(_name(name, maker) for name, maker in plain.items()))
-    options = RowOptions(edit=edit, server_log=None if server_log is None else Path(server_log))
-    recordings = Recordings(writer_for(database_path(db)), Wanted(column(known_as) or "", task, options))
+    options = RowOptions(edit=edit, server_log=None if server_log is None else Path(server_log), offers_tools=True)
+    wanted = Wanted(column(known_as) or "", task, options, diagnosis=settings_to_keep(diagnosis))
+    recordings = Recordings(writer_for(database_path(db)), wanted)
     install()
     trl.watch_environments(_door)
     factories = {name: _Factory(maker, recordings) for name, maker in plain.items()}

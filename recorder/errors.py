@@ -7,6 +7,7 @@ LogsUIError
 ├── RunNotFoundError         no run has that id, prefix or name, or several have
 ├── RolloutNotFoundError     no rollout has that id
 ├── ImageNotFoundError       no image has that hash
+├── SettingsError            a setting of the diagnosis that cannot be
 └── FilterError              a filter that is misspelt or out of range
 
 Each message is one line: what, why, and what to do.
@@ -39,6 +40,10 @@ class RolloutNotFoundError(LogsUIError):
 
 class ImageNotFoundError(LogsUIError):
     """No image has that hash."""
+
+
+class SettingsError(LogsUIError):
+    """A setting of the diagnosis that cannot be: no number, an unknown diagnostic, ..."""
 
 
 class FilterError(LogsUIError):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from logs_ui.recorder.models import Mode, Status, StopReason
+from logs_ui.recorder.models import Dropped, LossCause, Mode, Status, StopReason
 
 
 class Scored(StrEnum):
@@ -80,6 +80,29 @@ def _number(name: str, meaning: str, example: str) -> Field:
     return Field(name, Kind.NUMBER, meaning, example, column=name, optional=True)
 
 
+_FACTS = (
+    _whole("env_steps", "actions that were sent to the environment", "env_steps:0", optional=True),
+    _whole("env_errors", "of them, those that it answered with an error", "env_errors>0", optional=True),
+    _whole("tool_calls", "in the model's messages", "tool_calls:0", optional=True),
+    Field("first_action", Kind.NAME, "the first action that was sent, 120 characters", 'first_action:"look"',
+          column="first_action", optional=True),
+    Field("last_action", Kind.NAME, "and the last", 'last_action:"look"', column="last_action", optional=True),
+    _whole("action_streak", "most equal actions in a row", "action_streak>=3", optional=True),
+    _number("repeats", "share of the actions that were taken before at the same observation", "repeats>0.5"),
+    _whole("parse_failures", "turns whose answer gave no action", "parse_failures>0", optional=True),
+    _whole("parse_streak", "most of them in a row", "parse_streak>=3", optional=True),
+    _whole("parse_tail", "those at the end, in a row", "parse_tail>0", optional=True),
+    _whole("truncated_turns", "generations that hit the token limit", "truncated_turns>0", optional=True),
+    _number("compression", "how many times smaller zlib makes its last 10,000 characters", "compression>10"),
+    _number("distinct_words", "share of its words that are different, from 30 words on", "distinct_words<0.25"),
+    _number("trigram_repeats", "share of its runs of three words that were there before, likewise",
+            "trigram_repeats>0.5"),
+    _number("mean_logprob", "mean over the log-probs of what the model sampled", "mean_logprob>-0.02"),
+    _whole("prompt_key", "the same for equal token ids of the prompt", "prompt_key:17", optional=True),
+    _whole("completion_key", "the same for equal token ids of the completion", "completion_key:17", optional=True),
+    _whole("staleness", "versions that the policy was ahead when an asynchronous trainer took it", "staleness>1",
+           optional=True),
+)  # fmt: skip
 _TABLE = (
     Field("eval", Kind.NAME, "as given to `record()`", "eval:guess", attribute="evals", column="eval_name"),
     Field(
@@ -127,6 +150,16 @@ _TABLE = (
     _whole("completion_tokens", "sampled by the model", "completion_tokens>4000", optional=True),
     _whole("env_tokens", "put into the completion by the environment", "env_tokens>0", optional=True),
     _number("seconds", "from the first to the last of its own calls", "seconds>60"),
+    *_FACTS,
+    Field("cause", Kind.WORD, "why it lost reward, if it did: see docs/diagnosis.md", "cause:truncation",
+          words=LossCause, optional=True),
+    Field("spread", Kind.NUMBER, "the highest less the lowest reward of its group", "spread:0", optional=True),
+    Field("twins", Kind.WHOLE, "others of its group whose completion is the same, token by token", "twins>0",
+          optional=True),
+    Field("prompts", Kind.WHOLE, "how many different prompts its group has, by their token ids", "prompts>1"),
+    Field("lag", Kind.WHOLE, "policy versions between its making and its training", "lag>=4"),
+    Field("dropped", Kind.WORD, "why an asynchronous trainer left it out", "dropped:stale",
+          words=Dropped, column="dropped", optional=True),
     Field("since", Kind.TIME, "it began at this time (UTC without an offset) or later", "since:2h"),
     Field("until", Kind.TIME, "it began at this time or earlier; a date means the end of that day",
           "until:2026-11-20T14:00Z"),

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ import orjson
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, nearest
-from logs_ui.recorder.frames import COLUMNS, Kind, Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.frames import COLUMNS, Column, Kind, Rows, chosen_rows, chunks, opened
 
 FORMATS = ("parquet", "csv", "jsonl")
 
@@ -81,8 +81,7 @@ def write_run(
     _check_format(format)
     done = 0
     chosen = chosen_rows(where)
-    writers = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
-    with opened(run, db, chosen) as (engine, found), _errors_of(name), writers[format](file) as write:
+    with opened(run, db, chosen) as (engine, found), _errors_of(name), _WRITERS[format](file, COLUMNS) as write:
         total = queries.exact_count(engine, found.id or 0, chosen)
         for chunk in chunks(engine, found, chosen):
             write(chunk)
@@ -90,6 +89,17 @@ def write_run(
             if progress is not None:
                 progress(done, max(done, total))  # more may have come since they were counted
     return done
+
+
+def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> None:  # noqa: A002
+    """Rows of other columns, as `export_run` writes a run's.
+
+    Raises:
+        LogsUIError: the file cannot be written, or the format is unknown.
+    """
+    _check_format(format)
+    with _replaced(output) as file, _errors_of(str(output)), _WRITERS[format](file, columns) as write:
+        write(list(rows))
 
 
 def _check_format(format: str) -> None:  # noqa: A002
@@ -136,7 +146,7 @@ def _remove(part: Path) -> None:
 
 
 @contextmanager
-def _parquet_writer(file: BinaryIO) -> Iterator[_Write]:
+def _parquet_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -152,33 +162,36 @@ def _parquet_writer(file: BinaryIO) -> Iterator[_Write]:
         Kind.LOGPROBS: pa.list_(pa.float32()),
         Kind.MASK: pa.list_(pa.uint8()),
     }
-    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in COLUMNS])
+    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in columns])
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
 
         def write(rows: Rows) -> None:
-            nested = [{**row, **_json_texts(row, Kind.NESTED)} for row in rows]
+            nested = [{**row, **_json_texts(row, columns)} for row in rows]
             writer.write_table(pa.Table.from_pylist(nested, schema=schema))
 
         yield write
 
 
 @contextmanager
-def _csv_writer(file: BinaryIO) -> Iterator[_Write]:
+def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
     def write(rows: Rows) -> None:
         text = io.StringIO(newline="")
-        csv.writer(text).writerows([_cell(row[column.name], column.kind) for column in COLUMNS] for row in rows)
+        csv.writer(text).writerows([_cell(row[column.name], column.kind) for column in columns] for row in rows)
         file.write(text.getvalue().encode())
 
-    file.write((",".join(column.name for column in COLUMNS) + "\r\n").encode())
+    file.write((",".join(column.name for column in columns) + "\r\n").encode())
     yield write
 
 
 @contextmanager
-def _jsonl_writer(file: BinaryIO) -> Iterator[_Write]:
+def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
     def write(rows: Rows) -> None:
-        file.writelines(_json({**row, **_time_texts(row)}) + b"\n" for row in rows)
+        file.writelines(_json({**row, **_time_texts(row, columns)}) + b"\n" for row in rows)
 
     yield write
+
+
+_WRITERS = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
 
 
 def _cell(value: Any, kind: Kind) -> Any:
@@ -192,13 +205,13 @@ def _cell(value: Any, kind: Kind) -> Any:
     return value if kind in {Kind.WHOLE, Kind.MAYBE_WHOLE, Kind.NUMBER} else _json(value).decode()
 
 
-def _json_texts(row: dict[str, Any], kind: Kind) -> dict[str, str | None]:
-    names = [column.name for column in COLUMNS if column.kind == kind]
+def _json_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:
+    names = [column.name for column in columns if column.kind == Kind.NESTED]
     return {name: None if row[name] is None else _json(row[name]).decode() for name in names}
 
 
-def _time_texts(row: dict[str, Any]) -> dict[str, str | None]:
-    names = [column.name for column in COLUMNS if column.kind == Kind.TIME]
+def _time_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:
+    names = [column.name for column in columns if column.kind == Kind.TIME]
     return {name: None if row[name] is None else _iso(row[name]) for name in names}
 
 

@@ -114,6 +114,7 @@ class RolloutFilter:
 
 
 # The fields that RolloutFilter has alternatives of.
+_ANYTHING = {"group", "first_action", "last_action"}  # no list holds all that they may be
 _LISTS = [(field, field.attribute) for field in FIELDS.values() if field.attribute is not None]
 _SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
 _NAMES = (*(field.name for field, _ in _LISTS), *_SINGLES, WHERE)
@@ -196,7 +197,7 @@ def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
         field = FIELDS[term.field]
         if term.key is not None:
             found.setdefault(field.name, []).append(term.key)
-        elif field.kind == Kind.NAME and field.name != "group" and not (field.name == "tag" and term.negated):
+        elif field.kind == Kind.NAME and field.name not in _ANYTHING and not (field.name == "tag" and term.negated):
             found.setdefault(field.name, []).extend(value for value in term.values if isinstance(value, str))
     return {name: values for name, values in found.items() if values}
 

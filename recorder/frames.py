@@ -80,6 +80,23 @@ COLUMNS = (
     Column("tags", Kind.NESTED, "a list: the rollout function's and people's, in alphabetical order"),
     Column("starred", Kind.TRUE, "whether somebody starred it in the dashboard"),
     Column("note", Kind.TEXT, "what somebody wrote on it in the dashboard"),
+    Column("staleness", Kind.MAYBE_WHOLE, "versions that the policy was ahead when an asynchronous trainer took it"),
+    Column("dropped", Kind.TEXT, "`stale` or `oversize` where that trainer left it, or a part of it, out"),
+    Column("env_steps", Kind.MAYBE_WHOLE, "actions that were sent to the environment"),
+    Column("env_errors", Kind.MAYBE_WHOLE, "of them, those that it answered with an error"),
+    Column("tool_calls", Kind.MAYBE_WHOLE, "in the model's messages"),
+    Column("first_action", Kind.TEXT, "the first action that was sent, 120 characters"),
+    Column("last_action", Kind.TEXT, "and the last"),
+    Column("action_streak", Kind.MAYBE_WHOLE, "most equal actions in a row"),
+    Column("repeats", Kind.NUMBER, "share of the actions that were taken before at the same observation"),
+    Column("parse_failures", Kind.MAYBE_WHOLE, "turns whose answer gave no action"),
+    Column("parse_streak", Kind.MAYBE_WHOLE, "most of them in a row"),
+    Column("parse_tail", Kind.MAYBE_WHOLE, "those at the end, in a row"),
+    Column("truncated_turns", Kind.MAYBE_WHOLE, "generations that hit the token limit"),
+    Column("compression", Kind.NUMBER, "how many times smaller zlib makes its last 10,000 characters"),
+    Column("distinct_words", Kind.NUMBER, "share of its words that are different; absent below 30 words"),
+    Column("trigram_repeats", Kind.NUMBER, "share of its runs of three words that were there before; likewise"),
+    Column("mean_logprob", Kind.NUMBER, "mean over `logprobs` of the tokens that the model sampled"),
     Column("message_count", Kind.WHOLE, "how many `messages` there are"),
     Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
     Column("prompt_tokens", Kind.MAYBE_WHOLE, "length of `prompt_ids`"),
@@ -166,7 +183,7 @@ def load_run(
     """
     chosen = chosen_rows(where)
     with opened(run, db, chosen) as (engine, found):
-        frame = _frame(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
+        frame = frame_of(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
     if frame["created"].is_monotonic_increasing:
         return frame
     # They are read by id. Rows of several threads and processes are not written in the order in which they began.
@@ -184,7 +201,7 @@ def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         DatabaseError: the database is missing, or cannot be read.
     """
     with _database(db) as engine:
-        return _frame(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
+        return frame_of(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
 
 
 def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
@@ -303,7 +320,8 @@ def _run_values(summary: RunSummary) -> dict[str, Any]:
     return known | counted | {"run": summary.run.uid}
 
 
-def _frame(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
+def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
+    """Rows by column, with the types that docs/pandas.md tells."""
     import pandas as pd
 
     values: dict[str, list[Any]] = {column.name: [] for column in columns}

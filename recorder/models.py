@@ -70,7 +70,7 @@ class StopReason(StrEnum):
     DONE = "done"
     """The environment said that the episode is over."""
     STOP = "stop"
-    """The model ended its answer, and no environment was involved; or it had called tools before, and then did not."""
+    """The model ended its answer, and no environment was involved; or one with tools, and it called none in the end."""
     LENGTH = "length"
     """The last generation hit its token limit before the model ended its answer."""
     TURN_LIMIT = "turn_limit"
@@ -89,6 +89,34 @@ class StopReason(StrEnum):
     """The process ended in the middle."""
     NOT_RECORDED = "not_recorded"
     """No call was seen that would tell, or some were that found no row."""
+
+
+class LossCause(StrEnum):
+    """Why a rollout lost reward, if it did: what ended it; of several, the first of these."""
+
+    INFRASTRUCTURE = "infrastructure"
+    """The environment raised, timed out or had no session left, or the rollout function raised."""
+    INVALID_REWARD = "invalid_reward"
+    """No reward function gave it a number, or one gave NaN or an infinity."""
+    PARSE_FAILURE = "parse_failure"
+    """No action was found in its last answer."""
+    TRUNCATION = "truncation"
+    """Its last generation hit the token limit."""
+    LOOP = "loop"
+    """It did the same again and again, or the turns ran out before the environment was done."""
+    NEVER_SUBMITTED = "never_submitted"
+    """It ended without a single action in its environment."""
+    WRONG_ANSWER = "wrong_answer"
+    """It came to its end, and was not worth the best reward."""
+
+
+class Dropped(StrEnum):
+    """Why an asynchronous trainer left a rollout, or a part of it, out."""
+
+    STALE = "stale"
+    """The policy had gone on by more versions than `max_staleness`."""
+    OVERSIZE = "oversize"
+    """It did not fit into `token_budget`."""
 
 
 class RunState(StrEnum):
@@ -151,6 +179,9 @@ class Run(Table, table=True):
     versions: dict[str, Any] = Field(
         default_factory=dict, sa_type=JSON, sa_column_kwargs=_EMPTY
     )  # python, logs-ui, trl, torch, ...
+    diagnosis: dict[str, Any] | None = Field(
+        default=None, sa_type=JSON
+    )  # what its diagnosis is held against, as `diagnosis.Settings` has it; None where nothing was set
     changed: int = Field(
         default=0, sa_type=BigInteger, sa_column_kwargs=_COUNTER
     )  # last `changed` given to one of its rows
@@ -234,6 +265,27 @@ class EvaluationRow(Table, table=True):
     metrics: dict[str, float | None] | None = Field(
         default=None, sa_type=JSON
     )  # what the rollout function measured, by name, None where that was not finite; None in all without any
+
+    # What the diagnosis asks of a rollout, worked out once by the writer: see `diagnosis.facts`. None: not recorded.
+    env_steps: int | None = None  # actions that were sent to the environment
+    env_errors: int | None = None  # of them, those that it answered with an error
+    parse_failures: int | None = None  # turns whose answer gave no action
+    parse_streak: int | None = None  # most of them in a row
+    parse_tail: int | None = None  # those at the end, in a row
+    action_streak: int | None = None  # most equal actions in a row
+    repeats: float | None = None  # share of the actions that were taken before at the same observation
+    tool_calls: int | None = None  # in the model's messages
+    compression: float | None = None  # of its last 10,000 characters: how many times smaller zlib makes them
+    distinct_words: float | None = None  # of all its words; None below 30 words
+    trigram_repeats: float | None = None  # share of its runs of three words that were there before; likewise
+    truncated_turns: int | None = None  # generations that hit the token limit
+    prompt_key: int | None = Field(default=None, sa_type=BigInteger)  # equal prompt ids have equal ones
+    completion_key: int | None = Field(default=None, sa_type=BigInteger)  # equal completion ids have equal ones
+    mean_logprob: float | None = None  # of the tokens that the model sampled, by the sampler
+    first_action: str | None = None  # 120 characters
+    last_action: str | None = None  # likewise
+    staleness: int | None = None  # versions that the policy was ahead when an asynchronous trainer took it
+    dropped: str | None = None  # why that then left it out: a Dropped
 
 
 class RowTag(Table, table=True):

@@ -18,9 +18,10 @@ from sqlmodel import col
 
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.diagnosis.settings import Settings
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run
-from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, Star
+from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.sidecars import NOTES
 
 NOTE_LENGTH = 20_000
@@ -90,6 +91,22 @@ class Notebook:
                 _put(connection, Note, vars(subject), {"text": text})
             else:
                 _delete(connection, Note, vars(subject))
+
+    def diagnosis(self, run: str, settings: Settings | None) -> None:
+        """What a run's diagnosis is held against from now on.
+
+        Args:
+            run: its uid.
+            settings: all of them; None: again what was recorded with the run.
+
+        Raises:
+            DatabaseError: it cannot be written.
+        """
+        with self._writing() as connection:
+            if settings is None:
+                _delete(connection, SavedSettings, {"run": run})
+            else:
+                _put(connection, SavedSettings, {"run": run}, {"settings": settings.as_dict()})
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:

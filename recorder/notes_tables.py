@@ -1,6 +1,8 @@
 """The tables of the database beside the recorder's that holds what people say: see `notes.py`."""
 
-from sqlalchemy import BigInteger, MetaData
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, MetaData
 from sqlmodel import Field, SQLModel
 
 
@@ -44,4 +46,17 @@ class Note(NotesTable, table=True):
     row: str = Field(primary_key=True)
     text: str
     author: str | None = None  # of the last change
+    changed: int = Field(sa_type=BigInteger)
+
+
+class SavedSettings(NotesTable, table=True):
+    """What somebody set for the diagnosis of a run, in place of what was recorded with it. A file that was written
+    before there was this table lacks it.
+    """
+
+    __tablename__ = "diagnosis"
+
+    run: str = Field(primary_key=True)
+    settings: dict[str, Any] = Field(sa_type=JSON)  # as `Settings.as_dict()`
+    author: str | None = None
     changed: int = Field(sa_type=BigInteger)

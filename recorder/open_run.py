@@ -19,6 +19,7 @@ from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import column, one_line, plain, snapshot
 from logs_ui.recorder.current import CurrentRow
 from logs_ui.recorder.database import database_path
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.encoding import encoded, unfinished_tokens
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
@@ -44,6 +45,7 @@ def start_run(
     tokenizer: Any = None,
     parse: Parse | None = None,
     edit: Edit | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> "OpenRun":
     """Begins a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
@@ -56,14 +58,15 @@ def start_run(
         tokenizer: transformers' or tokenizers'; without one token ids are kept but not spelt.
         parse: see `record()`.
         edit: see `record()`.
+        diagnosis: see `record()`.
         db: see `record()`.
 
     Raises:
         DatabaseError: see `record()`.
+        SettingsError, TypeError: see `record()`.
     """
-    return OpenRun(
-        writer_for(database_path(db)), name, eval_name, model, config or {}, tokenizer, RowOptions(parse, edit)
-    )
+    described = {"config": config or {}, "model": model, "diagnosis": settings_to_keep(diagnosis)}
+    return OpenRun(writer_for(database_path(db)), name, eval_name, described, tokenizer, RowOptions(parse, edit))
 
 
 class OpenRun:
@@ -78,20 +81,23 @@ class OpenRun:
         writer: Writer,
         name: str | None,
         eval_name: str,
-        model: str | None,
-        config: Mapping[str, Any],
+        described: Mapping[str, Any],
         tokenizer: Any,
         options: RowOptions,
     ) -> None:
         instruments.install()
         self._writer = writer
         self._record = RunRecord(writer, name_run(writer.path))
-        self._eval_name, self._model, self._options = eval_name, model, options
+        self._eval_name, self._model, self._options = eval_name, described["model"], options
         self._numbers = itertools.count()
         self._tokenizer: Tokenizer | None = None
         self.id = self._record.uid
         with guard("describing the run"):
-            columns: dict[str, Any] = {"config": masked(plain(dict(config))), "model": column(model)}
+            columns: dict[str, Any] = {
+                "config": masked(plain(dict(described["config"]))),
+                "model": column(self._model),
+                "diagnosis": described["diagnosis"],
+            }
             source = _tokenizer_json(tokenizer)
             if source is not None:
                 columns["tokenizer"] = hashlib.sha256(source.encode()).hexdigest()
@@ -191,6 +197,7 @@ class OpenRollout(CurrentRow):
         self,
         text: str | None = None,
         *,
+        finish: str | None = None,
         action: Any = None,
         observation: Any = None,
         reward: float | None = None,
@@ -202,6 +209,8 @@ class OpenRollout(CurrentRow):
 
         Args:
             text: None where the answer was seen by itself, as an openai client's.
+            finish: why the answer ended, as the server says: `stop`, `length` where it hit the token limit, ...; None
+                where that is not known.
             action: None where nothing was sent; then what came back is left out.
             observation: what came back; None where nothing did.
             reward: as the environment said; None where it did not.
@@ -213,7 +222,7 @@ class OpenRollout(CurrentRow):
             log = self._call.calls
             if text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
-                answer = Answer(None, None, None, text=text)
+                answer = Answer(None, None, finish, text=text)
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
             if action is not None or error is not None:
                 begun = log.begin(self._strand, "step", self, snapshot(action))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import database_path
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
 from logs_ui.recorder.recording import Recordings, Wanted
@@ -31,6 +32,7 @@ def record(
     parse: Parse | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> F: ...
@@ -44,6 +46,7 @@ def record(
     parse: Parse | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Callable[[F], F]: ...
@@ -56,6 +59,7 @@ def record(
     parse: Parse | None = None,
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
+    diagnosis: Settings | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Any:
@@ -75,6 +79,8 @@ def record(
             `metadata`, `prompt_ids`, `completion_ids`, `logprobs` and `mask`; returns what to store, or None to store
             nothing. If it raises, the row is stored without its text.
         server_log: log file of the environment's server; its last 4,000 bytes are kept with each error.
+        diagnosis: what the run's diagnosis is held against, as `Settings(max_reward=1.0)`; the dashboard, or `logs-ui
+            diagnose --save`, may set other things later. None: what each diagnostic has of itself.
         db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
         announce: whether to say on stderr, once a run, what it is called and how to browse it.
 
@@ -85,7 +91,8 @@ def record(
         DatabaseError: what `db` or LOGS_UI_DB names can never be recorded into: not a database of logs-ui, or of a
             newer one, or a URL of a database that is not supported. What may heal, as a full disk, is not raised.
         LogsUIError: LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS or LOGS_UI_END_SECONDS is no number that it may be.
-        TypeError: `rollout_func` cannot be called.
+        SettingsError: `diagnosis` names a diagnostic that there is not.
+        TypeError: `rollout_func` cannot be called, or `diagnosis` is no Settings.
     """
     if rollout_func is None:
         return functools.partial(
@@ -95,6 +102,7 @@ def record(
             parse=parse,
             edit=edit,
             server_log=server_log,
+            diagnosis=diagnosis,
             db=db,
             announce=announce,
         )
@@ -103,7 +111,7 @@ def record(
     rollout_func = _without_recording(rollout_func)
     options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    wanted = Wanted(column(name) or "", task, options, announce=announce)
+    wanted = Wanted(column(name) or "", task, options, announce=announce, diagnosis=settings_to_keep(diagnosis))
     recorder = _Recorder(rollout_func, Recordings(writer_for(database_path(db)), wanted))
 
     @functools.wraps(rollout_func)

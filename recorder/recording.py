@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run import name_run, now_us
 from logs_ui.recorder.run_record import RunRecord, finite
 from logs_ui.recorder.sources import Part
-from logs_ui.recorder.store import TokenizerChange
+from logs_ui.recorder.store import RunChange, TokenizerChange
 from logs_ui.recorder.tasks import Task, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.writer import Writer
 
@@ -40,12 +41,14 @@ class Wanted:
         task: names their tasks; see `record()`.
         options: what is done to rows.
         announce: whether a run is named on stderr.
+        diagnosis: as `Run.diagnosis` has it.
     """
 
     eval_name: str
     task: Task | None = None
     options: RowOptions = field(default_factory=RowOptions)
     announce: bool = True
+    diagnosis: dict[str, Any] | None = None
 
 
 class Recording:
@@ -72,6 +75,19 @@ class Recording:
     def run(self) -> str:
         """The run's uid."""
         return self._record.uid
+
+    @property
+    def db(self) -> Path:
+        """Where it is written."""
+        return self._writer.path
+
+    def flush(self, seconds: float) -> None:
+        """Waits until what was seen so far is written, and no longer than so many seconds."""
+        self._writer.flush(seconds)
+
+    def stops(self, why: str) -> None:
+        """The training is about to be stopped; `why` in one line."""
+        self._record.put(RunChange(self.run, {"error": why}))
 
     def is_over(self, trainer: Any) -> bool:
         """Whether the trainer trains anew after this training ended: that is another run. An evaluation is not."""
@@ -217,7 +233,7 @@ class Recording:
             self._tokenizer = Tokenizer.from_str(source)
         if trainer.accelerator.process_index != 0:
             return
-        columns["config"] = masked(plain(trainer.args.to_dict()))
+        columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
         parts: list[Part] = []
         with guard("looking for what the run is made of"):

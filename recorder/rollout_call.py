@@ -32,11 +32,14 @@ class RowOptions:
         parse: tells answers without an action from those with one; None where that is not known.
         edit: None stores rows as they are.
         server_log: the environment server's log file, whose end is kept with errors; None keeps none.
+        offers_tools: whether the environment is acted on by tool calls alone: an answer without one is no action, and
+            nothing that could not be parsed.
     """
 
     parse: Parse | None = None
     edit: Edit | None = None
     server_log: Path | None = None
+    offers_tools: bool = False
 
 
 @dataclass

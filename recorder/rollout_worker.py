@@ -29,9 +29,9 @@ def record_worker(
     The run is written by the worker's process. `step` and `policy_step` are the version of the policy that the group
     was begun with; which versions answered each turn, and how many the policy was ahead when the rollout ended, are in
     `metadata["notes"]["policy"]`. Where a trainer of TRL's takes the rollouts, its arguments and what it logs are the
-    run's, and `metadata["staleness"]` is how many versions its policy was ahead when it took the rollout;
-    `metadata["dropped"]` is "stale" or "oversize" where it then dropped it, or a part of it, and is missing elsewhere.
-    Both are missing where it did not take the rollout before training ended.
+    run's, and `staleness` is how many versions its policy was ahead when it took the rollout; `dropped` is "stale" or
+    "oversize" where it then dropped it, or a part of it, and None elsewhere. Both are None where it did not take the
+    rollout before training ended.
 
     Args:
         worker: `trainer.rollout_worker`, or what is given to the trainer as such: an `AsyncRolloutWorker` or a subclass

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
-from logs_ui.recorder import search
+from logs_ui.recorder import derived, search
 from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
@@ -242,10 +242,16 @@ def _value(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Us
         return _scored(Scored(str(value)), run_id)
     if term.field == "error":
         return has_error(value, _is_lost(run_id, filter))
+    if term.field in derived.FIELDS:
+        return derived.holds(term.field, _loose(term, value), run_id, filter)
     if FIELDS[term.field].column is None:
         return stored_elsewhere(term, value, run_id)
+    return _of_column(term, value, run_id, filter, use)
+
+
+def _of_column(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
     if isinstance(value, Range):
-        return in_range(_numbers(term, filter, use), value.loose if FIELDS[term.field].kind == Kind.NUMBER else value)
+        return in_range(_numbers(term, filter, use), _loose(term, value))
     stored = column_of(term.field)
     # Of several alternatives an index would give rows that have to be collected and sorted.
     column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored
@@ -253,6 +259,10 @@ def _value(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Us
         return _of_kind(column, FIELDS[term.field].attribute or "", (value,), _is_lost(run_id, filter))
     found = is_value(column, value)
     return and_(found, not_(_is_lost(run_id, filter))) if term.field == "stop" else found
+
+
+def _loose(term: Term, value: Value) -> Any:
+    return value.loose if isinstance(value, Range) and FIELDS[term.field].kind == Kind.NUMBER else value
 
 
 def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002

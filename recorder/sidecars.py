@@ -19,7 +19,7 @@ import platformdirs
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
-from logs_ui.recorder.notes_tables import NotesTable
+from logs_ui.recorder.notes_tables import NotesTable, SavedSettings
 from logs_ui.recorder.search_tables import TABLES as SEARCH_TABLES
 from logs_ui.recorder.search_tables import create_search
 
@@ -135,7 +135,7 @@ def _create_notes() -> tuple[str, ...]:
 
 NOTES = Sidecar(
     schema="notes",
-    tables=frozenset(table.name for table in NotesTable.metadata.sorted_tables),
+    tables=frozenset(table.name for table in NotesTable.metadata.sorted_tables) - {SavedSettings.__tablename__},
     create=_create_notes,
     # Not the cache's, which anybody may clear: somebody wrote them.
     refuge=lambda: Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "notes",

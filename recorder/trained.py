@@ -48,7 +48,6 @@ def training(
     *,
     state: str,
     config: Mapping[str, Any],
-    metadata: Mapping[str, Any],
 ) -> Training:
     """Judges by TRL's rules.
 
@@ -57,13 +56,11 @@ def training(
         group: all rollouts of its group, itself among them.
         state: of its run: a RunState, or `died`.
         config: the trainer's arguments.
-        metadata: the rollout's.
     """
     if row.mode == Mode.EVAL:
         return Training(Moved.NO, "it is an evaluation's", 0)
-    dropped = metadata.get("dropped")
-    if isinstance(dropped, str) and dropped in _DROPPED:
-        return Training(Moved.NO, _DROPPED[dropped])
+    if row.dropped in _DROPPED:
+        return Training(Moved.NO, _DROPPED[row.dropped])
     if row.advantage is None:
         return _without_advantage(row, state)
     if reason := _without_gradient(row, group, config):

@@ -1,14 +1,12 @@
 """Finds an `@evaluation` by the name of its module."""
 
-import importlib
 import inspect
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from logs_ui.recorder.modules import NoModuleError, imported
 from logs_ui.rollout.evaluations import Evaluation, Wiring
 from logs_ui.rollout.openenv import OpenEnvRollouts, openenv_rollout_func
-from logs_ui.rollout.play import one_line
 
 
 class DefinitionError(ValueError):
@@ -59,26 +57,7 @@ def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
 
 
 def _imported(name: str) -> Any:
-    if not name or name.endswith(".py") or "/" in name:
-        raise DefinitionError(f"{name!r} is no module: write it as in an import, such as evals.guess:guess")
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise DefinitionError(f"There is no module {error.name}, looked for from the current folder on") from error
-        raise DefinitionError(_failed(name, error)) from error
-    except SystemExit as error:
-        raise DefinitionError(
-            f"{name} ends the program when it is imported by SystemExit: "
-            'put what only a script does under if __name__ == "__main__"'
-        ) from error
-    except Exception as error:
-        raise DefinitionError(_failed(name, error)) from error
-
-
-def _failed(name: str, error: Exception) -> str:
-    """Where a module broke, as far as it is in its own file."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    own = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
-    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
-    return f"{name} cannot be imported{where}: {one_line(error)}"
+        return imported(name, "evals.guess:guess")
+    except NoModuleError as error:
+        raise DefinitionError(str(error)) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from datasets import Dataset
 
@@ -113,7 +114,9 @@ def test_rows_know_how_stale_they_were_when_the_trainer_took_them_and_whether_it
     assert list(scalars.learning_rate.dropna()) == [0.125] * STEPS
     assert scalars["sample/dropped_stale_total"].sum() == trainer.stale > 0
     rows = load_run(db=db).to_dict("records")
-    fates = [(row, row["metadata"]["staleness"], row["metadata"].get("dropped")) for row in rows if is_taken(row)]
+    fates = [
+        (row, row["staleness"], None if pd.isna(row["dropped"]) else row["dropped"]) for row in rows if is_taken(row)
+    ]
     assert Counter(staleness for _, staleness, dropped in fates if dropped is None) == trainer.taken
     assert [staleness > 1 for _, staleness, dropped in fates if dropped == "stale"] == [True] * trainer.stale
     assert not any(dropped == "oversize" for *_, dropped in fates)
@@ -125,7 +128,7 @@ def test_rows_know_how_stale_they_were_when_the_trainer_took_them_and_whether_it
 
 
 def is_taken(row: Mapping[Any, Any]) -> bool:
-    return "staleness" in row["metadata"]
+    return not pd.isna(row["staleness"])
 
 
 def test_an_exception_that_ends_the_training_ends_the_run(
@@ -247,7 +250,7 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
         channel.logged(7, {"loss": 0.5, "is": True, "note": "text"})
         channel.ended(None)
     (only,) = load_run(db=db).to_dict("records")
-    assert (only["metadata"]["staleness"], only["metadata"]["dropped"]) == (3, "oversize")
+    assert (only["staleness"], only["dropped"]) == (3, "oversize")
     assert only["metadata"]["notes"] == {"mine": 1}
     scalars = load_scalars(db=db)
     assert list(scalars.index) == [7]

@@ -1,6 +1,5 @@
 """Runs side by side: curves, tasks, and what differs."""
 
-import itertools
 import math
 import random
 import re
@@ -172,13 +171,6 @@ def test_a_task_leads_to_its_rollouts_in_each_run(client: TestClient) -> None:
     assert title
     shown = client.get(unescape(title[1])).text
     assert re.search(rf"<strong>{title[2]}</strong> rollouts?", shown)
-
-
-def test_the_estimator_is_the_share_of_samples_that_hold_a_solved_one() -> None:
-    for scored, solved, k in [(8, 3, 4), (8, 0, 4), (8, 8, 1), (5, 2, 5), (6, 1, 2)]:
-        rollouts = [1] * solved + [0] * (scored - solved)
-        samples = list(itertools.combinations(rollouts, k))
-        assert run_tasks._pass_at(scored, solved, k) == pytest.approx(sum(map(max, samples)) / len(samples))
 
 
 def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:

@@ -40,6 +40,12 @@ _OF_PAGES = {
     "StarPage": "_star.html",
     "SuggestionsPage": "_suggestions.html",
     "TablePage": "steps.html",
+    "WhyPage": "why.html",
+    "WhyShortPage": "_why-short.html",
+    "WhyActionsPage": "why_actions.html",
+    "WhyTasksPage": "why_tasks.html",
+    "WhyRewardsPage": "why_rewards.html",
+    "WhyTrainedPage": "why_trained.html",
 }
 
 

@@ -52,9 +52,9 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
     tasks = columns.pop("task", [f"task {group % 3}" for group in place // GROUP])
     codes, names = coded(tasks)
     weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
+    values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
     found = {name: column(name, NAN) for name in FLOATS}
     found |= {"first_action": column("first_action", None, object), "last_action": column("last_action", None, object)}
-    found |= {"dropped": column("dropped", None, object)}
     made = Rows(
         id=place + 1,
         step=place * steps // count + 1,
@@ -65,6 +65,7 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
         status=column("status", Status.OK, object),
         stop_reason=column("stop_reason", StopReason.DONE, object),
         error=column("error", None, object),
+        dropped=column("dropped", None, object),
         reward=reward,
         scored=column("scored", True, bool),
         odd=column("odd", False, bool),
@@ -74,7 +75,10 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
         env_tokens=column("env_tokens", 10.0),
         seconds=column("seconds", 1.0),
         staleness=column("staleness", NAN),
+        env_reward_sum=column("env_reward_sum", NAN),
+        env_reward_last=column("env_reward_last", NAN),
         parts={name: np.asarray(values, float) for name, values in parts.items()},
+        values={name: np.asarray(given, float) for name, given in values.items()},
         weights=weights,
         facts=found,
         tasks=names,
@@ -122,7 +126,7 @@ def test_a_run_that_has_just_begun_is_not_judged() -> None:
 def test_what_was_not_recorded_is_said() -> None:
     missing = {it.id: it.what for it in diagnose_rows(rows_of()).missing}
     assert missing["mismatch"] == "the trainer's sampling/sampling_logp_difference/mean"
-    assert {"parse_failures", "diversity", "wiring", "never_acted"} <= set(missing)
+    assert {"parse_failures", "diversity", "inconsistent", "never_acted"} <= set(missing)
 
 
 # --- The waterfall
@@ -131,13 +135,13 @@ def test_what_was_not_recorded_is_said() -> None:
 def test_each_lost_point_has_one_cause_and_the_parts_add_up() -> None:
     stop = np.array(["done"] * 48, object)
     stop[0], stop[4] = "environment_error", "length"
-    rows = rows_of(stop_reason=stop, parse_tail=np.where(PLACE == 4, 1.0, 0.0))
+    rows = rows_of(stop_reason=stop, parse_tail=np.where(PLACE == 4, 1.0, 0.0))  # cut off, so no action was found
     fall = waterfall(rows, Scale.of(rows, Settings(max_reward=1.0)))
-    # 24 of 48 lost a point: one to its environment, one to its parse failure, which goes before truncation.
+    # 24 of 48 lost a point: one to its environment, one to the token limit, which goes before its parse failure.
     assert [(share.cause.id, share.rollouts) for share in fall.shares] == [
         ("wrong_answer", 22),
         ("infrastructure", 1),
-        ("parse_failure", 1),
+        ("truncation", 1),
     ]
     assert fall.lost == pytest.approx(0.5)
     assert sum(share.cost for share in fall.shares) == pytest.approx(fall.lost + fall.above)
@@ -255,7 +259,7 @@ def test_a_harder_mix_is_told_from_getting_worse() -> None:
     rows = rows_of(96, task=task.tolist(), reward=easy.astype(float), group=place, steps=6)
     found = card(diagnose_rows(rows, Settings(steps=3)), "task_mix")
     assert found.cost == pytest.approx(0.75 - 0.125)
-    assert found.evidence[0] == "Within tasks the mean changed by 0."
+    assert "within tasks the mean changed by 0, by their mix by \u22120.625." in found.evidence[0]
 
 
 def test_one_part_that_decides_alone_is_found() -> None:

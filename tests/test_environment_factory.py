@@ -23,7 +23,7 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 
 from examples.tiny_model import Lesson, answer, call, make_model, make_tokenizer, teach
-from logs_ui.recorder import load_run, record_environment
+from logs_ui.recorder import Settings, load_run, record_environment
 from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.environment_factory import recorded_class
 from logs_ui.recorder.guard import RAISE_VARIABLE
@@ -665,3 +665,10 @@ def test_tokens_are_found_in_what_each_age_of_trl_returns() -> None:
     assert new == old == {"prompt_ids": ids, "completion_ids": ids, "env_mask": masks, "logprobs": logprobs}
     assert trl._output((ids, ids, masks, messages, torch.tensor(2), None, {}))["logprobs"] is None
     assert trl._output((ids, ids, masks, messages, None, {}, None, []))["logprobs"] is None
+
+
+def test_the_run_keeps_what_its_diagnosis_is_held_against(taught: Any, tmp_path: Path) -> None:
+    db, wanted = tmp_path / "a.db", Settings(max_reward=1.0, thresholds={"loops": 0.5})
+    factory = record_environment(Guessing, diagnosis=wanted, db=db)
+    make_trainer(taught, factory, tmp_path / "out", Seen(), max_steps=1).train()
+    assert only_run(db).diagnosis == wanted.as_dict()

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import update
+from sqlmodel import col
 from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import load_run, load_runs, start_run
+from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder.models import EvaluationRow
 from tests.test_browser import violations
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
@@ -26,12 +30,14 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     db = tmp_path_factory.mktemp("evaluations") / "a.db"
     with start_run("held out", eval_name="sums <b>", model="tiny", config={"max_steps": 30}, db=db) as run:
         for generation in range(2):
-            extra = {**FATE, **SAID_ELSEWHERE, "seed": 7} if generation == 0 else {}
+            extra = {**SAID_ELSEWHERE, "seed": 7} if generation == 0 else {}
             with run.rollout(QUESTION, task="1+1", group="g", generation=generation, metadata=extra) as row:
                 row.turn("2", action={"say": 2}, observation="yes", reward=0.5)
                 row.note(judge="<i>right</i>")
             row.score(reward=generation / 2)
         run.log(0, {"failed": 0.0, "reward": 0.25})
+    with writing_engine(db).begin() as connection:
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.generation) == 0).values(**FATE))
     with start_run("checkpoints", eval_name="sums", db=db) as run:
         for step in (100, 200):
             with run.rollout(QUESTION, step=step) as row:

@@ -42,6 +42,25 @@ def only_run(db: Path) -> Run:
         return session.exec(select(Run).order_by(col(Run.id).desc())).one()
 
 
+def test_what_the_diagnosis_asks_of_a_rollout_is_worked_out_of_its_turns(db: Path) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        row.turn("left", action={"go": "left"}, observation="wall")
+        row.turn("left!", action={"go": "left"}, observation="wall")
+        row.turn("hm", finish="stop")
+        row.turn("and so on", finish="length")
+        row.tokens([1, 2], [3, 4], logprobs=[-0.5, -1.5])
+    (stored,) = rows_of(db)
+    assert {name: stored[name] for name in ("env_steps", "action_streak", "repeats", "truncated_turns")} == {
+        "env_steps": 2,
+        "action_streak": 2,
+        "repeats": 0.0,  # before the first was the start, and before the second the wall
+        "truncated_turns": 1,
+    }
+    assert (stored["parse_failures"], stored["parse_tail"], stored["parse_streak"]) == (2, 2, 2)
+    assert (stored["first_action"], stored["last_action"]) == ('{"go":"left"}', '{"go":"left"}')
+    assert (stored["mean_logprob"], stored["stop_reason"]) == (-1.0, "length")
+
+
 def test_turns_that_are_told_by_hand(db: Path) -> None:
     with start_run("by hand", eval_name="sums", model="tiny", config={"api_key": "k", "lr": 1}, db=db) as run:
         with run.rollout(QUESTION, task="2+2", group="g", generation=1, metadata={"seed": 3}) as row:

@@ -22,9 +22,8 @@ def judged(
     *others: EvaluationRow,
     state: str = RunState.RUNNING,
     config: dict[str, Any] | None = None,
-    metadata: dict[str, Any] | None = None,
 ) -> Training:
-    return training(it, [it, *others], state=state, config=config or {}, metadata=metadata or {})
+    return training(it, [it, *others], state=state, config=config or {})
 
 
 def test_with_an_advantage_all_sampled_tokens_are_trained_on() -> None:
@@ -56,10 +55,9 @@ def test_a_cut_off_completion_is_masked_where_the_trainer_says_so() -> None:
 
 @pytest.mark.parametrize(("dropped", "said"), [("stale", "max_staleness"), ("oversize", "token_budget")])
 def test_what_an_asynchronous_trainer_dropped(dropped: str, said: str) -> None:
-    found = judged(row(), metadata={"dropped": dropped})
+    found = judged(row(dropped=dropped))
     assert found.moved == Moved.NO
     assert said in found.why
-    assert judged(row(), metadata={"dropped": {"a user's own": 1}}).moved == Moved.YES
 
 
 def test_what_is_yet_to_come_and_what_never_will() -> None:

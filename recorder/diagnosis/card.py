@@ -4,12 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from logs_ui.recorder.diagnosis.rows import Rows
+from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.settings import Scale, Settings
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 
 Trend = tuple[tuple[int, float], ...]
 """(step, value), oldest first."""
+
+BEHAVIOUR = (
+    *("truncation", "parse_failures", "loops", "turn_limit", "never_acted", "degenerate_text", "diversity", "length"),
+    *("never_solved", "forgotten", "signal_cliff", "dead_groups"),
+)
+"""Ids of the cards on what the policy does, and what comes of it: what keeps it from learning may be behind all."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,14 @@ class Card:
         is_part: whether the cost is a part of the waterfall.
         trend: of the figure that is held against the threshold.
         since_step: the first of the steps from which on it was above the threshold; None where that cannot be told.
-        explains: ids of cards that are only its consequence, and stand below it.
+        limit: the threshold, where it is one figure that the trend can be drawn against.
+        explains: ids of cards that may be only its consequence. They stand below it where its rollouts, with those of
+            others that explain them, hold at least half of what they lost; in a report only those are named.
+        own: (N,) of the rows that were looked at, those that it is about; None: all.
+        is_setup: whether it is a fault of what the policy is trained in, which no training mends: from a tenth of the
+            loss on it stands before what the policy does.
+        needs: the share of its loss that one card alone must hold to explain it, infinity where none does; None: half,
+            of several together.
     """
 
     id: str
@@ -67,7 +80,11 @@ class Card:
     is_part: bool = False
     trend: Trend = ()
     since_step: int | None = None
+    limit: float | None = None
     explains: tuple[str, ...] = ()
+    own: Bools | None = field(default=None, repr=False, compare=False)
+    is_setup: bool = False
+    needs: float | None = None
 
 
 @dataclass(frozen=True)

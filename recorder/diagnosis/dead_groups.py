@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.waterfall import losses
 
 SAME = 1e-6
 _SHARE = 0.5
+_FAILED = 0.25
 
 
 def dead(groups: Groups) -> Bools:
@@ -36,30 +37,34 @@ def _look(run: Run) -> Card | None:
     if share < limit:
         return None
     failed = is_dead & (groups.mean < run.scale.solved - SAME)
-    if not failed.any():  # all that are alike are solved: nothing is lost
+    if failed.sum() < _FAILED * (groups.size > 1).sum():  # nearly all that are alike are solved: little is lost
         return None
     lost = np.maximum(losses(rows, run.scale), 0)[failed[rows.group]].sum() / len(rows)
     trend = share_by_step(run.all)
+    others = groups.std[~is_dead & (groups.size > 1)]
     return Card(
         id="dead_groups",
         title=f"{percent(share)} of groups teach nothing: all their rollouts get the same reward",
         cost=float(lost),
         evidence=(
             f"{failed.sum()} of {len(failed)} groups failed as a whole, {(is_dead & ~failed).sum()} passed as a whole.",
-            f"The others spread by {figure(float(np.mean(groups.std[~is_dead])) if (~is_dead).any() else 0.0)} (std).",
+            f"The others spread by {figure(float(others.mean()))} (std)." if len(others) else "No other group is left.",
         ),
         suggestion="Leave out tasks that are always failed or always solved, make groups larger, or pay for progress.",
-        where="group_spread:none",
+        where="spread:0",
         trend=trend,
         since_step=since(trend, lambda value: value >= limit),
+        limit=limit,
+        own=failed[rows.group],
     )
 
 
 DIAGNOSTIC = Diagnostic(
     "dead_groups",
     "Dead groups",
-    f"Share of groups whose highest and lowest reward differ by at most {SAME:g}, from {_SHARE:.0%} on.",
-    "rolloutscope",
+    f"Share of groups whose highest and lowest reward differ by at most {SAME:g}, from {_SHARE:.0%} on; shown "
+    f"where the best reward was reached by none of {_FAILED:.0%} or more of the groups.",
+    "rolloutscope; the split and its threshold are ours",
     _missing,
     _look,
 )

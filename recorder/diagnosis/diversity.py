@@ -1,15 +1,21 @@
 """A policy that says the same every time."""
 
+from typing import Any
+
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.dead_groups import dead
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
 from logs_ui.recorder.diagnosis.waterfall import losses
 
 _HALF = 0.5
+_ALIKE = 0.75  # of a group's completions that are twins: at most 2 of 8 are their own
+_DEAD = 0.8  # of such groups get one reward; else it is not because they are alike
 _FIRST = 10  # steps
-_FLOOR = 0.02  # nats: a policy that takes its likeliest token 99 times of 100
+_FLOOR = 0.02  # nats: a policy that takes its likeliest token 98 times of 100
+_COLD = 0.3  # temperature: ours
 
 
 def alike(rows: Rows) -> Floats:
@@ -23,35 +29,75 @@ def alike(rows: Rows) -> Floats:
         return np.where(sizes > 1, (sizes - distinct) / (sizes - 1), np.nan)
 
 
+def _look(run: Run) -> Card | None:
+    rows, trend = run.rows, _entropies(run.all)
+    twins, chosen = alike(rows), _chosen(run)
+    lost = np.maximum(losses(rows, run.scale), 0) * chosen[rows.group]
+    if not chosen.any() and _fallen(trend):
+        lost = np.maximum(losses(rows, run.scale), 0) * dead(rows.groups)[rows.group]
+    if not lost.any():
+        return None
+    share = float(np.nanmean(twins)) if (~np.isnan(twins)).any() else 0.0
+    return Card(
+        id="diversity",
+        title=f"Completions of a group are alike: {percent(share)} are twins" if chosen.any() else _CERTAIN,
+        cost=float(lost.sum()) / len(rows),
+        evidence=(f"{percent(share)} of a group's completions repeat another one word by word.", *_heat(run, trend)),
+        suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or go back to an earlier checkpoint.",
+        where="twins>0" if chosen.any() else "spread:0",
+        trend=trend,
+        since_step=since(trend, lambda value: value < _FLOOR),
+        explains=(
+            "dead_groups",
+            "never_solved",
+            "forgotten",
+            "signal_cliff",
+            "turn_limit",
+            *(_BY_COLD if _is_cold(run) else ()),
+        ),
+        own=lost > 0,
+        needs=np.inf if _is_cold(run) else None,
+    )
+
+
+def _chosen(run: Run) -> Bools:
+    """(G,) that got one reward since they said one thing; all that got one where it is known to be sampled cold."""
+    twins, is_dead = alike(run.rows), dead(run.rows.groups)
+    known, same = ~np.isnan(twins), twins >= _ALIKE
+    limit = run.threshold("diversity", _HALF)
+    none: Bools = np.zeros(len(twins), bool)
+    if not known.any():
+        return none
+    if _is_cold(run):
+        return is_dead if float(twins[known].mean()) >= limit else none
+    many = float(same.sum() / known.sum()) >= limit
+    return is_dead & same if many and float(is_dead[same].mean()) >= _DEAD else none
+
+
+_CERTAIN = "The policy has become certain: it hardly samples anything but its likeliest tokens"
+_BY_COLD = ("constant_reward", "loops", "parse_failures", "truncation", "never_acted", "degenerate_text")
+
+
 def _entropies(rows: Rows) -> Trend:
+    """Of each step the mean of -log p over what was sampled, in nats a token."""
     return rows.by_step(-rows.facts["mean_logprob"])
 
 
-def _look(run: Run) -> Card | None:
-    rows = run.rows
-    twins = alike(rows)
-    share = float(np.nanmean(twins)) if (~np.isnan(twins)).any() else 0.0
-    trend = _entropies(run.all)
-    fallen = _fallen(trend)
-    if share < run.threshold("diversity", _HALF) and not fallen:
-        return None
-    lost = np.maximum(losses(rows, run.scale), 0)
-    cost = float(lost.mean()) * max(share, _HALF if fallen else 0.0)
-    temperature = run.config.get("temperature")
-    said = [f"{percent(share)} of a group's completions repeat another one word by word."]
-    said += [f"Entropy, as the sampler's mean of -log p, is {figure(trend[-1][1])} nats a token."] if trend else []
-    said += [f"temperature is {figure(float(temperature))}."] if isinstance(temperature, int | float) else []
-    return Card(
-        id="diversity",
-        title=f"Completions of a group are alike: {percent(share)} are twins",
-        cost=cost,
-        evidence=tuple(said),
-        suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or go back to an earlier checkpoint.",
-        where="group_twins>0",
-        trend=trend,
-        since_step=since(trend, lambda value: value < _FLOOR) if trend else None,
-        explains=("dead_groups", "never_solved", "loops", "signal_cliff"),
-    )
+def _temperature(run: Run) -> float | None:
+    value: Any = run.config.get("temperature")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _is_cold(run: Run) -> bool:
+    """Whether it is known to be sampled without chance: completions may also be alike for all kinds of reasons."""
+    temperature = _temperature(run)
+    return temperature is not None and temperature <= _COLD
+
+
+def _heat(run: Run, trend: Trend) -> list[str]:
+    temperature = _temperature(run)
+    said = [f"Entropy, as the sampler's mean of -log p, is {figure(trend[-1][1])} nats a token."] if trend else []
+    return said + ([] if temperature is None else [f"temperature is {figure(temperature)}."])
 
 
 def _fallen(trend: Trend) -> bool:
@@ -66,9 +112,10 @@ def _fallen(trend: Trend) -> bool:
 DIAGNOSTIC = Diagnostic(
     "diversity",
     "Entropy and diversity",
-    f"Share of a group's completions that are equal, from {_HALF:.0%} on; or the mean of -log p below half of the "
-    f"first {_FIRST} steps' median and below {_FLOOR:g}.",
+    f"Groups of which {_ALIKE:.0%} or more of the completions are another one's twin, from {_HALF:.0%} of groups on, "
+    f"while {_DEAD:.0%} of those groups get one reward; or the mean of -log p below half of the first {_FIRST} steps' "
+    f"median and below {_FLOOR:g}.",
     "ours; there is no agreed floor",
-    lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids",
+    lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
     _look,
 )

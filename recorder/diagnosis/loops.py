@@ -1,11 +1,12 @@
-"""The same action again and again, or no end before the turns run out."""
+"""The same action again and again."""
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
-from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS
+from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS, losses
 
 _SHARE = 0.1
 
@@ -24,34 +25,70 @@ def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("loops", _SHARE)
     loops = looping(rows)
     share = float(loops.mean())
-    if share <= limit:
-        return None
-    lost = run.scale.best - np.nan_to_num(rows.reward)
-    gap = float(lost[loops].mean()) - (float(lost[~loops].mean()) if (~loops).any() else 0.0)
-    if gap <= 0:
+    if share <= limit or contrast.is_fine(run, loops):
         return None
     trend = run.all.by_step(looping(run.all).astype(float))
+    failed = loops & (losses(rows, run.scale) > 0)
     return Card(
         id="loops",
         title=f"{percent(share)} of rollouts go round in circles",
-        cost=share * gap,
-        evidence=(
-            f"The longest run of equal actions is {figure(float(np.nanmax(rows.facts['action_streak'])))}.",
-            f"They get {figure(gap)} less than the others.",
-        ),
+        cost=contrast.cost(run, loops),
+        evidence=(*_kinds(rows, loops), _paid(run, loops)),
         suggestion="Say in the observation that nothing changed, punish repeats, or stop the episode after some.",
-        where=f"action_streak>={LOOP}",
+        where=_where(rows, loops),
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
-        explains=("dead_groups", "never_solved", "turn_limit", "diversity", "degenerate_text"),
+        limit=limit,
+        explains=(
+            *(
+                "constant_reward",
+                "dead_groups",
+                "never_solved",
+                "forgotten",
+                "turn_limit",
+                "diversity",
+                "degenerate_text",
+            ),
+            *("signal_cliff", "reward_parts"),
+        ),
+        own=failed,
     )
+
+
+def _kinds(rows: Rows, loops: Bools) -> list[str]:
+    streak, repeats = rows.facts["action_streak"], rows.facts["repeats"]
+    equal = loops & (streak >= LOOP)
+    said = []
+    if equal.any():
+        said.append(f"{int(equal.sum())} do the same up to {figure(float(streak[equal].max()))} times in a row.")
+    around = loops & ~equal
+    if around.any():
+        share = percent(float(repeats[around].mean()))
+        said.append(f"{int(around.sum())} go back and forth: {share} of their moves were made before.")
+    return said
+
+
+def _paid(run: Run, loops: Bools) -> str:
+    more = contrast.gap(run, loops)
+    if loops.all():
+        return f"All do, and get {figure(float(np.nan_to_num(run.rows.reward).mean()))} at the mean."
+    return (
+        f"They get {figure(more)} less than the others." if more else "They get no more than the others, who fail too."
+    )
+
+
+def _where(rows: Rows, loops: Bools) -> str:
+    equal = f"action_streak>={LOOP}"
+    around = f"repeats>{REPEATS:g}"
+    streaks = (rows.facts["action_streak"][loops] >= LOOP).mean()
+    return equal if streaks >= REPEATS else around
 
 
 DIAGNOSTIC = Diagnostic(
     "loops",
     "Loops",
     f"Share of rollouts with {LOOP} equal actions in a row, or more than half of their moves made before at the same "
-    f"observation, above {_SHARE:.0%}.",
+    f"observation, above {_SHARE:.0%}, unless they do as well as the others.",
     "ours",
     _missing,
     _look,

@@ -2,49 +2,67 @@
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 
 _SHARE = 0.1
+_CAUSE = next(place for place, cause in enumerate(CAUSES) if cause.id == "never_submitted")
 
 
-def _idle(rows: Rows) -> Floats:
-    """(N,) 1 without an action, 0 with some, NaN where no environment was seen."""
+def _idle(rows: Rows, *, others_act: bool) -> Floats:
+    """(N,) 1 without an action, 0 with some, NaN where no environment was seen, there or in others."""
     steps = rows.facts["env_steps"]
-    return np.where(np.isnan(steps), np.nan, steps == 0)
+    silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act
+    return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
+
+
+def _others_act(run: Run) -> bool:
+    return bool((run.all.facts["env_steps"] > 0).any())
 
 
 def _missing(run: Run) -> str | None:
-    return None if (~np.isnan(run.rows.facts["env_steps"])).any() else "an environment"
+    known = (~np.isnan(run.rows.facts["env_steps"])).any() or _others_act(run)
+    return None if known else "an environment"
 
 
 def _look(run: Run) -> Card | None:
-    limit = run.threshold("never_acted", _SHARE)
-    idle = _idle(run.rows)
-    share = float(np.nanmean(idle))
-    cost = run.cost_of("never_submitted")
-    if share <= limit or cost <= 0:
+    rows, limit = run.rows, run.threshold("never_acted", _SHARE)
+    idle = _idle(rows, others_act=_others_act(run))
+    if np.isnan(idle).all():
         return None
-    trend = run.all.by_step(_idle(run.all))
+    share = float(np.nanmean(idle))
+    ended: Bools = (idle == 1) & np.isin(causes(rows), (_CAUSE, len(CAUSES) - 1))  # and by nothing else
+    if share <= limit or contrast.is_fine(run, ended):
+        return None
+    trend = run.all.by_step(_idle(run.all, others_act=_others_act(run)))
+    part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
     return Card(
         id="never_acted",
         title=f"{percent(share)} of rollouts never act in their environment",
-        cost=cost,
+        cost=max(part, whole),
         evidence=("Their answers are text alone; no action or tool call was made of it.",),
         suggestion="Ask for the action in the prompt by an example, and pay nothing for a text that does not act.",
-        where="env_steps=0",
-        is_part=True,
+        where="env_steps=0" if part else "",
+        is_part=part >= whole,
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
-        explains=("dead_groups", "never_solved"),
+        limit=limit,
+        explains=(
+            *("constant_reward", "dead_groups", "never_solved", "forgotten", "diversity", "signal_cliff"),
+            "reward_parts",
+        ),
+        own=ended,
     )
 
 
 DIAGNOSTIC = Diagnostic(
     "never_acted",
     "Never acted",
-    f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}.",
+    f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}, unless they do as well as "
+    "the others.",
     "NeMo Gym PR 1304; the threshold is ours",
     _missing,
     _look,

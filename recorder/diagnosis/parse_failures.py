@@ -2,54 +2,87 @@
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.models import StopReason
 
 _SHARE = 0.1
 _STREAK = 3
 
 
+def _failures(rows: Rows) -> Floats:
+    """(N,) turns without an action, less those that were cut off; one where all that is known is how it ended."""
+    failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
+    cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
+    known = np.maximum(failures - cut, 0.0)
+    found: Floats = np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
+    return found
+
+
 def _share(rows: Rows) -> Floats:
     """(N,) of each rollout's turns."""
-    share: Floats = rows.facts["parse_failures"] / np.maximum(rows.turns, 1)
+    share: Floats = np.minimum(_failures(rows) / np.fmax(rows.turns, 1), 1.0)
     return share
 
 
+def _ended(rows: Rows) -> Bools:
+    """(N,) whose last answer gave no action, and was not cut off."""
+    tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
+    ended: Bools = tail | (rows.stop_reason == StopReason.NO_ACTION)
+    return ended
+
+
 def _missing(run: Run) -> str | None:
-    return None if (~np.isnan(run.rows.facts["parse_failures"])).any() else "actions: record(parse=...) tells"
+    return None if (~np.isnan(_failures(run.rows))).any() else "actions: record(parse=...) tells"
 
 
 def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("parse_failures", _SHARE)
-    failures, turns = rows.facts["parse_failures"], rows.turns
+    failures = _failures(rows)
     known = ~np.isnan(failures)
-    share = float(np.nansum(failures[known]) / max(np.nansum(turns[known]), 1))
-    if share <= limit:
+    share = float(failures[known].sum() / max(np.fmax(rows.turns[known], 1).sum(), 1))
+    bad = failures > 0
+    if share <= limit or contrast.is_fine(run, bad):
         return None
-    ended = rows.facts["parse_tail"] > 0
     trend = run.all.by_step(_share(run.all))
     streaks = float((rows.facts["parse_streak"][known] >= _STREAK).mean())
+    ends = percent(float(_ended(rows)[known].mean()))
+    part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
     return Card(
         id="parse_failures",
         title=f"No action is found in {percent(share)} of the model's answers",
-        cost=run.cost_of("parse_failure"),
-        evidence=(
-            f"{percent(float(ended.mean()))} of rollouts end so; {percent(streaks)} have {_STREAK} or more in a row.",
-        ),
+        cost=max(part, whole),
+        evidence=(f"{ends} of rollouts end so; {percent(streaks)} have {_STREAK} or more in a row.",),
         suggestion="Open one and compare the answer with what the parser wants; show the format in the prompt.",
-        where="parse_failures>0",
-        is_part=True,
+        where="parse_failures>0" if (rows.facts["parse_failures"] > 0).any() else "stop:no_action",
+        is_part=part >= whole,
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
-        explains=("dead_groups", "never_solved", "never_acted"),
+        limit=limit,
+        explains=(
+            *(
+                "constant_reward",
+                "dead_groups",
+                "never_solved",
+                "forgotten",
+                "never_acted",
+                "loops",
+                "turn_limit",
+                "diversity",
+            ),
+            *("signal_cliff", "reward_parts"),
+        ),
+        own=bad,
     )
 
 
 DIAGNOSTIC = Diagnostic(
     "parse_failures",
     "Parse failures",
-    f"Share of turns whose answer gave no action, above {_SHARE:.0%}; streaks of {_STREAK} or more.",
+    f"Share of turns whose answer gave no action, and was not cut off, above {_SHARE:.0%}; streaks of {_STREAK} or "
+    "more.",
     "evalscope's budget, verl PR 7697",
     _missing,
     _look,

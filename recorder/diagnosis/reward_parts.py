@@ -1,13 +1,22 @@
 """Reward functions against each other: one that outweighs all, or some that cancel out."""
 
+import re
+
 import numpy as np
 
+from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.dead_groups import SAME
-from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.windows import rise, windows
 
 _MOST, _LEAST = 0.9, 0.1
+_COMPARABLE, _LOW = 0.5, 0.25  # ours
+_OUTCOME = re.compile(
+    r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
+)
+_FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
 
 
 def within_groups(values: Floats, rows: Rows) -> Floats:
@@ -39,48 +48,119 @@ def _look(run: Run) -> Card | None:
 
 
 def _outweighed(run: Run) -> Card | None:
-    """One has nearly all of the variance, while another, which could pay more, has nearly none of it."""
-    rows = run.rows
-    share = shares(rows)
-    if len(share) < 2:
+    """One has nearly all of the variance, while another, which matters and has room, has nearly none of it."""
+    found = _pair(run, run.rows) or _pair_of_all(run)
+    if found is None:
         return None
-    first = max(share, key=lambda name: share[name])
-    room = {name: _room(run, name) for name in share if share[name] <= _LEAST and name != first}
-    starved = max(room, key=lambda name: room[name], default=None)
-    if share[first] < run.threshold("reward_parts", _MOST) or starved is None or room[starved] <= _LEAST:
-        return None
-    parts = f"{first} {percent(share[first])}, {starved} {percent(max(share[starved], 0))}"
+    first, starved, share = found
+    room, low = _room(run, starved), float(np.nanmin(run.rows.values[starved]))
     return Card(
         id="reward_parts",
-        title=f"One reward function decides: of a group's differences {parts}",
-        cost=room[starved],
+        title=f"One reward function decides: of a group's differences {first} {percent(share[first])}, {starved} "
+        f"{percent(max(share[starved], 0))}",
+        cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(
-            f"Of {starved}, {figure(room[starved])} is left to win; of {first}, {figure(_room(run, first))}.",
+            f"Of {starved}, {figure(room)} is left to win; of {first}, {figure(_room(run, first))}.",
             "Advantages are what differs within a group: the policy is taught what makes the difference there.",
         ),
         suggestion=f"Weigh {first} less, or pay it only where {starved} is above nothing.",
-        where=f"rewards.{starved}<={figure(float(np.nanmin(rows.parts[starved])) / rows.weights.get(starved, 1.0))}",
-        explains=("length", "never_solved"),
+        where=f"{links.rewards(starved)}<={low:.9g}",
+        explains=("length", "never_solved", "hacking", "forgotten", "dead_groups", "turn_limit", "signal_cliff"),
     )
 
 
-def _room(run: Run, name: str) -> float:
-    """What a rollout could still win by this function: its weight, or the highest that it ever gave, less its mean."""
-    best = max(float(np.nanmax(run.all.parts[name], initial=-np.inf)), run.rows.weights.get(name, 1.0))
-    return best - float(np.nanmean(run.rows.parts[name])) if np.isfinite(run.rows.parts[name]).any() else 0.0
-
-
-def _cancelled(run: Run) -> Card | None:
-    """Groups in which reward functions differ and their sum does not."""
-    rows = run.rows
-    groups = rows.groups
-    if len(rows.parts) < 2:
+def _pair(run: Run, rows: Rows) -> tuple[str, str, dict[str, float]] | None:
+    """The function that decides, the one that it starves, and the shares; None where there are none such."""
+    share = shares(rows)
+    first = max(share, key=lambda name: share[name], default=None)
+    if first is None or share[first] < run.threshold("reward_parts", _MOST):
         return None
+    starved = [
+        name
+        for name in share
+        if share[name] <= _LEAST and name != first and _has_room(run, name) and _matters(run, name, first)
+    ]
+    return (first, max(starved, key=lambda name: _room(run, name)), share) if starved else None
+
+
+def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
+    """By all steps, where in the last ones nothing is left of the first to differ in, and the other is still low."""
+    found = _pair(run, run.all)
+    if found is None:
+        return None
+    first, starved, _ = found
+    is_spent = _room(run, first) <= _LEAST * best(run.all, first)
+    return found if is_spent and _is_low(run, starved) and not _grows(run, starved) else None
+
+
+def _grows(run: Run, name: str) -> bool:
+    found = windows(run)
+    gain = None if found is None else rise(*(part.values[name] for part in found))
+    return gain is not None and gain.is_sure and gain.value > 0
+
+
+def _matters(run: Run, name: str, first: str) -> bool:
+    """Whether a function is one that should decide, rather than the first: its name is one of an outcome's, and the
+    first's is not. Where the names say the opposite, what is small is meant to be; where they do not say, it can count
+    at least half as much, or it stays low while the first is not.
+    """
+    if _is_outcome(name) != _is_outcome(first):
+        return _is_outcome(name)
+    if run.all.weights.get(name, 1.0) == 0:
+        return False
+    return best(run.all, name) >= _COMPARABLE * best(run.all, first) or (
+        _is_low(run, name) and not _is_low(run, first) and not _grows(run, name)
+    )
+
+
+def _is_outcome(name: str) -> bool:
+    return _OUTCOME.search(name) is not None and _FORM.search(name) is None
+
+
+def _has_room(run: Run, name: str) -> bool:
+    """A function that never gave anything but one value may be a penalty that nobody has incurred: only an outcome's
+    name tells.
+    """
+    values = run.all.values[name][np.isfinite(run.all.values[name])]
+    is_dead = not len(values) or float(np.ptp(values)) <= SAME
+    return _room(run, name) > _LEAST * abs(best(run.all, name)) and not (is_dead and not _is_outcome(name))
+
+
+def _is_low(run: Run, name: str) -> bool:
+    values = run.all.parts[name][np.isfinite(run.all.parts[name])]
+    low = float(values.min(initial=0.0))
+    return float(np.nanmean(run.rows.parts[name])) <= low + _LOW * (best(run.all, name) - low)
+
+
+def best(every: Rows, name: str) -> float:
+    """The most that a reward function can count: the highest that it ever counted; where it never gave anything but 0,
+    its weight.
+    """
+    values = every.parts[name][np.isfinite(every.parts[name])]
+    highest = float(values.max(initial=0.0)) if len(values) else 0.0
+    return highest if len(values) and np.ptp(values) > 0 else max(highest, every.weights.get(name, 1.0))
+
+
+def _room(run: Run, name: str) -> float:
+    """What a rollout could still win by this function."""
+    known = np.isfinite(run.rows.parts[name]).any()
+    return best(run.all, name) - float(np.nanmean(run.rows.parts[name])) if known else 0.0
+
+
+def cancels(rows: Rows) -> Bools:
+    """(G,) groups in which reward functions differ between rollouts and their sum does not."""
+    groups = rows.groups
     spread = np.zeros(len(groups.size))
     for part in rows.parts.values():
         centred = np.nan_to_num(within_groups(part, rows))
         spread = np.maximum(spread, np.bincount(rows.group, weights=np.abs(centred), minlength=len(spread)))
-    cancelled = (groups.size > 1) & (groups.std <= SAME) & (spread > SAME)
+    return (groups.size > 1) & (groups.std <= SAME) & (spread > SAME)
+
+
+def _cancelled(run: Run) -> Card | None:
+    if len(run.rows.parts) < 2:
+        return None
+    cancelled = cancels(run.rows)
     share = float(cancelled.mean()) if len(cancelled) else 0.0
     if share <= _LEAST:
         return None
@@ -90,16 +170,19 @@ def _cancelled(run: Run) -> Card | None:
         cost=run.fall.lost * share,
         evidence=(f"In {cancelled.sum()} groups they differ between rollouts, and their sum does not.",),
         suggestion="Change their weights, so that what one takes the other does not give back exactly.",
-        where="group_spread:none",
-        explains=("dead_groups",),
+        where="spread:0",
+        explains=("constant_reward", "dead_groups", "never_solved", "signal_cliff"),
+        own=cancelled[run.rows.group],
     )
 
 
 DIAGNOSTIC = Diagnostic(
     "reward_parts",
     "Reward functions",
-    f"Cov(part, R) / Var(R) within groups: one at {_MOST:g} or more, another at {_LEAST:g} or less that "
-    f"has more than {_LEAST:g} left to win; or parts that differ within a group while their sum does not.",
+    f"Cov(part, R) / Var(R) within groups: one at {_MOST:g} or more, another at {_LEAST:g} or less of which more than "
+    f"{_LEAST:.0%} is left to win, and which can count at least {_COMPARABLE:.0%} as much or is named like an outcome "
+    f"(correct, solved, ...), or stays below {_LOW:.0%} of it; or parts that differ within a group while their sum "
+    "does not.",
     "TRL issue 3857; thresholds ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
     _look,

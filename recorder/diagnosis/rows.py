@@ -24,12 +24,14 @@ class Rows:
         group: the same number for the completions of one prompt, 0 to G - 1.
         task: index into `tasks`; -1 without one.
         eval: index into `evals`.
-        status, stop_reason, error: words; None where there is none.
+        status, stop_reason, error, dropped: words; None where there is none.
         reward: NaN without one.
         scored: whether the trainer has asked for its reward, whatever it got.
         odd: whether a reward function gave NaN or an infinity.
         advantage: NaN without one.
+        env_reward_sum, env_reward_last: over the environment's steps, and of the last; NaN where it said nothing.
         parts: of each reward function its value times its weight, by name; NaN where it gave none.
+        values: the same without the weight.
         weights: by the same names.
         turns, completion_tokens, env_tokens, seconds: NaN where not known.
         facts: of `facts.facts`, by name; NaN, or None of texts, where not known.
@@ -46,6 +48,7 @@ class Rows:
     status: Texts
     stop_reason: Texts
     error: Texts
+    dropped: Texts
     reward: Floats
     scored: Bools
     odd: Bools
@@ -55,7 +58,10 @@ class Rows:
     env_tokens: Floats
     seconds: Floats
     staleness: Floats
+    env_reward_sum: Floats
+    env_reward_last: Floats
     parts: Mapping[str, Floats]
+    values: Mapping[str, Floats]
     weights: Mapping[str, float]
     facts: Mapping[str, Any]
     tasks: Sequence[str] = field(default_factory=list)
@@ -71,7 +77,7 @@ class Rows:
             value = getattr(self, column.name)
             if isinstance(value, np.ndarray):
                 own[column.name] = value[chosen]
-            elif column.name in {"parts", "facts"}:
+            elif column.name in {"parts", "values", "facts"}:
                 own[column.name] = {name: values[chosen] for name, values in value.items()}
         own["group"] = np.unique(own["group"], return_inverse=True)[1]
         return replace(self, **own)

@@ -3,39 +3,58 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.dead_groups import SAME
 from logs_ui.recorder.diagnosis.say import figure
 
-_TRAIL, _FALL = 20, 0.5
+_TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
+_GOOD = 0.9  # of the way from the worst reward to the best: groups that all pass have no spread
 
 
 def _look(run: Run) -> Card | None:
     rows = run.all
     trend = rows.by_step(rows.groups.std[rows.group])
-    if len(trend) < _TRAIL // 2 + 3:
+    if len(trend) < _TRAIL // 2 + _LAST:
         return None
-    before = float(np.median([value for _, value in trend[-_TRAIL - 3 : -3]]))
-    now = float(np.mean([value for _, value in trend[-3:]]))
-    mean = run.fall.mean
-    if not now < run.threshold("signal_cliff", _FALL) * before or mean >= run.scale.solved - 0.1 * abs(run.scale.best):
+    limit = run.threshold("signal_cliff", _FALL)
+    before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
+    now = float(np.mean([value for _, value in trend[-_LAST:]]))
+    if not now < limit * before - SAME or _is_well(run):
         return None
+    late = run.rows.step >= trend[-_LAST][0]
     return Card(
         id="signal_cliff",
         title=f"Rewards spread within groups by {figure(now)}, where it was {figure(before)}",
         cost=run.fall.lost * (1 - now / before),
-        evidence=(f"Their std was {figure(before)} at the median of {_TRAIL} steps, and is {figure(now)}.",),
+        evidence=(
+            (
+                f"Their std was {figure(before)} at the median of {min(_TRAIL, len(trend) - _LAST)} steps, and is "
+                f"{figure(now)} over the last {_LAST}."
+            ),
+        ),
         suggestion="Look at what a group's rollouts have in common now; go back to a checkpoint before.",
-        where="",
+        where=f"step:{trend[-_LAST][0]}..{trend[-1][0]}",
         trend=trend,
-        since_step=since(trend, lambda value: value < _FALL * before),
+        since_step=since(trend, lambda value: value < limit * before),
         explains=("dead_groups",),
+        own=late,
     )
+
+
+def _is_well(run: Run) -> bool:
+    """Whether the last steps are about as good as can be, or better than those before by much."""
+    means = run.all.by_step(run.all.reward)
+    rewards = run.all.reward[np.isfinite(run.all.reward)]
+    worst = float(rewards.min())
+    now = float(np.mean([value for _, value in means[-_LAST:]]))
+    return now >= min(worst + _GOOD * (run.scale.best - worst), run.scale.solved - SAME)
 
 
 DIAGNOSTIC = Diagnostic(
     "signal_cliff",
     "Signal cliff",
-    f"Mean std of rewards within groups over the last 3 steps, below half of its median over the {_TRAIL} before.",
+    f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} before "
+    f"({_TRAIL // 2} at least), while the mean is not within a tenth of the best.",
     "ours; RAGEN's reward variability cliff",
-    lambda run: None if (run.rows.groups.size > 1).any() else "groups",
+    lambda run: None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group",
     _look,
 )

@@ -10,48 +10,44 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.settings import Scale
-from logs_ui.recorder.models import Status, StopReason
+from logs_ui.recorder.models import LossCause, Status, StopReason
 
 LOOP = 3  # equal actions in a row: diagnosis.md's
 REPEATS = 0.5  # share of moves: ours
+_SAME = 1e-6  # what filters take for equal
 
 
 @dataclass(frozen=True)
 class Cause:
     """Why a rollout lost reward."""
 
-    id: str
+    id: LossCause
     name: str
     meaning: str
-
-    @property
-    def where(self) -> str:
-        """The filter that has its rollouts."""
-        return f"cause:{self.id}"
 
 
 CAUSES = (
     Cause(
-        "infrastructure",
+        LossCause.INFRASTRUCTURE,
         "environment or infrastructure",
         "The environment raised, timed out or had no session left, or the rollout function raised.",
     ),
     Cause(
-        "invalid_reward",
+        LossCause.INVALID_REWARD,
         "no valid reward",
         "No reward function gave it a number, or one gave NaN or an infinity.",
     ),
-    Cause("parse_failure", "no action parsed", "No action was found in its last answer."),
-    Cause("truncation", "truncated", "Its last generation hit the token limit."),
+    Cause(LossCause.TRUNCATION, "truncated", "Its last generation hit the token limit."),
+    Cause(LossCause.PARSE_FAILURE, "no action parsed", "No action was found in its last answer, which was whole."),
     Cause(
-        "loop",
+        LossCause.LOOP,
         "loop or turn limit",
         "It did the same again and again, or the turns ran out before the environment was done.",
     ),
-    Cause("never_submitted", "never acted", "It ended without a single action in its environment."),
-    Cause("wrong_answer", "wrong answer", "It came to its end, and was not worth the best reward."),
+    Cause(LossCause.NEVER_SUBMITTED, "never acted", "It ended without a single action in its environment."),
+    Cause(LossCause.WRONG_ANSWER, "wrong answer", "It came to its end, and was not worth the best reward."),
 )
-_BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
+BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,13 @@ class Share:
     Attributes:
         cost: reward for each rollout that was looked at; all shares' costs add up to `Waterfall.lost`.
         rollouts: how many lost reward for it.
+        where: the filter that has them, of those that were looked at.
     """
 
     cause: Cause
     cost: float
     rollouts: int
+    where: str
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,10 @@ def causes(rows: Rows) -> Ints:
     unparsed = facts["parse_tail"] > 0
     looping = (facts["action_streak"] >= LOOP) | (facts["repeats"] > REPEATS)
     ended = [
-        np.isin(rows.stop_reason, _BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
+        np.isin(rows.stop_reason, BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
         np.isnan(rows.reward) | rows.odd,
+        rows.stop_reason == StopReason.LENGTH,  # before what could not be read because it was cut off
         unparsed | (rows.stop_reason == StopReason.NO_ACTION),
-        rows.stop_reason == StopReason.LENGTH,
         looping | (rows.stop_reason == StopReason.TURN_LIMIT),
         facts["env_steps"] == 0,
     ]
@@ -121,8 +119,12 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     loss, cause = losses(rows, scale), causes(rows)
     short = np.maximum(loss, 0.0)
     cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
-    count = np.bincount(cause[short > 0], minlength=len(CAUSES))
-    shares = [Share(*it) for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True) if it[1] > 0]
+    count = np.bincount(cause[short > _SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
+    shares = [
+        Share(*it, f"cause:{it[0].id} -reward>={scale.best:.9g}")
+        for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
+        if it[2] > 0
+    ]
     return Waterfall(
         best=scale.best,
         mean=scale.best - float(loss.mean()),

@@ -1,10 +1,13 @@
-"""Groups that hold completions of different prompts."""
+"""Groups that hold completions of different prompts, or of another group's."""
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.rows import Bools, Rows
+from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.say import percent
+
+_SWAPPED = 0.05  # ours: a dataset may well have a question twice
 
 
 def mixed(rows: Rows) -> Bools:
@@ -14,32 +17,71 @@ def mixed(rows: Rows) -> Bools:
     return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
 
 
+def swapped(rows: Rows) -> Bools:
+    """(N,) that answer a prompt which is another task's: a prompt that several tasks share, of a task that has others
+    too. Where there are fewer prompts than tasks they do not name theirs, and nothing can be told.
+    """
+    prompt = rows.facts["prompt_key"]
+    known = np.isfinite(prompt) & (rows.task >= 0)
+    found = np.zeros(len(rows), bool)
+    if not known.any():
+        return found
+    key: Ints = np.unique(prompt[known], return_inverse=True)[1].reshape(-1)
+    task: Ints = np.unique(rows.task[known], return_inverse=True)[1].reshape(-1)
+    prompts, tasks = int(key.max()) + 1, int(task.max()) + 1
+    pairs = np.unique(key * tasks + task)
+    of_prompt, of_task = np.bincount(pairs // tasks, minlength=prompts), np.bincount(pairs % tasks, minlength=tasks)
+    if prompts >= tasks:
+        found[known] = (of_prompt[key] > 1) & (of_task[task] > 1)
+    return found
+
+
 def _look(run: Run) -> Card | None:
     rows = run.rows
-    bad = mixed(rows)
-    share = float(bad.mean())
+    odd = mixed(rows)[rows.group]
+    other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
+    if other.mean() < _SWAPPED:
+        other[:] = False
+    share = float((odd | other).mean())
     if share <= run.threshold("wiring", 0.0):
         return None
-    sizes = np.bincount(rows.group)
+    groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
+    said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
+    said += [f"{int(other.sum())} rollouts answer a prompt that is another task's."] if other.any() else []
+    of = f"{percent(len(groups) / len(sizes))} of groups mix different prompts" if odd.any() else ""
+    title = of or f"{percent(share)} of rollouts answer another group's prompt"
+    by_prompt = np.isfinite(rows.facts["prompt_key"]).all() and not other.any()
     return Card(
         id="wiring",
-        title=f"{percent(share)} of groups mix different prompts",
+        title=title,
         cost=run.fall.lost * share,
-        evidence=(
-            f"{int(bad.sum())} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task.",
-            "An advantage compares a completion with its group: here with answers to other questions.",
-        ),
+        evidence=(*said, "An advantage compares a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each comes num_generations times already.",
-        where="",
-        explains=("dead_groups", "never_solved", "length", "diversity"),
+        where="prompts>1" if by_prompt and _agree(rows, odd) else ids(rows.id[odd | other]),
+        explains=(*BEHAVIOUR, "task_mix"),
+        own=odd | other,
     )
+
+
+def _agree(rows: Rows, odd: Bools) -> bool:
+    """Whether prompts alone tell those that are mixed."""
+    pairs = np.unique(np.stack([rows.group.astype(float), rows.facts["prompt_key"]], 1), axis=0)
+    by_prompt = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
+    return bool((by_prompt[rows.group] == odd).all())
+
+
+def _missing(run: Run) -> str | None:
+    known = np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0)
+    return None if known.any() else "prompts' token ids, or tasks"
 
 
 DIAGNOSTIC = Diagnostic(
     "wiring",
     "Grouping",
-    "Groups whose rollouts have different prompt token ids, or different tasks; any is shown.",
+    "Groups whose rollouts have different prompt token ids, or different tasks; rollouts whose prompt is shared by "
+    "several tasks, while their task has other prompts too, from "
+    f"{_SWAPPED:.0%} on. Of the others any is shown.",
     "TRL repeats each prompt num_generations times already",
-    lambda run: None if (~np.isnan(run.rows.facts["prompt_key"])).any() else "prompts' token ids",
+    _missing,
     _look,
 )

@@ -172,6 +172,11 @@ def is_heard(trainer: Any) -> bool:
     return not isinstance(trainer, trl_shapes.AbsentTrainer)
 
 
+def listener_of(state: Any) -> Listener | None:
+    """Who hears of the trainer whose `state` a callback is given; None where nobody does."""
+    return next((heard for trainer, heard in tuple(_listeners.items()) if trainer.state is state), None)
+
+
 def attach(trainer: Any, listener: Listener) -> None:
     """From now on this listener hears of the trainer, in place of any before it."""
     if not is_heard(trainer):

@@ -3,6 +3,7 @@
 Rows are given as `common.shown` has them: what ran when its process died was aborted.
 """
 
+from logs_ui.recorder.queries.columns import RunColumns, mode_of
 from logs_ui.recorder.queries.common import COUNT_CAP, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
@@ -43,6 +44,7 @@ from logs_ui.recorder.queries.notes import (
     known_tags,
     recorded_tags,
     run_annotations,
+    saved_settings,
 )
 from logs_ui.recorder.queries.pivot import MOST_COLUMNS, MOST_ROWS, Cell, Dimension, Heading, Measure, Pivot, pivot
 from logs_ui.recorder.queries.rows import (
@@ -126,6 +128,7 @@ __all__ = [
     "Page",
     "Pivot",
     "Rollout",
+    "RunColumns",
     "RunCounts",
     "RunFilter",
     "RunList",
@@ -165,6 +168,7 @@ __all__ = [
     "list_runs",
     "lowest_tasks",
     "mean_reward",
+    "mode_of",
     "neighbours",
     "new_groups",
     "new_since",
@@ -188,6 +192,7 @@ __all__ = [
     "run_summary",
     "run_uids",
     "runs_since",
+    "saved_settings",
     "scalar_curves",
     "scalar_names",
     "scalar_points",

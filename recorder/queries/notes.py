@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, null, select, union_all
+from sqlalchemy import ColumnElement, Select, func, literal, null, select, text, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run
-from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
+from logs_ui.recorder.notes_tables import Note, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.queries.common import Database
 
 _ITSELF = ""  # in place of a rollout's uid: the run's own
@@ -116,6 +116,14 @@ def annotated(db: Database, run_uid: str) -> Annotated:
             return session.scalar(select(func.count(col(table.row).distinct())).where(*of_run)) or 0
 
         return Annotated(rows(Star), rows(PersonalTag), rows(Note))
+
+
+def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
+    """What somebody set for the diagnosis of a run; None where nobody did."""
+    is_there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
+    saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
+    with Session(db) as session:
+        return session.scalar(saved) if session.scalar(is_there) else None
 
 
 def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:

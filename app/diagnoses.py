@@ -1,0 +1,59 @@
+"""The diagnosis of a run as the pages show it: remembered, so that only what has changed is read again."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine
+
+from logs_ui.app.source import id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnose import Diagnosed, Diagnosis, settings_of
+from logs_ui.recorder.models import Run
+
+_RUNS = 4  # of one database: those that were asked for last; 100,000 rollouts take some 40 MB
+
+
+@dataclass
+class _Known:
+    diagnosis: Diagnosis
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    moment: tuple[object, ...] = ()
+    diagnosed: Diagnosed | None = None
+
+
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def diagnosed(db: Connection, run: Run) -> Diagnosed:
+    """As the run is now."""
+    known = _of(db, run)
+    moment = _moment(db, run)
+    with known.lock:
+        if known.diagnosed is None or known.moment != moment:
+            known.diagnosed, known.moment = known.diagnosis.now(db, run), moment
+        return known.diagnosed
+
+
+def remembered(db: Connection, run: Run) -> Diagnosed | None:
+    """The same, where it has been made already and still holds."""
+    known = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return known.diagnosed if known is not None and known.moment == _moment(db, run) else None
+
+
+def _of(db: Connection, run: Run) -> _Known:
+    with _lock:
+        of_database = _known.setdefault(db.engine, OrderedDict())
+        known = of_database.get(run.uid)
+        if known is None or known.diagnosis.columns.mode != queries.mode_of(db, id_of(run)):
+            known = of_database[run.uid] = _Known(Diagnosis.of(db, run))
+        of_database.move_to_end(run.uid)
+        while len(of_database) > _RUNS:
+            of_database.popitem(last=False)
+        return known
+
+
+def _moment(db: Connection, run: Run) -> tuple[object, ...]:
+    return run.id, run.changed, run.state, settings_of(db, run)

@@ -1,0 +1,121 @@
+"""A recorded run's diagnosis: what `diagnosis/` says of what the database holds."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.own import Guarded, all_ids
+from logs_ui.recorder.diagnosis.settings import check_ids
+from logs_ui.recorder.errors import SettingsError
+from logs_ui.recorder.frames import opened
+from logs_ui.recorder.models import Mode, Run, RunState
+from logs_ui.recorder.queries import Database, RunColumns
+from logs_ui.recorder.selection import DIED_AFTER_US
+
+
+def diagnose(
+    run: str = "latest",
+    db: str | os.PathLike[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    diagnostics: Sequence[Diagnostic] = (),
+) -> Report:
+    """Why the rewards of a run are low.
+
+    Of its training where it has any rollouts of one, else of its evaluations.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        settings: in place of the run's own.
+        diagnostics: your own, beside those that there are; what goes wrong in them is in `Report.failed`.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read.
+        SettingsError: a threshold is of no diagnostic, or two diagnostics have the same id.
+    """
+    check_ids(settings or Settings(), all_ids(diagnostics))
+    with opened(run, db) as (engine, found):
+        return Diagnosis.of(engine, found).now(engine, found, settings, diagnostics).report
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A report and what it was made of.
+
+    Attributes:
+        rows: all that came to an end.
+        config: the trainer's arguments.
+        scalars: what it logged, by name.
+    """
+
+    rows: Rows
+    report: Report
+    settings: Settings
+    config: Mapping[str, Any]
+    scalars: Mapping[str, Trend]
+
+
+class Diagnosis:
+    """One run's, to be asked again and again: only what has changed is read. One thread at a time."""
+
+    def __init__(self, columns: RunColumns) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, db: Database, run: Run) -> "Diagnosis":
+        return cls(RunColumns(run.id or 0, queries.mode_of(db, run.id or 0)))
+
+    def now(
+        self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = ()
+    ) -> Diagnosed:
+        """As the run is now."""
+        rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
+        settings, guarded = settings or settings_of(db, run), Guarded(diagnostics)
+        report = diagnose_rows(
+            rows,
+            settings,
+            config=run.config,
+            scalars=scalars,
+            has_ended=run.state != RunState.RUNNING or _is_silent(run),
+            within=_within(db, run, self.columns.mode),
+            diagnostics=(*DIAGNOSTICS, *guarded.diagnostics),
+        )
+        report = replace(report, run=run.uid, failed=tuple(guarded.failed))
+        return Diagnosed(rows, report, settings, run.config, scalars)
+
+
+def settings_of(db: Database, run: Run) -> Settings:
+    """Those in force: what somebody saved for the run, else what it was recorded with, else each diagnostic's own. What
+    cannot be read counts as not set.
+    """
+    for values in (queries.saved_settings(db, run.uid), run.diagnosis):
+        if values is not None:
+            with suppress(SettingsError, TypeError):
+                return Settings.of(values)
+    return Settings()
+
+
+def _is_silent(run: Run) -> bool:
+    """Whether its process has died, as far as one can tell."""
+    return time.time_ns() // 1000 - run.heartbeat > DIED_AFTER_US
+
+
+def _within(db: Database, run: Run, mode: Mode) -> str:
+    modes = {series.mode for series in queries.step_series(db, run.id or 0)}
+    return f"mode:{mode}" if len(modes) > 1 else ""
+
+
+def _scalars(db: Database, run_id: int) -> dict[str, Trend]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for scalar in queries.scalars(db, run_id):
+        if scalar.value is not None:
+            found.setdefault(scalar.name, []).append((scalar.step, scalar.value))
+    return {name: tuple(points) for name, points in found.items()}

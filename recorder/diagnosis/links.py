@@ -1,0 +1,31 @@
+"""Filters that cards link to."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rows import Ints
+from logs_ui.recorder.terms import print_key, print_name
+
+_MOST = 100  # ranges, or names: more would be too long for an address
+
+
+def ids(found: Ints) -> str:
+    """Exactly these rollouts; of very many that lie apart, the last."""
+    ordered = np.unique(found)
+    if not len(ordered):
+        return ""
+    ends = np.flatnonzero(np.diff(ordered) != 1)
+    first, last = ordered[np.concatenate([[0], ends + 1])], ordered[np.concatenate([ends, [-1]])]
+    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in zip(first[-_MOST:], last[-_MOST:], strict=True)]
+    return f"id:{','.join(ranges)}"
+
+
+def tasks(names: Iterable[str]) -> str:
+    """Those of these tasks."""
+    return f"task:{','.join([print_name(name) for name in names][:_MOST])}"
+
+
+def rewards(name: str) -> str:
+    """What a reward function gave, to be followed by a comparison."""
+    return f"rewards.{print_key(name)}"

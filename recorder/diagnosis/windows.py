@@ -1,0 +1,49 @@
+"""The first steps of a run against its last."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.rows import Floats, Rows
+
+_ERRORS = 2.0  # standard errors
+
+
+def windows(run: Run) -> tuple[Rows, Rows] | None:
+    """The rollouts of the first steps, and those of as many last ones that are looked at; of a run of which all steps
+    are looked at, its first and its last third. None of a single step.
+    """
+    steps = run.all.steps
+    if len(steps) < 2:
+        return None
+    count = len(run.rows.steps)
+    if 2 * count <= len(steps):
+        return run.all.where(run.all.step <= steps[count - 1]), run.rows
+    third = max(len(steps) // 3, 1)
+    return run.all.where(run.all.step <= steps[third - 1]), run.all.where(run.all.step >= steps[-third])
+
+
+@dataclass(frozen=True)
+class Rise:
+    """From one mean to another.
+
+    Attributes:
+        value: after less before; 0 where either is not known.
+        is_sure: whether it is more than two standard errors of itself.
+    """
+
+    before: float
+    after: float
+    value: float
+    is_sure: bool
+
+
+def rise(before: Floats, after: Floats) -> Rise:
+    """Of the values that are numbers."""
+    first, last = before[np.isfinite(before)], after[np.isfinite(after)]
+    if not len(first) or not len(last):
+        return Rise(float("nan"), float("nan"), 0.0, is_sure=False)
+    value = float(last.mean() - first.mean())
+    error = float(np.sqrt(first.var() / len(first) + last.var() / len(last)))
+    return Rise(float(first.mean()), float(last.mean()), value, abs(value) > max(_ERRORS * error, 1e-9))

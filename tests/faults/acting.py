@@ -1,0 +1,257 @@
+"""Faults of what the policy does and of what it does it in: by scripted policies, told to the recorder by hand."""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.scripts import Place, Played, Script, Shape, Turn, play
+
+WORDS = [
+    "north",
+    "south",
+    "east",
+    "west",
+    "up",
+    "down",
+    "take",
+    "drop",
+    "open",
+    "close",
+    "look",
+    "push",
+    "pull",
+    "left",
+]
+
+SHAPES = {
+    "32 rollouts": Shape(steps=4, groups=2),
+    "8 rollouts": Shape(steps=1, groups=1, size=8),
+    "256 rollouts": Shape(steps=8, groups=4, size=8),
+    "still running": Shape(ended=False),
+    "evaluation": Shape(steps=1, groups=16, mode="eval"),
+    "one task": Shape(tasks=1),
+    "no task": Shape(tasks=0),
+    "many tasks": Shape(tasks=16, groups=8),
+    "-1 to 1": Shape(low=-1.0),
+    "0 to 100": Shape(high=100.0),
+    "without tokens": Shape(tokens=False),
+}
+FEW = ("32 rollouts", "256 rollouts", "-1 to 1", "without tokens")
+
+
+def said(place: Place, count: int = 6) -> str:
+    """Some words of its own."""
+    return " ".join(place.random.choices(WORDS, k=count))
+
+
+def half(place: Place) -> float:
+    """Half of the rollouts are worth all."""
+    return float(place.random.random() < 0.5)
+
+
+def well(place: Place, quality: float | None) -> Played:
+    """Three moves, and the environment is done."""
+    moves = place.random.sample(WORDS, 3)
+    turns = [Turn(f"I {move} now", {"do": move}, f"you {move}", done=n == 2) for n, move in enumerate(moves)]
+    return Played(turns, quality)
+
+
+# --- Causes
+
+
+def cut_off(place: Place) -> Played:
+    """All but a few are cut off before they have said anything of use."""
+    if place.random.random() < 0.15:
+        return well(place, half(place))
+    return Played([Turn(said(place, 12))], 0.0, stop="length")
+
+
+def never_parsed(place: Place) -> Played:
+    """The environment is there, and hears nothing."""
+    return Played([Turn(f"<act>{said(place)}</act>")], 0.0, stop="no_action")
+
+
+def half_parsed(place: Place) -> Played:
+    """Every second answer."""
+    return never_parsed(place) if place.number % 2 else well(place, half(place))
+
+
+def dies(place: Place) -> Played:
+    """On every fourth task, in the middle."""
+    if place.group % 4 != 1 and place.task % 4 != 1:
+        return well(place, half(place))
+    broken = Turn(said(place), {"do": "go"}, error="ConnectionError: the game has gone")
+    return Played([Turn(said(place), {"do": "look"}, "a room", done=False), broken], 0.0)
+
+
+def raises(place: Place) -> Played:
+    """The loop itself raises, and nothing is scored."""
+    if place.group % 2:
+        return well(place, half(place))
+    return Played([Turn(said(place), {"do": "go"}, "a room", done=False)], None, raises="no answer in 5 s")
+
+
+def loops(place: Place) -> Played:
+    """The same action until it is stopped."""
+    if place.random.random() < 0.3:
+        return well(place, half(place))
+    return Played([Turn("I push", {"do": "push"}, f"nothing happens, {n}", done=False) for n in range(8)], 0.0)
+
+
+def back_and_forth(place: Place) -> Played:
+    """Two actions in turn, while the observation counts the turns."""
+    if place.random.random() < 0.2:
+        return well(place, half(place))
+    moves = ["left", "right"] * 3
+    turns = [Turn(f"{said(place, 3)} {move}", {"do": move}, f"turn {n}", done=False) for n, move in enumerate(moves)]
+    return Played(turns, 0.0)
+
+
+def alike(place: Place) -> Played:
+    """A group says one thing; what it gets follows from that."""
+    words = " ".join(WORDS[(place.step * 7 + place.group * 3 + n) % len(WORDS)] for n in range(8))
+    return Played([Turn(words)], float((place.step + place.group) % 3 == 0), logprob=-0.002)
+
+
+def unscored(place: Place) -> Played:
+    """No reward function gives it a number."""
+    return well(place, None)
+
+
+def some_unscored(place: Place) -> Played:
+    """Of every fourth rollout."""
+    return well(place, None if place.number % 4 == 0 else half(place))
+
+
+def nan(place: Place) -> Played:
+    """A reward that is no number, of every third rollout."""
+    return well(place, math.nan if place.number % 3 == 0 else half(place))
+
+
+def idle(place: Place) -> Played:
+    """Most only talk, where others act."""
+    if place.random.random() < 0.3:
+        return well(place, half(place) or half(place))
+    return Played([Turn(f"I think that {said(place, 10)}")], 0.0, stop="stop")
+
+
+def out_of_turns(place: Place) -> Played:
+    """Sensible moves, and too few of them, on all tasks."""
+    if place.random.random() < 0.25:
+        return well(place, 1.0)
+    moves = place.random.sample(WORDS, 5)
+    return Played([Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves], 0.0)
+
+
+def babbles(place: Place) -> Played:
+    """The same words over and over, until the limit."""
+    if place.random.random() < 0.25:
+        return well(place, half(place))
+    return Played([Turn(f"{said(place, 3)} " * 40)], 0.0, stop="length" if place.number % 2 else "stop")
+
+
+def hopeless(place: Place) -> Played:
+    """Half of the tasks cannot be solved; their episodes end all the same."""
+    return well(place, 0.0 if _number(place) % 2 else half(place))
+
+
+def hopeless_until_the_end(place: Place) -> Played:
+    """Half of the tasks cannot be solved, and only a solution ends an episode."""
+    if _number(place) % 2 == 0 and place.random.random() < 0.85:
+        return well(place, 1.0 if place.random.random() < 0.7 else 0.0)
+    moves = place.random.sample(WORDS, 5)
+    return Played([Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves], 0.0)
+
+
+def _number(place: Place) -> int:
+    return place.task
+
+
+# --- Healthy
+
+
+def fifty(place: Place) -> Played:
+    """Half of it is solved, on all tasks."""
+    return well(place, half(place))
+
+
+def rising(place: Place) -> Played:
+    """From a third to nearly all."""
+    return well(place, float(place.random.random() < 0.35 + 0.6 * place.progress))
+
+
+def graded(place: Place) -> Played:
+    """Rewards of any size, rising."""
+    return well(place, min(1.0, max(0.0, place.random.gauss(0.3 + 0.5 * place.progress, 0.15))))
+
+
+def solved(place: Place) -> Played:
+    """It rises, and stays at the best."""
+    return well(place, 1.0 if place.progress > 0.4 else half(place))
+
+
+def few_errors(place: Place) -> Played:
+    """Two of a hundred break, three are cut off, four are not parsed; the rest is as in `fifty`."""
+    chance = place.random.random()
+    if chance < 0.02:
+        return Played([Turn(said(place), {"do": "go"}, error="ConnectionError: gone")], 0.0)
+    if chance < 0.05:
+        return Played([Turn(said(place, 12))], 0.0, stop="length")
+    return Played([Turn(said(place))], 0.0, stop="no_action") if chance < 0.09 else well(place, half(place))
+
+
+def declined(place: Place) -> Played:
+    """Each of two reward functions answers for its own tasks alone."""
+    mine = place.task % 2 == 0
+    return Played(well(place, 0).turns, parts={"a": half(place) if mine else None, "b": None if mine else half(place)})
+
+
+def same_words(place: Place) -> Played:
+    """Answers are one of three, and the task says which one is right."""
+    answer = place.random.randrange(3)
+    return Played([Turn(f"answer {answer}")], float(answer == place.task % 3), stop="stop")
+
+
+def _of(name: str, planted: str, expected: str | None, script: Script, shapes: Iterable[str]) -> list[Fault]:
+    return [Fault(f"{name}: {it}", planted, expected, partial(play, script=script, shape=SHAPES[it])) for it in shapes]
+
+
+_TASKS = ("256 rollouts", "still running", "many tasks", "-1 to 1", "0 to 100", "without tokens")
+_LONG = ("256 rollouts", "still running", "many tasks", "no task", "-1 to 1", "0 to 100", "without tokens")
+_PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played], Iterable[str]], ...] = (
+    ("completion limit", "Answers are cut off at a completion limit that is too short", "truncation", cut_off, SHAPES),
+    ("broken parser", "No answer is ever parsed", "parse_failures", never_parsed, SHAPES),
+    ("half a parser", "Every second answer is not parsed", "parse_failures", half_parsed, SHAPES),
+    ("environment dies", "The environment dies on some tasks", "infrastructure", dies, SHAPES),
+    ("loop raises", "The rollout's own loop raises in every second group", "infrastructure", raises, SHAPES),
+    ("loops", "The policy does the same again and again", "loops", loops, SHAPES),
+    ("back and forth", "The policy does two things in turn", "loops", back_and_forth, SHAPES),
+    ("cold", "Temperature near zero: a group's completions are one", "diversity", alike, SHAPES),
+    ("no reward", "The reward function returns None", "invalid_reward", unscored, SHAPES),
+    ("some no reward", "The reward function returns None for a fourth", "invalid_reward", some_unscored, SHAPES),
+    ("NaN", "The reward function returns NaN for a third", "invalid_reward", nan, SHAPES),
+    ("idle", "The policy talks and does not act", "never_acted", idle, SHAPES),
+    ("out of turns", "Too few turns are allowed", "turn_limit", out_of_turns, SHAPES),
+    ("babble", "The text goes round in circles", "degenerate_text", babbles, SHAPES),
+    ("unsolvable", "Half of the tasks cannot be solved", "never_solved", hopeless, _TASKS),
+    ("unsolvable, endless", "Half of the tasks cannot be solved, and run on", "never_solved",
+     hopeless_until_the_end, _TASKS),
+    ("healthy, half", "Healthy: half of it is solved", None, fifty, SHAPES),
+    ("healthy, rising", "Healthy: rewards rise", None, rising, _LONG),
+    ("healthy, graded", "Healthy: graded rewards rise", None, graded, SHAPES),
+    ("healthy, solved", "Healthy: solved, and it stays so", None, solved, _LONG),
+    ("healthy, errors", "Healthy: a few errors", None, few_errors, ("256 rollouts", "many tasks")),
+    ("healthy, two functions", "Healthy: functions answer for tasks of their own", None, declined, _TASKS),
+    ("healthy, short answers", "Healthy: answers of one word", None, same_words, SHAPES),
+)  # fmt: skip
+
+
+def _faults(
+    number: int, name: str, planted: str, expected: str | None, script: Script, shapes: Iterable[str]
+) -> list[Fault]:
+    """In every other shape, so that two faults share all of them between them."""
+    return _of(name, planted, expected, script, list(shapes)[number % 2 :: 2])
+
+
+FAULTS: tuple[Fault, ...] = tuple(fault for it in enumerate(_PLANTED) for fault in _faults(it[0], *it[1]))

@@ -1,0 +1,240 @@
+"""Faults of tasks, groups and updates, and runs in which all is well."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.faults import Fault
+from tests.faults.rewarding import FEW_TASKS, LARGE, LONG, MANY_TASKS, RUNNING, SMALL, USUAL, answered, chance, fault
+from tests.faults.scripts import Place, Played, Script, Shape, play
+
+SAMPLING = "sampling/sampling_logp_difference/mean"
+RATIO = "sampling/importance_sampling_ratio/mean"
+MOVING = {"learning_rate": 1e-5, "grad_norm": 0.4}
+
+
+def half(place: Place) -> Played:
+    """Right as often as wrong."""
+    return answered(place, parts={"correct": chance(place, 0.5)})
+
+
+def rarely(place: Place) -> Played:
+    """Nearly always wrong."""
+    return answered(place, parts={"correct": chance(place, 0.15)})
+
+
+# --- Tasks
+
+
+def _is_hard(place: Place, share: float) -> bool:
+    """Of its group; the same for all of a group."""
+    return (place.step * 7 + place.group * 3) % 10 < 10 * share
+
+
+def _mixed(place: Place, share: float, rates: tuple[float, float] = (0.9, 0.1)) -> Played:
+    is_hard = _is_hard(place, share)
+    right = chance(place, rates[is_hard])
+    name = f"{'hard' if is_hard else 'easy'} {place.task % 3}"
+    return answered(place, parts={"correct": right}, task=name)
+
+
+def suddenly_harder(place: Place) -> Played:
+    return _mixed(place, float(place.progress > 0.5))
+
+
+def harder_and_harder(place: Place) -> Played:
+    return _mixed(place, place.progress)
+
+
+def easier_and_easier(place: Place) -> Played:
+    return _mixed(place, 1 - place.progress, (0.9, 0.3))
+
+
+def graded_harder(place: Place) -> Played:
+    played = _mixed(place, place.progress)
+    mean = 20.0 if "hard" in (played.task or "") else 80.0
+    return replace(played, parts={"score": place.random.gauss(mean, 10)})
+
+
+def some_unsolvable(place: Place) -> Played:
+    return answered(place, parts={"correct": 0.0 if place.task % 2 else chance(place, 0.6)})
+
+
+def unsolvable_out_of_turns(place: Place) -> Played:
+    if place.task % 2 == 0:
+        return answered(place, parts={"correct": chance(place, 0.8)})
+    played = answered(place, parts={"correct": 0.0})
+    return replace(played, turns=[replace(turn, done=False) for turn in played.turns], stop="turn_limit")
+
+
+def all_unsolvable(place: Place) -> Played:
+    return answered(place, env=0.0, parts={"correct": 0.0})
+
+
+def forgets(place: Place) -> Played:
+    lost = place.task == 1 and place.progress > 0.4
+    return answered(place, parts={"correct": 0.0 if lost else chance(place, 0.6)})
+
+
+# --- Groups
+
+
+def prompts_mixed(place: Place) -> Played:
+    task = place.generation % 2
+    return answered(place, parts={"correct": chance(place, 0.2 + 0.5 * task)}, prompt=[1, task, place.step])
+
+
+def tasks_mixed(place: Place) -> Played:
+    return answered(place, parts={"correct": chance(place, 0.4)}, task=f"task {(place.task + place.generation) % 4}")
+
+
+def another_groups_prompt(place: Place) -> Played:
+    """All of a step answer the prompt of its first group."""
+    return answered(place, parts={"correct": chance(place, 0.3)}, prompt=[1, place.step])
+
+
+# --- Updates
+
+
+def collapses(place: Place) -> Played:
+    width = 0.4 if place.step < 20 else 0.04
+    return answered(place, parts={"score": 0.5 - 0.2 * place.progress + place.random.uniform(-width, width)})
+
+
+def dies_out(place: Place) -> Played:
+    right = chance(place, 0.5) if place.step < 20 else 0.0
+    return answered(place, parts={"score": right})
+
+
+def _told(name: str, planted: str, expected: str | None, columns: str, shape: Shape = USUAL) -> Fault:
+    """With columns that only a trainer of its own process fills in, as an asynchronous one does."""
+
+    def make(db: Path) -> None:
+        play(db, half if expected else learns, shape)
+        with closing(sqlite3.connect(db)) as connection, connection:
+            connection.execute(f"UPDATE evaluation_row SET {columns}")  # noqa: S608 - ours
+
+    return Fault(name, planted, expected, make)
+
+
+# --- All is well
+
+
+def learns(place: Place) -> Played:
+    return answered(place, parts={"correct": chance(place, 0.25 + 0.6 * place.progress)})
+
+
+def learns_slowly(place: Place) -> Played:
+    return answered(place, parts={"correct": chance(place, 0.4 + 0.1 * place.progress)})
+
+
+def two_that_matter(place: Place) -> Played:
+    right, shape = (chance(place, 0.3 + 0.5 * place.progress) for _ in range(2))
+    return answered(place, parts={"correct": right, "format": shape}, weights={"correct": 1.0, "format": 0.5})
+
+
+def small_style(place: Place) -> Played:
+    right = chance(place, 0.3 + 0.5 * place.progress)
+    return answered(place, parts={"correct": right, "style": 0.1 * place.random.random()})
+
+
+def longer_unpaid(place: Place) -> Played:
+    words = int(15 + 50 * place.progress + place.random.randrange(15))
+    return answered(place, words=words, parts={"correct": chance(place, 0.3 + 0.5 * place.progress)})
+
+
+def shorter_and_better(place: Place) -> Played:
+    words = int(60 - 30 * place.progress + place.random.randrange(15))
+    return answered(place, words=words, parts={"correct": chance(place, 0.3 + 0.5 * place.progress)})
+
+
+def agrees(place: Place) -> Played:
+    env = chance(place, 0.3 + 0.5 * place.progress)
+    return answered(place, env=env, parts={"solved": env, "format": max(env, chance(place, 0.7))})
+
+
+def watched(place: Place) -> Played:
+    """A function of weight 0 that rises with the reward."""
+    right = chance(place, 0.3 + 0.5 * place.progress)
+    return answered(place, parts={"correct": right, "seen": right}, weights={"correct": 1.0, "seen": 0.0})
+
+
+def costs_tokens(place: Place) -> Played:
+    """A small penalty that grows with success."""
+    right = chance(place, 0.3 + 0.5 * place.progress)
+    return answered(place, parts={"correct": right, "tokens": -0.05 * place.progress - 0.01 * place.random.random()})
+
+
+def scores(low: float, high: float) -> Script:
+    def play_it(place: Place) -> Played:
+        quality = min(max(place.random.gauss(0.35 + 0.4 * place.progress, 0.2), 0.0), 1.0)
+        return answered(place, parts={"score": low + quality * (high - low)})
+
+    return play_it
+
+
+def _healthy(name: str, planted: str, script: Script, shape: Shape = USUAL, **more: Any) -> Fault:
+    return fault(f"healthy policy: {name}", planted, None, script, shape, **more)
+
+
+FAULTS: tuple[Fault, ...] = (
+    fault("harder mix", "easy tasks in the first half, hard ones in the second", "task_mix", suddenly_harder),
+    fault("harder mix: gradual", "more and more hard tasks", "task_mix", harder_and_harder, LARGE),
+    fault("harder mix: long", "the same, over 24 steps", "task_mix", harder_and_harder, LONG),
+    fault("harder mix: graded", "the same, of rewards around 80 and 20", "task_mix", graded_harder, LARGE),
+    fault("harder mix: running", "the same, while it runs", "task_mix", suddenly_harder, RUNNING),
+    fault("unsolvable tasks", "half of the tasks cannot be solved", "never_solved", some_unsolvable),
+    fault("unsolvable tasks: many", "the same, of 24 tasks", "never_solved", some_unsolvable, MANY_TASKS, groups=12),
+    fault("unsolvable tasks: turns", "they run out of turns", "never_solved", unsolvable_out_of_turns, LARGE),
+    fault("unsolvable tasks: all", "the environment rewards nothing", "never_solved", all_unsolvable, RUNNING),
+    fault("forgotten task", "one of four tasks is not solved any more", "forgotten", forgets, LONG),
+    fault("forgotten task: large", "the same, of 512 rollouts", "forgotten", forgets, LARGE),
+    fault("wrong grouping", "each group holds two prompts", "wiring", prompts_mixed),
+    fault("wrong grouping: small", "the same, of 32 rollouts", "wiring", prompts_mixed, SMALL, tasks=0),
+    fault("wrong grouping: tasks", "each group holds four tasks; no ids", "wiring", tasks_mixed, LARGE, tokens=False),
+    fault("wrong grouping: shifted", "all answer the first group's prompt", "wiring", another_groups_prompt, LARGE),
+    fault("log-prob mismatch", "0.3 nats a token", "mismatch", half, scalars={SAMPLING: 0.3}),
+    fault("log-prob mismatch: slight", "0.08 nats a token", "mismatch", rarely, LARGE, scalars={SAMPLING: 0.08}),
+    fault("log-prob mismatch: ratio", "ratios of 0.1", "mismatch", rarely, SMALL, scalars={RATIO: 0.1}),
+    fault("log-prob mismatch: entropy", "0.8 nats against 2.4", "mismatch", half, RUNNING, scalars={"entropy": 2.4}),
+    _told("stale policy", "rollouts of nine steps before", "staleness", "policy_step = step - 9", LARGE),
+    _told("stale policy: asynchronous", "six versions behind", "staleness", "staleness = 6"),
+    _told("stale policy: running", "some eight versions behind", "staleness", "staleness = 4 + id % 8", RUNNING),
+    fault("stale policy: reused", "a batch for 32 steps", "staleness", half, config={"steps_per_generation": 32}),
+    fault("no update", "a learning rate of 0", "no_update", half, scalars={"learning_rate": 0.0, "grad_norm": 0.5}),
+    fault(
+        "no update: gradient", "a gradient norm of 0", "no_update", rarely, LARGE, scalars=MOVING | {"grad_norm": 0.0}
+    ),
+    fault(
+        "no update: arguments", "a learning rate of 0, nothing logged", "no_update", half, config={"learning_rate": 0}
+    ),
+    fault("no update: KL", "a KL of 0", "no_update", half, RUNNING, scalars=MOVING | {"kl": 0.0}),
+    fault("signal cliff", "rewards spread by a tenth of before", "signal_cliff", collapses, LONG),
+    fault("signal cliff: nothing left", "no rollout is right any more", "signal_cliff", dies_out, LONG, tasks=0),
+    _healthy("learning", "it learns", learns),
+    _healthy("small", "it learns, in 32 rollouts", learns, SMALL),
+    _healthy("large", "it learns, in 512 rollouts", learns, LARGE),
+    _healthy("slow", "it hardly learns", learns_slowly, LARGE),
+    _healthy("one task", "it learns one task", learns, FEW_TASKS),
+    _healthy("many tasks", "it learns 24 tasks", learns, MANY_TASKS),
+    _healthy("running", "it learns, while it runs", learns, RUNNING),
+    _healthy("two functions", "two reward functions that both matter", two_that_matter, LARGE),
+    _healthy("style", "a small reward for style", small_style, LARGE),
+    _healthy("longer", "answers grow and are not paid for it", longer_unpaid, LARGE),
+    _healthy("shorter", "answers become shorter and better", shorter_and_better, LARGE),
+    _healthy("easier", "more and more easy tasks", easier_and_easier, LARGE),
+    _healthy(
+        "same mix", "easy and hard tasks, as many all the time", lambda place: _mixed(place, 0.5, (0.9, 0.3)), LARGE
+    ),
+    _healthy("environment", "environment and reward function agree", agrees, LARGE),
+    _healthy("watched", "a function of weight 0 that rises, too", watched, LARGE),
+    _healthy("penalty", "a small penalty that grows with success", costs_tokens, LARGE),
+    _told("healthy policy: asynchronous", "one version behind", None, "staleness = 1"),
+    _healthy("scalars", "a trainer that moves and agrees", learns, scalars=MOVING | {SAMPLING: 0.01, "entropy": 0.8}),
+    _healthy("graded", "graded rewards", scores(0, 1), LARGE),
+    _healthy("negative", "rewards from \u221210 to \u22125", scores(-10, -5), LARGE),
+    _healthy("huge", "rewards up to 1,000", scores(0, 1000), MANY_TASKS),
+    _healthy("long", "graded rewards over 24 steps", scores(0, 1), LONG),
+)

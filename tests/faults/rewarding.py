@@ -1,0 +1,223 @@
+"""Faults of rewards: what is paid, and by which function."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.faults import Fault
+from tests.faults.scripts import Place, Played, Script, Shape, Turn, play
+
+USUAL = Shape()
+SMALL = Shape(steps=4, groups=2)
+LARGE = Shape(steps=16, groups=8)
+FEW_TASKS = Shape(tasks=1)
+MANY_TASKS = Shape(steps=12, tasks=24)
+RUNNING = Shape(ended=False)
+LONG = Shape(steps=24)
+
+
+def chance(place: Place, probability: float) -> float:
+    """1 or 0."""
+    return float(place.random.random() < probability)
+
+
+def answered(place: Place, *, words: int = 24, env: float | None = None, logprob: float = -0.8, **more: Any) -> Played:
+    """One answer, like no other, to an environment that says that the episode is over."""
+    text = " ".join(f"word{place.random.randrange(2000)}" for _ in range(words))
+    turn = Turn(text, action={"say": text}, observation="over", done=True, reward=env)
+    return Played([turn], logprob=logprob, **more)
+
+
+def fault(name: str, planted: str, expected: str | None, script: Script, shape: Shape = USUAL, **more: Any) -> Fault:
+    """One that is played by a script; `more` replaces fields of the shape."""
+    return Fault(name, planted, expected, lambda db: play(db, script, replace(shape, **more)))
+
+
+# --- One reward function that outweighs another
+
+
+def _format(
+    place: Place, right: float, weights: Mapping[str, float] | None, names: tuple[str, str], size: float = 1
+) -> Played:
+    shape = size * chance(place, 0.2 + 0.6 * place.progress)
+    return answered(place, parts={names[0]: shape, names[1]: chance(place, right)}, weights=weights)
+
+
+def light(place: Place) -> Played:
+    return _format(place, 0.2, {"format": 1.0, "correct": 0.1}, ("format", "correct"))
+
+
+def heavy(place: Place) -> Played:
+    return _format(place, 0.15, None, ("layout", "quality"), size=5.0)
+
+
+def crowded_out(place: Place) -> Played:
+    return _format(place, 0.4 - 0.35 * place.progress, {"format": 4.0, "accuracy": 1.0}, ("format", "accuracy"))
+
+
+def saturated(place: Place) -> Played:
+    shape = chance(place, min(2 * place.progress + 0.2, 1.0))
+    return answered(
+        place,
+        parts={"xml_format": shape, "correctness": chance(place, 0.02)},
+        weights={"xml_format": 2, "correctness": 1},
+    )
+
+
+def never_right(place: Place) -> Played:
+    return _format(place, 0.0, None, ("format_reward", "correctness_reward"))
+
+
+# --- A constant reward
+
+
+def constant(value: float) -> Script:
+    return lambda place: answered(place, parts={"reward": value})
+
+
+def constant_zero(place: Place) -> Played:
+    return answered(place, env=chance(place, 0.4), parts={"reward": 0.0})
+
+
+def both_constant(place: Place) -> Played:
+    return answered(place, parts={"format": 1.0, "correct": 0.0})
+
+
+# --- Reward functions against each other
+
+
+def cancelling(place: Place) -> Played:
+    quality = round(place.random.random(), 3)
+    return answered(place, parts={"good": quality, "bad": -quality})
+
+
+def cancelling_weights(place: Place) -> Played:
+    value = chance(place, 0.5)
+    return answered(place, parts={"helpful": value, "terse": value}, weights={"helpful": 0.5, "terse": -0.5})
+
+
+def half_cancelling(place: Place) -> Played:
+    value = chance(place, 0.5)
+    other = -value if place.group % 2 else chance(place, 0.3)
+    return answered(place, parts={"a": value, "b": other})
+
+
+def hacked(place: Place) -> Played:
+    proxy, real = chance(place, 0.2 + 0.7 * place.progress), chance(place, 0.7 - 0.6 * place.progress)
+    return answered(place, parts={"judge": proxy, "tests_pass": real}, weights={"judge": 1.0, "tests_pass": 0.0})
+
+
+def hacked_graded(place: Place) -> Played:
+    proxy, real = place.random.gauss(3 * place.progress, 0.5), place.random.gauss(1 - place.progress, 0.2)
+    return answered(place, parts={"keywords": proxy, "real": real}, weights={"keywords": 1.0, "real": 0.0})
+
+
+def hacked_small(place: Place) -> Played:
+    proxy, real = chance(place, 0.2 + 0.7 * place.progress), chance(place, 0.7 - 0.6 * place.progress)
+    return answered(place, parts={"judge": proxy, "human": real}, weights={"judge": 1.0, "human": 0.05})
+
+
+# --- The same completion scored differently
+
+
+def _known(place: Place) -> Played:
+    """One of twelve answers to its task's one prompt."""
+    answer = place.random.randrange(12)
+    words = [10 * answer + word for word in range(8)]
+    return Played([Turn(" ".join(map(str, words)))], ids=words, prompt=[1, place.task])
+
+
+def scored_by_chance(place: Place) -> Played:
+    return replace(_known(place), parts={"judge": chance(place, 0.5)})
+
+
+def scored_with_noise(place: Place) -> Played:
+    played = _known(place)
+    assert played.ids is not None
+    return replace(played, parts={"judge": played.ids[0] / 120 + place.random.uniform(-0.4, 0.4)})
+
+
+def one_scored_by_chance(place: Place) -> Played:
+    played = _known(place)
+    assert played.ids is not None
+    right = float(played.ids[0] > 60)
+    return replace(played, parts={"judge": chance(place, 0.5), "right": right})
+
+
+# --- Environment against reward function
+
+
+def misread(place: Place) -> Played:
+    env = chance(place, 0.5)
+    return answered(place, env=env, parts={"solved": env * chance(place, 0.3)})
+
+
+def shuffled(place: Place) -> Played:
+    return answered(place, env=chance(place, 0.5), parts={"solved": chance(place, 0.5)})
+
+
+def misread_beside_format(place: Place) -> Played:
+    env = chance(place, 0.5)
+    parts = {"format": max(env, chance(place, 0.5)), "solved": 0.0}
+    return answered(place, env=env, parts=parts)
+
+
+def opposite(place: Place) -> Played:
+    env = round(place.random.random(), 3)
+    return answered(place, env=env, parts={"score": -env + place.random.uniform(-0.1, 0.1)})
+
+
+# --- Length
+
+
+def long_is_paid(place: Place) -> Played:
+    words = int(10 + 40 * place.progress + place.random.randrange(20))
+    return answered(place, words=words, parts={"helpful": words / 100})
+
+
+def long_is_paid_beside(place: Place) -> Played:
+    words = int(10 + 60 * place.progress + place.random.randrange(30))
+    return answered(place, words=words, parts={"correct": chance(place, 0.3), "detail": words / 40})
+
+
+def long_is_less_bad(place: Place) -> Played:
+    words = int(10 + 60 * place.progress + place.random.randrange(20))
+    return answered(place, words=words, parts={"reward": -100.0 + words})
+
+
+FAULTS: tuple[Fault, ...] = (
+    fault("format outweighs", "a format reward of weight 1 beside correctness of weight 0.1", "reward_parts", light),
+    fault("format outweighs: small", "the same, of 32 rollouts", "reward_parts", light, SMALL),
+    fault("format outweighs: running", "the same, while it runs", "reward_parts", light, RUNNING),
+    fault("format outweighs: by size", "a layout reward of 5 beside one of 1", "reward_parts", heavy, LARGE),
+    fault("format outweighs: crowded out", "accuracy falls while format rises", "reward_parts", crowded_out, LARGE),
+    fault(
+        "format outweighs: saturated", "format is always right, answers hardly ever", "reward_parts", saturated, LONG
+    ),
+    fault("format outweighs: never right", "format is learned, no answer is right", "reward_parts", never_right),
+    fault("constant reward", "each rollout is paid 0.5", "constant_reward", constant(0.5)),
+    fault("constant reward: best", "each rollout is paid 1", "constant_reward", constant(1.0), SMALL),
+    fault("constant reward: negative", "each rollout is paid \u22121", "constant_reward", constant(-1.0), RUNNING),
+    fault("constant reward: large", "each rollout is paid 250", "constant_reward", constant(250.0), LARGE),
+    fault("constant reward: zero", "0 whatever the environment says", "constant_reward", constant_zero, MANY_TASKS),
+    fault("constant reward: two", "two reward functions, both constant", "constant_reward", both_constant),
+    fault("cancel", "two reward functions of opposite sign", "reward_parts", cancelling),
+    fault(
+        "cancel: weights", "the same values with weights 0.5 and \u22120.5", "reward_parts", cancelling_weights, SMALL
+    ),
+    fault("cancel: half", "they cancel out in half of the groups", "reward_parts", half_cancelling, LARGE),
+    fault("hacking", "the judge is pleased, the tests (weight 0) fail", "hacking", hacked),
+    fault("hacking: graded", "keywords are paid, what is real (weight 0) falls", "hacking", hacked_graded, LONG),
+    fault("hacking: small weight", "what counts 0.05 falls", "hacking", hacked_small, LARGE),
+    fault("inconsistent", "a judge that throws dice", "inconsistent", scored_by_chance),
+    fault("inconsistent: noise", "a judge with noise", "inconsistent", scored_with_noise, LARGE),
+    fault("inconsistent: one of two", "one of two functions throws dice", "inconsistent", one_scored_by_chance, LARGE),
+    fault("disagreement", "the environment says 1, the function mostly 0", "disagreement", misread),
+    fault("disagreement: shuffled", "the function scores another row's answer", "disagreement", shuffled, LARGE),
+    fault("disagreement: of two", "solved is always 0, format is fine", "disagreement", misread_beside_format, RUNNING),
+    fault("disagreement: graded", "the score has the wrong sign", "disagreement", opposite, MANY_TASKS),
+    fault("length hack", "longer answers are paid more, and grow", "length", long_is_paid),
+    fault("length hack: small", "the same, of 32 rollouts", "length", long_is_paid, SMALL),
+    fault("length hack: one of two", "a reward for detail beside correctness", "length", long_is_paid_beside, LARGE),
+    fault("length hack: negative", "of rewards below 0", "length", long_is_less_bad, RUNNING, tasks=0),
+)
