@@ -116,6 +116,25 @@ def test_a_tool_that_always_raises_is_the_environments_fault() -> None:
     assert found.evidence[-1] == "In 12 every call raised, and the model was told so."
 
 
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_tool_that_raises_on_some_tasks_is_the_environments_fault(*, hard: bool) -> None:
+    erred = TASK == 0  # 16 of 48, one call of two
+    reward = np.where(erred & hard, 0.0, PLACE % 2)
+    report = diagnose_rows(rows_of(env_steps=2.0, env_errors=erred.astype(float), reward=reward))
+    if not hard:
+        assert report.cards == ()
+        return
+    assert ids(report)[0] == "infrastructure"
+    assert report.cards[0].cost == pytest.approx(16 / 48 * (1 - 0.5))
+    assert (report.cards[0].where, report.cards[0].is_part) == ("env_errors>0", False)
+
+
+def test_calls_that_fail_here_and_there_may_be_the_policys_fault() -> None:
+    found = card(diagnose_rows(rows_of(env_steps=2.0, env_errors=QUARTER.astype(float))), "infrastructure")
+    assert not found.is_setup
+    assert "the model's arguments" in found.suggestion
+
+
 # --- Answers
 
 
@@ -157,7 +176,70 @@ def test_a_function_that_never_answers_is_named() -> None:
     assert diagnose_rows(rows).cards[0].title == "right gave no reward to any rollout"
 
 
+def test_a_function_that_answers_for_some_of_a_group_is_named() -> None:
+    right = np.where(PLACE % 2, 1.0, NAN)
+    report = diagnose_rows(rows_of(parts={"right": right, "format": np.zeros(48)}))
+    found = report.cards[0]
+    assert found.title == "right gave no reward to 50% of rollouts, and one to others of the same prompts"
+    assert found.where == "rewards.right:none"
+    assert found.cost == pytest.approx(0.5)
+
+
+def test_a_function_that_never_answers_for_a_task_is_only_blamed_for_the_others() -> None:
+    right = np.where((TASK == 0) | (PLACE % 2 == 0), NAN, 1.0)
+    report = diagnose_rows(rows_of(parts={"right": right, "format": np.where(TASK == 0, PLACE % 2, 0.0)}))
+    found = card(report, "invalid_reward")
+    assert found.own is not None
+    assert np.array_equal(found.own, (TASK != 0) & (PLACE % 2 == 0))
+    by_task = {"right": np.where(TASK == 0, NAN, PLACE % 2), "format": np.where(TASK == 0, PLACE % 2, 0.0)}
+    assert diagnose_rows(rows_of(parts=by_task)).cards == ()
+
+
+def test_functions_that_have_rows_of_their_own_within_a_group_are_healthy() -> None:
+    kinds = {name: np.where(number == PLACE // 2 % 3, PLACE % 2, NAN) for number, name in enumerate("abc")}
+    assert diagnose_rows(rows_of(parts=kinds)).cards == ()
+
+
+def test_groups_that_a_function_missed_as_a_whole_count_where_it_mostly_answers_some() -> None:
+    right = np.where((PLACE < GROUP) | (PLACE % 2 == 0), NAN, 1.0)  # the first group has none by accident
+    found = card(diagnose_rows(rows_of(parts={"right": right, "format": np.zeros(48)})), "invalid_reward")
+    assert found.title.startswith("right gave no reward to 54% of rollouts")  # 26 of 48
+
+
+# --- Rewards of the prompt
+
+
+def test_tasks_that_are_paid_alike_whatever_is_answered_are_not_called_unsolved() -> None:
+    report = diagnose_rows(rows_of(reward=TASK * 0.2))
+    assert ids(report) == ["dead_groups"]
+    assert "They get 3 different rewards, by their prompts alone: no completion changes it." in report.cards[0].evidence
+    assert "never_solved" in ids(diagnose_rows(rows_of(reward=(TASK > 0).astype(float))))
+
+
+# --- Who acts
+
+
+def test_who_finds_no_action_from_the_first_answer_on_is_a_parse_failure() -> None:
+    unparsed = PLACE % 4 == 2
+    steps, failed = np.where(QUARTER, NAN, 2.0), np.where(QUARTER, NAN, unparsed)
+    own: dict[str, Any] = {
+        "env_steps": steps,
+        "parse_failures": failed,
+        "parse_tail": failed,
+        "reward": PLACE % 2 * 1.0,
+    }
+    assert ids(diagnose_rows(rows_of(**own, tool_calls=0.0))) == ["parse_failures"]
+    assert "never_acted" in ids(diagnose_rows(rows_of(**own, tool_calls=np.where(QUARTER, 0.0, 2.0))))
+
+
 # --- Twins
+
+
+def test_twins_of_a_certain_policy_are_its_fault_whatever_they_are_paid() -> None:
+    alike = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004)
+    assert card(diagnose_rows(alike), "diversity").cost == pytest.approx(0.5)
+    learned = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004, reward=np.where(PLACE < GROUP, 0.0, 1.0))
+    assert "diversity" not in ids(diagnose_rows(learned))
 
 
 def test_twins_that_are_paid_differently_are_not_why_a_group_fails() -> None:

@@ -7,10 +7,13 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.disagreement import against
+from logs_ui.recorder.diagnosis.forgotten import alikeness, chance_of_none
 from logs_ui.recorder.diagnosis.inconsistent import spreads, twins
 from logs_ui.recorder.diagnosis.length import correlation
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.reward_parts import cancels, shares
+from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.settings import Scale
 from logs_ui.recorder.diagnosis.wiring import swapped
 from tests.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
 
@@ -41,6 +44,49 @@ def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:
         weights={"judge": 2.0, "real": weight},
     )  # fmt: skip
     assert ("hacking" in {it.id for it in diagnose_rows(rows).cards}) is expected
+
+
+@pytest.mark.parametrize(
+    ("paid", "falls", "expected"),
+    [("format", "correct", True), ("correct", "format", False), ("solved", "correct", False)],
+)
+def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls: str, *, expected: bool) -> None:
+    parts = {paid: np.where(LATE, 2.0, 1.0), falls: np.where(LATE, (PLACE % GROUP == 0) * 1.0, HALF)}
+    found = {it.id: it for it in diagnose_rows(rows_of(reward=sum(parts.values()), parts=parts)).cards}
+    assert ("hacking" in found) is expected
+    if expected:
+        # Values of each group's four: 0.5 of them before, 0.25 since; the reward from 1.5 to 2.25.
+        title = "The reward rises while correct falls, format pays for it: suspected reward hacking"
+        assert found["hacking"].title == title
+        assert found["hacking"].evidence[1] == "Of the reward, format made 1 at first, and 2 at last."
+
+
+def test_an_outcome_that_falls_by_the_chance_of_its_prompts_is_no_hacking() -> None:
+    # Whole groups pass or fail: 3 of 4 in the first third, 1 of 4 in the last, which is 2 standard errors or less.
+    passed = np.repeat([1.0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0], GROUP)
+    parts = {"format": np.where(LATE, 2.0, 1.0), "correct": passed}
+    rows = rows_of(reward=parts["format"] + passed, parts=parts)
+    assert "hacking" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+@pytest.mark.parametrize(("then", "expected"), [(1.2, False), (0.9, False), (0.5, True)])
+def test_rollouts_that_are_more_alike_since_they_are_better_have_lost_nothing(then: float, *, expected: bool) -> None:
+    """They spread by 0.3 around 0.3 to 0.6 over 20 steps, and then by 0.03."""
+    place = np.arange(96)
+    sign = np.where(place % 2, 1.0, -1.0)
+    before = 0.3 + 0.3 * (place // 4) / 20 + 0.3 * sign
+    reward = np.where(place >= 84, then + 0.03 * sign, before)
+    rows = rows_of(96, steps=24, reward=reward)
+    found = diagnose_rows(rows, Settings(max_reward=3.0))
+    assert ("signal_cliff" in {it.id for it in found.cards}) is expected
+
+
+def test_few_groups_that_all_fail_are_no_cliff() -> None:
+    """One group of two at each step: half of them spread by 0.5, of the last three none."""
+    place = np.arange(48)
+    mixed = (place // 2 % 3 > 0) & (place < 42)
+    rows = rows_of(steps=24, group=place // 2, reward=np.where(mixed, place % 2, 0) + np.where(place == 43, 0.8, 0))
+    assert "signal_cliff" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=3.0)).cards}
 
 
 def test_a_completion_that_is_scored_differently_is_found() -> None:
@@ -100,13 +146,30 @@ def test_the_environments_last_reward_will_do() -> None:
 
 
 def test_a_task_that_is_not_solved_any_more_is_found() -> None:
-    task = np.where(PLACE // GROUP % 2, "kept", "lost")
-    rows = rows_of(task=task.tolist(), reward=np.where((task == "lost") & LATE, 0.0, HALF))
-    found = card(diagnose_rows(rows, Settings(max_reward=1.0)), "forgotten")
-    # 12 rollouts of 48 lost a point each, 6 of them and of the others before that; it was solved in 6 of 12 before.
+    found = card(diagnose_rows(_forgotten((np.arange(96) % 2).astype(float)), Settings(max_reward=1.0)), "forgotten")
+    # 24 rollouts of 96 lost a point each, 12 of them before that; it was solved in 12 of 24 before.
     assert found.title == "1 of 2 tasks were solved before, and are not any more"
-    assert found.cost == pytest.approx((12 + 6) / 48 * 6 / 12)
+    assert found.cost == pytest.approx((24 + 12) / 96 * 12 / 24)
     assert (found.where, found.since_step) == ("task:lost", 4)
+
+
+def test_groups_that_pass_or_fail_as_a_whole_are_one_attempt_each() -> None:
+    # Three of six groups passed, then six failed, of two tasks: C(6, 3) / C(12, 3) = 1 / 11 of cases.
+    rows = _forgotten((np.arange(96) // GROUP // 2 % 2 == 0).astype(float))
+    assert alikeness(rows, Scale(1.0, 1.0, "")) == 1
+    assert chance_of_none(6, 3, 6) == pytest.approx(1 / 11)
+    assert "forgotten" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=1.0)).cards}
+
+
+def test_rollouts_that_do_not_end_alike_count_each() -> None:
+    assert alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, 1.0, "")) == 0
+
+
+def _forgotten(reward: Floats) -> Rows:
+    """Groups of two tasks in turn, one of which gets nothing any more from step 4 on."""
+    place = np.arange(96)
+    task = np.where(place // GROUP % 2, "kept", "lost")
+    return rows_of(96, task=task.tolist(), reward=np.where((task == "lost") & (place >= 48), 0.0, reward))
 
 
 def test_a_constant_reward_where_the_environment_tells_apart_explains_all() -> None:
@@ -167,6 +230,23 @@ def test_rollouts_that_answer_another_groups_prompt_are_found() -> None:
     assert found.cost == pytest.approx(0.5)
 
 
+def test_a_question_that_a_dataset_has_twice_is_well() -> None:
+    """Three questions, each under two tasks that have all of them; two groups a step, which answer different ones."""
+    group = PLACE // GROUP
+    rows = rows_of(prompt_key=group % 3, task=[f"subset {it // 3 % 2}" for it in group])
+    assert not swapped(rows).any()
+    assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_a_few_steps_that_have_a_question_twice_are_well() -> None:
+    # Of six steps two have one question for both of their groups, whose tasks have others too.
+    group = PLACE // GROUP
+    prompt = np.array([0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 1, 3])[group]
+    rows = rows_of(prompt_key=prompt, task=[f"task {it % 2}" for it in group])
+    assert swapped(rows).mean() == pytest.approx(1 / 3)
+    assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
+
+
 def test_tasks_that_share_one_prompt_are_well() -> None:
     assert not swapped(rows_of(prompt_key=1)).any()
 
@@ -188,6 +268,21 @@ def test_log_probs_that_are_not_the_trainers_entropy_are_found() -> None:
     found = card(diagnose_rows(rows_of(mean_logprob=-0.5), scalars=scalars), "mismatch")
     assert found.title == "Trainer and sampler disagree: by 1.5 nats in what the same tokens' entropy is"
     assert diagnose_rows(rows_of(mean_logprob=-1.6), scalars=scalars).cards == ()
+
+
+def test_log_probs_are_held_against_the_entropy_token_by_token() -> None:
+    # (1 * 150 * 1.6 + 7 * 10 * 0.2) / (150 + 70) = 254 / 220 nats a token, of rollouts 0.375 at the mean.
+    long = PLACE % 8 == 0
+    rows = rows_of(mean_logprob=np.where(long, -1.6, -0.2), completion_tokens=np.where(long, 150, 10))
+    scalars = {"entropy": tuple((step, 254 / 220) for step in range(1, 7))}
+    assert diagnose_rows(rows, scalars=scalars).cards == ()
+
+
+def test_log_probs_of_few_rollouts_may_be_off_by_chance() -> None:
+    # One in eight at 8 nats, all others at 0.1: 1.09 at the mean, give or take 0.38.
+    rows = rows_of(mean_logprob=np.where(PLACE % 8 == 0, -8.0, -0.1))
+    scalars = {"entropy": tuple((step, 0.3) for step in range(1, 7))}
+    assert "mismatch" not in {it.id for it in diagnose_rows(rows, scalars=scalars).cards}
 
 
 def test_a_batch_that_is_trained_on_for_many_steps_is_stale() -> None:

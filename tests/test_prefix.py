@@ -94,8 +94,10 @@ def test_a_browser_finds_everything_under_the_prefix(page: Page, db: Path) -> No
         page.get_by_role("link", name="Rollouts", exact=True).click()
         page.locator(".row-link").first.click()
         expect(page).to_have_url(re.compile(re.escape(PREFIX) + f"/runs/{RUN}/rollouts/"))
+        page.wait_for_load_state()  # keys are a script's
         page.keyboard.press("u")
         expect(page).to_have_url(f"{server.url}{PREFIX}/runs/{RUN}")
+        page.wait_for_load_state()
         page.keyboard.press("u")
         expect(page).to_have_url(f"{server.url}{PREFIX}/")
     assert failed == []

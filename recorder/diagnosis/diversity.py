@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.dead_groups import dead
+from logs_ui.recorder.diagnosis.dead_groups import SAME, dead
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
 from logs_ui.recorder.diagnosis.waterfall import losses
@@ -13,6 +13,7 @@ from logs_ui.recorder.diagnosis.waterfall import losses
 _HALF = 0.5
 _ALIKE = 0.75  # of a group's completions that are twins: at most 2 of 8 are their own
 _DEAD = 0.8  # of such groups get one reward; else it is not because they are alike
+_FAILED = 0.25  # of the groups: where nearly all are solved, a certain policy has learned them
 _FIRST = 10  # steps
 _FLOOR = 0.02  # nats: a policy that takes its likeliest token 98 times of 100
 _COLD = 0.3  # temperature: ours
@@ -61,7 +62,9 @@ def _look(run: Run) -> Card | None:
 
 
 def _chosen(run: Run) -> Bools:
-    """(G,) that got one reward since they said one thing; all that got one where it is known to be sampled cold."""
+    """(G,) that got one reward since they said one thing; all that got one where it is known to be sampled cold; where
+    the sampler's log-probs show a certain policy, all that got one reward or said one thing.
+    """
     twins, is_dead = alike(run.rows), dead(run.rows.groups)
     known, same = ~np.isnan(twins), twins >= _ALIKE
     limit = run.threshold("diversity", _HALF)
@@ -70,6 +73,10 @@ def _chosen(run: Run) -> Bools:
         return none
     if _is_cold(run):
         return is_dead if float(twins[known].mean()) >= limit else none
+    if _is_certain(run) and float(twins[known].mean()) >= limit:
+        chosen = is_dead | same
+        failed = chosen & (run.rows.groups.mean < run.scale.solved - SAME)
+        return chosen if failed.sum() >= _FAILED * known.sum() else none
     many = float(same.sum() / known.sum()) >= limit
     return is_dead & same if many and float(is_dead[same].mean()) >= _DEAD else none
 
@@ -94,6 +101,13 @@ def _is_cold(run: Run) -> bool:
     return temperature is not None and temperature <= _COLD
 
 
+def _is_certain(run: Run) -> bool:
+    """Whether it hardly samples anything but its likeliest tokens, whatever it is asked to: then twins come of that."""
+    values = run.rows.facts["mean_logprob"]
+    known = values[~np.isnan(values)]
+    return len(known) > 0 and float(-known.mean()) < _FLOOR
+
+
 def _heat(run: Run, trend: Trend) -> list[str]:
     temperature = _temperature(run)
     said = [f"Entropy, as the sampler's mean of -log p, is {figure(trend[-1][1])} nats a token."] if trend else []
@@ -113,7 +127,8 @@ DIAGNOSTIC = Diagnostic(
     "diversity",
     "Entropy and diversity",
     f"Groups of which {_ALIKE:.0%} or more of the completions are another one's twin, from {_HALF:.0%} of groups on, "
-    f"while {_DEAD:.0%} of those groups get one reward; or the mean of -log p below half of the first {_FIRST} steps' "
+    f"while {_DEAD:.0%} of those groups get one reward, or whatever they get where the mean of -log p is below "
+    f"{_FLOOR:g} and {_FAILED:.0%} of groups fail; or the mean of -log p below half of the first {_FIRST} steps' "
     f"median and below {_FLOOR:g}.",
     "ours; there is no agreed floor",
     lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",

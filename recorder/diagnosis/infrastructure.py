@@ -13,6 +13,7 @@ from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 _SHARE = 0.05
 _OF_TASK = 0.5  # of a task's rollouts, from _ATTEMPTS on: ours
 _ATTEMPTS = 4
+_MOSTLY = 0.5  # of those that it broke: ours
 _FEW = 2  # rollouts: one is an accident
 _CAUSE = next(place for place, cause in enumerate(CAUSES) if cause.id == "infrastructure")
 
@@ -25,8 +26,13 @@ def broken(rows: Rows) -> Bools:
 
 def _told(rows: Rows) -> Bools:
     """(N,) in which every call of the environment raised, and the model was told so."""
-    errors, steps = rows.facts["env_errors"], rows.facts["env_steps"]
-    found: Bools = (errors > 0) & (errors >= steps) & ~broken(rows)
+    found: Bools = _erred(rows) & (rows.facts["env_errors"] >= rows.facts["env_steps"])
+    return found
+
+
+def _erred(rows: Rows) -> Bools:
+    """(N,) in which any call raised, and the model was told so."""
+    found: Bools = (rows.facts["env_errors"] > 0) & ~broken(rows)
     return found
 
 
@@ -41,20 +47,23 @@ def _dead_tasks(rows: Rows, bad: Bools) -> list[str]:
 
 def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("infrastructure", _SHARE)
-    ended, told = broken(rows), _told(rows)
+    ended, whole, erred = broken(rows), _told(rows), _erred(rows)
+    is_worse = not erred.all() and contrast.gap(run, erred) > 0  # one error that it recovers from is no fault
+    told = erred if is_worse else whole
     bad = ended | told
     share = float(bad.mean())
     dead = _dead_tasks(rows, bad)
     if bad.sum() < _FEW or (share <= limit and not dead):
         return None
     part, overlap = run.cost_of("infrastructure"), contrast.cost(run, told)
-    trend = run.all.by_step((broken(run.all) | _told(run.all)).astype(float))
+    trend = run.all.by_step((broken(run.all) | (_erred if is_worse else _told)(run.all)).astype(float))
     return Card(
         id="infrastructure",
         title=f"The environment broke {percent(share)} of rollouts",
         cost=part + overlap,
-        evidence=(*_kinds(rows, ended), *_where_it_breaks(rows, bad, dead), *_said_to_the_model(told)),
-        suggestion="Mend the environment, or leave these rollouts out of the loss: the fault is not the policy's.",
+        evidence=(*_kinds(rows, ended), *_where_it_breaks(rows, bad, dead), *_said_to_the_model(whole, told)),
+        suggestion="Mend the environment, or leave these rollouts out of the loss: the fault is not the policy's."
+        + (" Where calls raised, see first that the model's arguments are not to blame." if is_worse else ""),
         where="cause:infrastructure" if ended.any() else "env_errors>0",
         is_part=not told.any(),
         trend=trend,
@@ -73,7 +82,7 @@ def _look(run: Run) -> Card | None:
             *("truncation", "parse_failures", "loops", "turn_limit", "never_acted", "diversity", "degenerate_text"),
         ),
         own=bad,
-        is_setup=True,
+        is_setup=bool(dead) or bool((ended | whole).sum() >= _MOSTLY * bad.sum()),  # else it may be called wrongly
     )
 
 
@@ -91,15 +100,23 @@ def _where_it_breaks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
     )
 
 
-def _said_to_the_model(told: Bools) -> list[str]:
-    return [f"In {int(told.sum())} every call raised, and the model was told so."] if told.any() else []
+def _said_to_the_model(whole: Bools, told: Bools) -> list[str]:
+    some = int((told & ~whole).sum())
+    said = [f"In {int(whole.sum())} every call raised, and the model was told so."] if whole.any() else []
+    if some:
+        said.append(
+            f"In {some} some calls raised, the model was told so, and those with an error do worse than the others; "
+            "the waterfall has them under what ended them, so that the costs overlap."
+        )
+    return said
 
 
 DIAGNOSTIC = Diagnostic(
     "infrastructure",
     "Environment and infrastructure",
-    f"Share of rollouts that ended by an error, a timeout or a full server, or whose every call raised, above "
-    f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's, from {_ATTEMPTS} on.",
+    "Share of rollouts that ended by an error, a timeout or a full server, or whose every call raised, above "
+    f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's, from {_ATTEMPTS} on. Where those of which any call "
+    "raised do worse than the others, they count too.",
     "prime-rl; by task: ours",
     lambda run: None if len(run.rows) else "a rollout",
     _look,

@@ -21,12 +21,19 @@ def _missing(run: Run) -> str | None:
     return None if (~np.isnan(run.rows.facts["action_streak"])).any() else "actions"
 
 
+def charged(run: Run) -> Bools:
+    """(N,) of the rows that are looked at, those that the card is about; none where there is no card."""
+    loops = looping(run.rows)
+    is_silent = float(loops.mean()) <= run.threshold("loops", _SHARE) or contrast.is_fine(run, loops)
+    return np.zeros_like(loops) if is_silent else loops
+
+
 def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("loops", _SHARE)
-    loops = looping(rows)
-    share = float(loops.mean())
-    if share <= limit or contrast.is_fine(run, loops):
+    loops = charged(run)
+    if not loops.any():
         return None
+    share = float(loops.mean())
     trend = run.all.by_step(looping(run.all).astype(float))
     failed = loops & (losses(rows, run.scale) > 0)
     return Card(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.rows import Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
@@ -13,6 +14,7 @@ _MEAN = 0.05  # nats: mean exp|Δ| of 1.05
 _LEAST_RATIO = 0.5  # ours: of a mean that is 1 where both agree
 _ENTROPY = 0.5  # ours: share of the trainer's entropy
 _LEAST_ENTROPY = 0.1  # nats
+_ERRORS = 3.0  # standard errors
 
 
 def _look(run: Run) -> Card | None:
@@ -49,12 +51,12 @@ def _by_ratio(run: Run) -> Card | None:
 def _by_entropy(run: Run) -> Card | None:
     """The mean of -log p over what one samples is, at the mean, one's own entropy: the sampler's log-probs must be near
     the entropy that the trainer works out over the same tokens. Not at another temperature, which samplers leave out of
-    their log-probs and the trainer does not.
+    their log-probs and the trainer does not. Both are means over tokens: a long answer counts more than a short one.
     """
     if run.config.get("temperature", 1.0) != 1.0:
         return None
     entropies = dict(run.scalars.get("entropy", ()))
-    sampled = dict(run.all.by_step(-run.all.facts["mean_logprob"]))
+    sampled = dict(_surprise(run.all))
     whole = tuple((step, sampled[step] - entropies[step]) for step in sorted(entropies.keys() & sampled.keys()))
     recent = _recent(run, whole)
     if not recent:
@@ -62,8 +64,9 @@ def _by_entropy(run: Run) -> Card | None:
     entropy = _mean(tuple((step, entropies[step]) for step, _ in recent))
     limit = max(_ENTROPY * entropy, _LEAST_ENTROPY)
     mean = _mean(recent)
-    error = float(np.std([value for _, value in recent])) / np.sqrt(len(recent))
-    if not (abs(mean) > limit and abs(mean) > 3 * error and np.isfinite(mean)):
+    between = float(np.std([value for _, value in recent])) / np.sqrt(len(recent))
+    error = max(between, _error(run.all.where(np.isin(run.all.step, [step for step, _ in recent]))))
+    if not (abs(mean) > limit and abs(mean) > _ERRORS * error and np.isfinite(mean)):
         return None
     said = [
         (
@@ -74,6 +77,24 @@ def _by_entropy(run: Run) -> Card | None:
     ]
     title = f"Trainer and sampler disagree: by {figure(abs(mean))} nats in what the same tokens' entropy is"
     return _card(run, title, said, whole, lambda value: abs(value) > limit)
+
+
+def _surprise(rows: Rows) -> Trend:
+    """Mean of -log p over each step's sampled tokens; steps without any are left out."""
+    surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
+    known = np.isfinite(surprise) & (tokens > 0)
+    sums = rows.by_step(np.where(known, surprise * tokens, np.nan))
+    counts = rows.by_step(np.where(known, tokens, np.nan))
+    return tuple((step, total / count) for (step, total), (_, count) in zip(sums, counts, strict=True))
+
+
+def _error(rows: Rows) -> float:
+    """Standard error of the mean over tokens, of which those of one rollout go together (Cochran 1977, of ratios)."""
+    surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
+    known = np.isfinite(surprise) & (tokens > 0)
+    surprise, tokens = surprise[known], tokens[known]
+    mean = np.average(surprise, weights=tokens)
+    return float(np.sqrt(np.sum((tokens * (surprise - mean)) ** 2)) / np.sum(tokens))
 
 
 def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[[float], bool]) -> Card:
@@ -103,7 +124,7 @@ def _mean(trend: Trend) -> float:
 
 
 def _missing(run: Run) -> str | None:
-    by_entropy = run.scalars.get("entropy") and np.isfinite(run.rows.facts["mean_logprob"]).any()
+    by_entropy = run.scalars.get("entropy") and _surprise(run.rows)
     if run.scalars.get(_DIFFERENCE) or run.scalars.get(f"{_RATIO}mean") or by_entropy:
         return None
     return f"the trainer's {_DIFFERENCE}"
@@ -113,8 +134,9 @@ DIAGNOSTIC = Diagnostic(
     "mismatch",
     "Trainer against sampler",
     f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats: mean exp|Δ| above 1.05. Or "
-    f"its importance-sampling ratios below {_LEAST_RATIO:g} at the mean; or the sampler's mean of -log p further "
-    f"from the trainer's entropy than {_ENTROPY:.0%} of that, and {_LEAST_ENTROPY:g} nats.",
+    f"its importance-sampling ratios below {_LEAST_RATIO:g} at the mean; or the sampler's mean of -log p over its "
+    f"tokens further from the trainer's entropy than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} "
+    "standard errors.",
     "NeMo-RL; of ratios and entropy ours",
     _missing,
     _look,

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis import contrast, parse_failures
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import percent
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 
 _SHARE = 0.1
+_BY_TOOLS = 0.5  # of the rollouts that act: ours
 _CAUSE = next(place for place, cause in enumerate(CAUSES) if cause.id == "never_submitted")
 
 
@@ -23,6 +24,12 @@ def _others_act(run: Run) -> bool:
     return bool((run.all.facts["env_steps"] > 0).any())
 
 
+def _act_by_text(rows: Rows) -> bool:
+    """Whether those that act do it without tool calls, so that an action is looked for in every answer."""
+    acting = rows.facts["env_steps"] > 0
+    return bool(acting.any()) and float((rows.facts["tool_calls"][acting] > 0).mean()) < _BY_TOOLS
+
+
 def _missing(run: Run) -> str | None:
     known = (~np.isnan(run.rows.facts["env_steps"])).any() or _others_act(run)
     return None if known else "an environment"
@@ -33,6 +40,11 @@ def _look(run: Run) -> Card | None:
     idle = _idle(rows, others_act=_others_act(run))
     if np.isnan(idle).all():
         return None
+    if _act_by_text(run.all) and parse_failures.DIAGNOSTIC.look(run) is not None:
+        # No action was found in their first answer either.
+        idle = np.where(np.isnan(rows.facts["env_steps"]), np.nan, idle)
+        if np.isnan(idle).all():
+            return None
     share = float(np.nanmean(idle))
     ended: Bools = (idle == 1) & np.isin(causes(rows), (_CAUSE, len(CAUSES) - 1))  # and by nothing else
     if share <= limit or contrast.is_fine(run, ended):
@@ -62,7 +74,8 @@ DIAGNOSTIC = Diagnostic(
     "never_acted",
     "Never acted",
     f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}, unless they do as well as "
-    "the others.",
+    "the others. Where actions are read from the text and many answers have none, those that say nothing to the "
+    "environment from the first answer on are parse failures.",
     "NeMo Gym PR 1304; the threshold is ours",
     _missing,
     _look,

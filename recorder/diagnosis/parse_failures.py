@@ -47,14 +47,17 @@ def _look(run: Run) -> Card | None:
     if share <= limit or contrast.is_fine(run, bad):
         return None
     trend = run.all.by_step(_share(run.all))
-    streaks = float((rows.facts["parse_streak"][known] >= _STREAK).mean())
-    ends = percent(float(_ended(rows)[known].mean()))
+    streaks = float((rows.facts["parse_streak"] >= _STREAK).mean())
+    ends = percent(float(_ended(rows).mean()))
     part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
     return Card(
         id="parse_failures",
         title=f"No action is found in {percent(share)} of the model's answers",
         cost=max(part, whole),
-        evidence=(f"{ends} of rollouts end so; {percent(streaks)} have {_STREAK} or more in a row.",),
+        evidence=(
+            f"It hits {int(bad.sum())} of {len(rows)} rollouts.",
+            f"{ends} of rollouts end so; {percent(streaks)} have {_STREAK} or more in a row.",
+        ),
         suggestion="Open one and compare the answer with what the parser wants; show the format in the prompt.",
         where="parse_failures>0" if (rows.facts["parse_failures"] > 0).any() else "stop:no_action",
         is_part=part >= whole,

@@ -12,11 +12,16 @@ from logs_ui.recorder.diagnosis.say import figure, percent
 from logs_ui.recorder.diagnosis.windows import rise, windows
 
 _MOST, _LEAST = 0.9, 0.1
+_LESS = 0.2  # than _MOST is enough, where the other falls: ours
+_FALL = 0.1  # of the range of what it gave: ours
+_ERRORS = 3.0  # standard errors: any of several functions may fall by chance
 _COMPARABLE, _LOW = 0.5, 0.25  # ours
 _OUTCOME = re.compile(
     r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
 )
 _FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
+
+_EXPLAINS = ("length", "never_solved", "hacking", "forgotten", "dead_groups", "turn_limit", "signal_cliff")
 
 
 def within_groups(values: Floats, rows: Rows) -> Floats:
@@ -44,7 +49,7 @@ def shares(rows: Rows) -> dict[str, float]:
 
 
 def _look(run: Run) -> Card | None:
-    return _outweighed(run) or _cancelled(run)
+    return _outweighed(run) or _overruled(run) or _cancelled(run)
 
 
 def _outweighed(run: Run) -> Card | None:
@@ -56,8 +61,8 @@ def _outweighed(run: Run) -> Card | None:
     room, low = _room(run, starved), float(np.nanmin(run.rows.values[starved]))
     return Card(
         id="reward_parts",
-        title=f"One reward function decides: of a group's differences {first} {percent(share[first])}, {starved} "
-        f"{percent(max(share[starved], 0))}",
+        title=f"One reward function decides: {first} makes {part_of(share[first])} of a group's differences, {starved} "
+        f"{_made(share[starved]) if share[starved] >= 0 else 'pulls against it'}",
         cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(
             f"Of {starved}, {figure(room)} is left to win; of {first}, {figure(_room(run, first))}.",
@@ -65,7 +70,72 @@ def _outweighed(run: Run) -> Card | None:
         ),
         suggestion=f"Weigh {first} less, or pay it only where {starved} is above nothing.",
         where=f"{links.rewards(starved)}<={low:.9g}",
-        explains=("length", "never_solved", "hacking", "forgotten", "dead_groups", "turn_limit", "signal_cliff"),
+        explains=_EXPLAINS,
+    )
+
+
+def part_of(share: float) -> str:
+    """What a function pulls against has a variance below the sum of its parts, so that a share can be above 1."""
+    return "all" if share > 1 else percent(share)
+
+
+def _made(share: float) -> str:
+    return percent(share) if share > 0 else "none"
+
+
+def _overruled(run: Run) -> Card | None:
+    """One has most of the variance, and rises; another, which matters and has room, falls for it."""
+    found, share = windows(run), shares(run.all)
+    first = max(share, key=lambda name: share[name], default=None)
+    if found is None or first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
+        return None
+    before, after = found
+    gains = {name: rise(_by_group(before, name), _by_group(after, name), errors=_ERRORS) for name in share}
+    if gains[first].value <= 0 or not gains[first].is_sure:
+        return None
+    fallen = [
+        name
+        for name, gain in gains.items()
+        if gain.is_sure and gain.value < 0 and _can_be_wanted(run, name, -gain.value) and _matters(run, name, first)
+    ]
+    if not fallen:
+        return None
+    name = max(fallen, key=lambda name: _room(run, name))
+    gain, fall = gains[first], gains[name]
+    return Card(
+        id="reward_parts",
+        title=f"One reward function decides, and rises while {name} falls: {first} makes {part_of(share[first])} of a "
+        "group's differences",
+        cost=max(min(_room(run, name), run.fall.lost), 0.0),
+        evidence=(
+            f"{name} went from {figure(fall.before)} to {figure(fall.after)}.",
+            f"{first} went from {figure(gain.before)} to {figure(gain.after)}.",
+            f"Of a group's differences, which are what the policy is taught by, {name} makes {_made(share[name])}.",
+        ),
+        suggestion=f"Weigh {first} less, or pay it only where {name} is above nothing.",
+        where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
+        explains=_EXPLAINS[1:],  # a function that pays for length is better told by that card
+    )
+
+
+def _by_group(rows: Rows, name: str) -> Floats:
+    """(G,) means: a group's rollouts share their prompt, and are fewer observations than they are rollouts."""
+    values = rows.values[name]
+    known = np.isfinite(values)
+    count = len(rows.groups.size)
+    sums = np.bincount(rows.group[known], weights=values[known], minlength=count)
+    with np.errstate(invalid="ignore"):
+        means: Floats = sums / np.bincount(rows.group[known], minlength=count)
+    return means
+
+
+def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
+    """What is negative is a penalty, which may well grow with success, unless it is named like an outcome."""
+    values = run.all.values[name][np.isfinite(run.all.values[name])]
+    return (
+        fall > _FALL * float(np.ptp(values))
+        and _has_room(run, name)
+        and (float(values.min()) >= 0 or is_outcome(name))
     )
 
 
@@ -95,7 +165,7 @@ def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
 
 def _grows(run: Run, name: str) -> bool:
     found = windows(run)
-    gain = None if found is None else rise(*(part.values[name] for part in found))
+    gain = None if found is None else rise(found[0].values[name], found[1].values[name])
     return gain is not None and gain.is_sure and gain.value > 0
 
 
@@ -104,8 +174,8 @@ def _matters(run: Run, name: str, first: str) -> bool:
     first's is not. Where the names say the opposite, what is small is meant to be; where they do not say, it can count
     at least half as much, or it stays low while the first is not.
     """
-    if _is_outcome(name) != _is_outcome(first):
-        return _is_outcome(name)
+    if is_outcome(name) != is_outcome(first):
+        return is_outcome(name)
     if run.all.weights.get(name, 1.0) == 0:
         return False
     return best(run.all, name) >= _COMPARABLE * best(run.all, first) or (
@@ -113,7 +183,7 @@ def _matters(run: Run, name: str, first: str) -> bool:
     )
 
 
-def _is_outcome(name: str) -> bool:
+def is_outcome(name: str) -> bool:
     return _OUTCOME.search(name) is not None and _FORM.search(name) is None
 
 
@@ -123,7 +193,7 @@ def _has_room(run: Run, name: str) -> bool:
     """
     values = run.all.values[name][np.isfinite(run.all.values[name])]
     is_dead = not len(values) or float(np.ptp(values)) <= SAME
-    return _room(run, name) > _LEAST * abs(best(run.all, name)) and not (is_dead and not _is_outcome(name))
+    return _room(run, name) > _LEAST * abs(best(run.all, name)) and not (is_dead and not is_outcome(name))
 
 
 def _is_low(run: Run, name: str) -> bool:
@@ -181,7 +251,9 @@ DIAGNOSTIC = Diagnostic(
     "Reward functions",
     f"Cov(part, R) / Var(R) within groups: one at {_MOST:g} or more, another at {_LEAST:g} or less of which more than "
     f"{_LEAST:.0%} is left to win, and which can count at least {_COMPARABLE:.0%} as much or is named like an outcome "
-    f"(correct, solved, ...), or stays below {_LOW:.0%} of it; or parts that differ within a group while their sum "
+    f"(correct, solved, ...), or stays below {_LOW:.0%} of it; or one at "
+    f"{_LESS:g} less over all steps that rises, while such another falls by more than {_FALL:.0%} of its range, both "
+    "by more than three standard errors of groups' means; or parts that differ within a group while their sum "
     "does not.",
     "TRL issue 3857; thresholds ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",

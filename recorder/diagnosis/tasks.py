@@ -5,7 +5,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.dead_groups import SAME
+from logs_ui.recorder.diagnosis.dead_groups import SAME, follows_prompt
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed, percent
 from logs_ui.recorder.diagnosis.settings import Scale
@@ -64,6 +64,8 @@ def _look_never(run: Run) -> Card | None:
     own = np.isin(rows.task, np.flatnonzero(hopeless))
     if not own.any() or (hopeless.all() and not _is_out_of_reach(run)):
         return None  # where none at all is solved, something else may be wrong than the tasks
+    if follows_prompt(rows):
+        return None  # nothing that was tried could have changed the reward
     lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
     others = float(lost[~own].mean()) if (~own).any() else 0.0
     cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
@@ -157,7 +159,8 @@ NEVER_SOLVED = Diagnostic(
     f"Tasks of which none of {_ATTEMPTS} or more attempts reached the reward that counts as solved; where nobody "
     "has said "
     f"which does, nor {_NEAR:.0%} of the way from the worst reward to the 99th percentile. Where no task at all is "
-    "solved, only if the environment, too, rewards nothing.",
+    "solved, only if the environment, too, rewards nothing. Not where the reward "
+    "is one of the prompt, and the same for all that is answered.",
     "verifiers; what counts where nothing is said is ours",
     _missing,
     _look_never,

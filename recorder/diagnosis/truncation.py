@@ -50,7 +50,7 @@ def _look(run: Run) -> Card | None:
         id="truncation",
         title=f"{percent(share)} of rollouts are cut off at the token limit",
         cost=max(part, whole),
-        evidence=(_paid(rows, cut), *_lengths(rows, cut, length)),
+        evidence=(_paid(rows, cut), *_lengths(rows, cut, length), *_unsaid(rows, cut)),
         suggestion=f"Allow more tokens than {figure(length) if length else 'now'}, or pay for answers that end before.",
         where="truncated_turns>0" if said else "stop:length" if part else f"completion_tokens>={length:g}",
         is_part=part >= whole,
@@ -74,6 +74,16 @@ def _lengths(rows: Rows, cut: Bools, limit: float | None) -> list[str]:
     known = rows.completion_tokens[cut & np.isfinite(rows.completion_tokens)]
     said = [f"max_completion_length is {figure(limit)}."] if limit else []
     return said + ([f"They have {figure(float(known.mean()))} tokens at the mean."] if len(known) else [])
+
+
+def _unsaid(rows: Rows, cut: Bools) -> list[str]:
+    """Of those that their tokens alone give away, which the waterfall does not go by."""
+    guessed = float((cut & ~_cut(rows, None)).sum() / cut.sum())
+    return (
+        [f"Why {percent(guessed)} of them ended nobody said. The waterfall cannot tell: it has them as other causes."]
+        if guessed
+        else []
+    )
 
 
 DIAGNOSTIC = Diagnostic(

@@ -4,11 +4,12 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.loops import looping
+from logs_ui.recorder.diagnosis.loops import charged, looping
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed, percent
 from logs_ui.recorder.diagnosis.tasks import never_solved
-from logs_ui.recorder.models import StopReason
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, judged, losses
+from logs_ui.recorder.models import LossCause, StopReason
 
 _SHARE = 0.2
 
@@ -17,14 +18,15 @@ def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("turn_limit", _SHARE)
     ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
     share = float(ended.mean())
-    if share <= limit or run.cost_of("loop") <= 0 or contrast.is_fine(run, ended):
+    cost = _cost(run, ended)
+    if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
         return None
     trend = run.all.by_step((run.all.stop_reason == StopReason.TURN_LIMIT).astype(float))
     follows = () if _is_of_hopeless_tasks(run, ended, limit) else ("never_solved", "forgotten", "task_mix")
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
-        cost=run.cost_of("loop"),
+        cost=cost,
         evidence=(*_turns(rows, ended), *_tasks(rows, ended)),
         suggestion="Allow more turns, or make the task smaller: nothing after the last turn is ever rewarded.",
         where="stop:turn_limit",
@@ -35,6 +37,15 @@ def _look(run: Run) -> Card | None:
         explains=("constant_reward", "dead_groups", "signal_cliff", *follows),
         own=ended,
     )
+
+
+def _cost(run: Run, ended: Bools) -> float:
+    """Their part of the waterfall, without what the card on loops has already."""
+    rows = run.rows
+    known = judged(rows)
+    of_loop = causes(rows) == next(place for place, cause in enumerate(CAUSES) if cause.id == LossCause.LOOP)
+    own = ended & of_loop & known & ~charged(run)
+    return float(np.maximum(losses(rows, run.scale), 0.0)[own].sum() / max(int(known.sum()), 1))
 
 
 def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
@@ -66,7 +77,7 @@ DIAGNOSTIC = Diagnostic(
     "turn_limit",
     "Turn limit",
     f"Share of rollouts whose environment would have gone on, above {_SHARE:.0%}, unless they do as well as the "
-    "others.",
+    "others. What those lost that go round in circles is counted there.",
     "NeMo Gym PR 1304; the threshold is ours",
     lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
     _look,

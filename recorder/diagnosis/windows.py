@@ -30,7 +30,7 @@ class Rise:
 
     Attributes:
         value: after less before; 0 where either is not known.
-        is_sure: whether it is more than two standard errors of itself.
+        is_sure: whether it is more than so many standard errors of itself, two unless said otherwise.
     """
 
     before: float
@@ -39,11 +39,11 @@ class Rise:
     is_sure: bool
 
 
-def rise(before: Floats, after: Floats) -> Rise:
+def rise(before: Floats, after: Floats, *, errors: float = _ERRORS) -> Rise:
     """Of the values that are numbers."""
     first, last = before[np.isfinite(before)], after[np.isfinite(after)]
     if not len(first) or not len(last):
         return Rise(float("nan"), float("nan"), 0.0, is_sure=False)
     value = float(last.mean() - first.mean())
     error = float(np.sqrt(first.var() / len(first) + last.var() / len(last)))
-    return Rise(float(first.mean()), float(last.mean()), value, abs(value) > max(_ERRORS * error, 1e-9))
+    return Rise(float(first.mean()), float(last.mean()), value, abs(value) > max(errors * error, 1e-9))

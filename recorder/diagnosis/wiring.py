@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.say import percent
 
-_SWAPPED = 0.05  # ours: a dataset may well have a question twice
+_SWAPPED = 0.5  # ours: a dataset may well have a question twice, and a step both of them
 
 
 def mixed(rows: Rows) -> Bools:
@@ -19,7 +19,9 @@ def mixed(rows: Rows) -> Bools:
 
 def swapped(rows: Rows) -> Bools:
     """(N,) that answer a prompt which is another task's: a prompt that several tasks share, of a task that has others
-    too. Where there are fewer prompts than tasks they do not name theirs, and nothing can be told.
+    too, at a step that has fewer prompts than tasks: where a dataset has a question twice, a step's other
+    groups still have their own. Where the run has fewer prompts than tasks they do not name theirs, and nothing can be
+    told.
     """
     prompt = rows.facts["prompt_key"]
     known = np.isfinite(prompt) & (rows.task >= 0)
@@ -32,8 +34,19 @@ def swapped(rows: Rows) -> Bools:
     pairs = np.unique(key * tasks + task)
     of_prompt, of_task = np.bincount(pairs // tasks, minlength=prompts), np.bincount(pairs % tasks, minlength=tasks)
     if prompts >= tasks:
-        found[known] = (of_prompt[key] > 1) & (of_task[task] > 1)
+        found[known] = (of_prompt[key] > 1) & (of_task[task] > 1) & _is_short(rows.step[known], key, task)
     return found
+
+
+def _is_short(step: Ints, key: Ints, task: Ints) -> Bools:
+    """(N,) whose step has fewer prompts than tasks."""
+    place: Ints = np.unique(step, return_inverse=True)[1].reshape(-1)
+    count = int(place.max()) + 1
+    prompts, tasks = (
+        np.bincount(np.unique(np.stack([place, code]), axis=1)[0], minlength=count) for code in (key, task)
+    )
+    few: Bools = (prompts < tasks)[place]
+    return few
 
 
 def _look(run: Run) -> Card | None:
@@ -79,8 +92,8 @@ DIAGNOSTIC = Diagnostic(
     "wiring",
     "Grouping",
     "Groups whose rollouts have different prompt token ids, or different tasks; rollouts whose prompt is shared by "
-    "several tasks, while their task has other prompts too, from "
-    f"{_SWAPPED:.0%} on. Of the others any is shown.",
+    "several tasks, while their task has other prompts too, at steps that have fewer prompts than tasks, from "
+    f"{_SWAPPED:.0%} of rollouts on: a dataset may have a question twice. Of the others any is shown.",
     "TRL repeats each prompt num_generations times already",
     _missing,
     _look,
