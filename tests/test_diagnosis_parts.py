@@ -55,7 +55,8 @@ def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: in
 def test_a_function_that_decides_alone_is_no_fault_where_none_falls_for_it(
     chances: tuple[Floats, Floats], seed: int
 ) -> None:
-    rows = of_two(*(drawn(chance, seed + 100 * k) for k, chance in enumerate(chances)))
+    first, second = chances
+    rows = of_two(drawn(first, seed), drawn(second, seed + 100))
     assert "reward_parts" not in ids(diagnose_rows(rows))
 
 

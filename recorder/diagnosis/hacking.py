@@ -7,7 +7,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.dead_groups import SAME
 from logs_ui.recorder.diagnosis.links import rewards
-from logs_ui.recorder.diagnosis.reward_parts import is_outcome as is_outcome
+from logs_ui.recorder.diagnosis.reward_parts import is_outcome
 from logs_ui.recorder.diagnosis.rows import Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
 from logs_ui.recorder.diagnosis.windows import Rise, rise, windows

@@ -133,9 +133,7 @@ def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
     """What is negative is a penalty, which may well grow with success, unless it is named like an outcome."""
     values = run.all.values[name][np.isfinite(run.all.values[name])]
     return (
-        fall > _FALL * float(np.ptp(values))
-        and _has_room(run, name)
-        and (float(values.min()) >= 0 or is_outcome(name))
+        fall > _FALL * float(np.ptp(values)) and _has_room(run, name) and (float(values.min()) >= 0 or is_outcome(name))
     )
 
 
