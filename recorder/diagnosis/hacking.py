@@ -92,17 +92,10 @@ def _outcomes(before: Rows, after: Rows, payer: str) -> dict[str, Rise]:
     if is_outcome(payer):
         return {}
     named = [name for name in before.values if is_outcome(name)]
-    return {name: rise(_of_groups(before, name), _of_groups(after, name), errors=_ERRORS) for name in named}
-
-
-def _of_groups(rows: Rows, name: str) -> Floats:
-    """(G,) means; NaN of none."""
-    known, count = np.isfinite(rows.values[name]), len(rows.groups.size)
-    sums = np.bincount(rows.group[known], weights=rows.values[name][known], minlength=count)
-    sizes = np.bincount(rows.group[known], minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means: Floats = sums / sizes
-    return means
+    return {
+        name: rise(before.group_means(before.values[name]), after.group_means(after.values[name]), errors=_ERRORS)
+        for name in named
+    }
 
 
 def _payer(before: Rows, after: Rows) -> str:

@@ -90,7 +90,10 @@ def _overruled(run: Run) -> Card | None:
     if found is None or first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
         return None
     before, after = found
-    gains = {name: rise(_by_group(before, name), _by_group(after, name), errors=_ERRORS) for name in share}
+    gains = {
+        name: rise(before.group_means(before.values[name]), after.group_means(after.values[name]), errors=_ERRORS)
+        for name in share
+    }
     if gains[first].value <= 0 or not gains[first].is_sure:
         return None
     fallen = [
@@ -118,15 +121,9 @@ def _overruled(run: Run) -> Card | None:
     )
 
 
-def _by_group(rows: Rows, name: str) -> Floats:
-    """(G,) means: a group's rollouts share their prompt, and are fewer observations than they are rollouts."""
-    values = rows.values[name]
-    known = np.isfinite(values)
-    count = len(rows.groups.size)
-    sums = np.bincount(rows.group[known], weights=values[known], minlength=count)
-    with np.errstate(invalid="ignore"):
-        means: Floats = sums / np.bincount(rows.group[known], minlength=count)
-    return means
+def means_of(name: str, before: Rows, after: Rows) -> tuple[Floats, Floats]:
+    """(G,) of each: what a reward function gave, by group."""
+    return before.group_means(before.values[name]), after.group_means(after.values[name])
 
 
 def _can_be_wanted(run: Run, name: str, fall: float) -> bool:

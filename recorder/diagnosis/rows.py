@@ -97,6 +97,16 @@ class Rows:
             return self
         return self.where(self.step >= min(self.steps[-count], np.sort(self.step)[-rollouts]))
 
+    def group_means(self, values: Floats) -> Floats:
+        """(G,) over the values that are numbers; NaN of none. A group's rollouts share their prompt, and are fewer
+        observations than they are rollouts.
+        """
+        known, count = np.isfinite(values), len(self.groups.size)
+        sums = np.bincount(self.group[known], weights=values[known], minlength=count)
+        with np.errstate(invalid="ignore"):
+            means: Floats = sums / np.bincount(self.group[known], minlength=count)
+        return means
+
     def by_step(self, values: Floats) -> tuple[tuple[int, float], ...]:
         """(step, mean) over the values that are numbers; steps without any are left out."""
         known = ~np.isnan(values)

@@ -1,8 +1,10 @@
 """`python -m tests.faults --table`: what was planted against the cards that were found, as Markdown."""
 
 import argparse
+import contextlib
 import itertools
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,8 @@ _HEAD = "| planted | first card | runs | cost | others |\n| --- | --- | ---: | -
 def found(fault: Fault, folder: Path) -> Report:
     """What the diagnosis says of it."""
     db = folder / f"{''.join(c if c.isalnum() else '-' for c in fault.id)}.db"
-    fault.make(db)
+    with contextlib.redirect_stdout(sys.stderr):  # what a trainer prints
+        fault.make(db)
     return diagnose(db=db)
 
 
