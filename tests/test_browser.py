@@ -248,8 +248,10 @@ def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, ur
     second = links.nth(1).inner_text()
     page.keyboard.press("Enter")
     expect(page.locator(".neighbours")).to_contain_text("1 of")
+    page.wait_for_load_state()  # keys are a script's
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(rf"/rollouts/{second}\?where=stop:length$"))
+    page.wait_for_load_state()
     page.keyboard.press("3")
     expect(page).to_have_url(re.compile("view=raw"))
     page.keyboard.press("1")
