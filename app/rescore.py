@@ -25,6 +25,7 @@ _WIDE = 200
 """Columns of a line, where no terminal has fewer."""
 _SERVED = "http://127.0.0.1:7070"
 _SHOWN = 5  # groups, and failures
+_NOTHING = "Nothing was scored: the reward functions gave no rollout a number (None, NaN, or they raised)."
 
 
 def rescore(
@@ -89,6 +90,10 @@ def rescore(
         write_table(ending, output, RESCORED_COLUMNS, rows)
     uid = str(frame["run"].iloc[0]) if len(frame) else run
     found = compare(frame)
+    if found.new is None:
+        raise LogsUIError(
+            _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
+        )
     if as_json:
         out.print(_json(uid, [name for name, _ in functions], found), soft_wrap=True, markup=False)
         return

@@ -109,7 +109,7 @@ class Writer:
         self.path = path
         self._limits = limits or Limits.from_environment()
         self._engine: Engine | None = None
-        self._told = _Failures()  # to the run
+        self._told = _Failures(guard.errors)  # to the run; what failed before is another database's
         self._dropped = 0
         self._reset()
 

@@ -25,6 +25,7 @@ FACTS = (
 TEXTS = ("first_action", "last_action")
 """And those that hold texts."""
 
+_TRAINERS = {"name": "get_reward", "arguments": {}}  # asks a tool environment for its reward; none of the model's
 _LAST_CHARACTERS = 10_000  # whose compression tells a text that goes round in circles: slime's
 _FEW_WORDS = 30  # fewer repeat nothing by accident: rolloutscope's
 _ROUNDS = (2, 3, 4)  # actions: ours
@@ -57,6 +58,7 @@ def facts(
 
 
 def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Facts:
+    entries = [entry for entry in entries if entry["action"] != _TRAINERS]
     moves = [entry for entry in entries if entry["action"] is not None]
     sent = [_canonical(entry["action"]) for entry in moves]
     failures = _failures(entries, by_tools=by_tools)

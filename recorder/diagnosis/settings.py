@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rows import Rows
+from logs_ui.recorder.diagnosis.say import percent
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.spelling import nearest, shortened
 
@@ -115,7 +116,9 @@ class Scale:
         """`rows` are all of the run, not only the last."""
         rewards = rows.reward[np.isfinite(rows.reward)]
         if settings.max_reward is not None:
-            best, said = settings.max_reward, "as set"
+            best = settings.max_reward
+            more = float(np.mean(rewards > best + _SAME)) if len(rewards) else 0.0
+            said = "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more"
         elif not len(rewards):
             best, said = 1.0, "assumed: no rollout has a reward"
         else:
