@@ -183,7 +183,10 @@ def test_what_cannot_be_recorded_does_not_stop_the_loop(db: Path, monkeypatch: p
         row.turn("b", reward="high", action=1)  # type: ignore[arg-type]
     assert rows_of(db)[0]["status"] == "ok"
     assert guard.errors == before + 3
-    assert only_run(db).recorder_errors >= 3
+    assert only_run(db).recorder_errors == 3
+    other = db.with_name("other.db")
+    start_run(db=other).finish()
+    assert only_run(other).recorder_errors == 0, "what failed before is not this database's"
 
 
 def test_a_note_reaches_its_rollout_from_anywhere_below(db: Path) -> None:
