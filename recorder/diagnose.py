@@ -1,7 +1,6 @@
 """A recorded run's diagnosis: what `diagnosis/` says of what the database holds."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.frames import opened
 from logs_ui.recorder.models import Mode, Run, RunState
 from logs_ui.recorder.queries import Database, RunColumns
-from logs_ui.recorder.selection import DIED_AFTER_US
 
 
 def diagnose(
@@ -84,7 +82,7 @@ class Diagnosis:
             settings,
             config=run.config,
             scalars=scalars,
-            has_ended=run.state != RunState.RUNNING or _is_silent(run),
+            has_ended=queries.state_of(run) != RunState.RUNNING,
             within=_within(db, run, self.columns.mode),
             diagnostics=(*DIAGNOSTICS, *guarded.diagnostics),
         )
@@ -101,11 +99,6 @@ def settings_of(db: Database, run: Run) -> Settings:
             with suppress(SettingsError, TypeError):
                 return Settings.of(values)
     return Settings()
-
-
-def _is_silent(run: Run) -> bool:
-    """Whether its process has died, as far as one can tell."""
-    return time.time_ns() // 1000 - run.heartbeat > DIED_AFTER_US
 
 
 def _within(db: Database, run: Run, mode: Mode) -> str:

@@ -88,6 +88,7 @@ from logs_ui.recorder.queries.runs import (
     last_change,
     run_summary,
     run_uids,
+    state_of,
 )
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
 from logs_ui.recorder.queries.steps import Series, Step, TaskRewards, last_steps, lowest_tasks, step_series, steps
@@ -198,6 +199,7 @@ __all__ = [
     "scalar_points",
     "scalars",
     "source_texts",
+    "state_of",
     "step_series",
     "step_sizes",
     "steps",

@@ -144,11 +144,18 @@ def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
 
 def summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
     """What the list says of a run whose figures are known."""
-    now = time.time_ns() // 1000 if now is None else now
-    died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
-    return RunSummary(run=run, state="died" if died else run.state, **vars(of_run))
+    return RunSummary(run=run, state=state_of(run, now), **vars(of_run))
+
+
+def state_of(run: Run, now: int | None = None) -> str:
+    """A RunState, or `died`. `now`, in µs since the epoch, is what its heartbeat is held against; the clock's by
+    default.
+    """
+    now = time.time_ns() // 1000 if now is None else now
+    died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
+    return "died" if died else run.state
 
 
 def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, str]]) -> str:
