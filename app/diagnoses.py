@@ -56,4 +56,6 @@ def _of(db: Connection, run: Run) -> _Known:
 
 
 def _moment(db: Connection, run: Run) -> tuple[object, ...]:
-    return run.id, run.changed, run.state, settings_of(db, run)
+    """All that a diagnosis is made of."""
+    logged = queries.last_logged_step(db, id_of(run))
+    return run.id, run.changed, logged, queries.state_of(run), settings_of(db, run)
