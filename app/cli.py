@@ -18,7 +18,8 @@ from logs_ui.app.diagnose import diagnose
 from logs_ui.app.evaluate import evaluate
 from logs_ui.app.rescore import rescore
 from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
-from logs_ui.recorder.database import database_path, reading_engine, writing_engine
+from logs_ui.recorder.address import Address, as_text, database_address, shown
+from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import LogsUIError, NoDatabaseError
 
 app = typer.Typer(
@@ -87,10 +88,10 @@ def serve(
     """Browse what was recorded, live while a training writes it."""
     from logs_ui.app.serve import serve as serve_dashboard
 
-    path = database_path(db)
+    address = database_address(db)
     with suppress(NoDatabaseError):  # the dashboard waits for it
-        reading_engine(path).dispose()
-    serve_dashboard(path, host=host, port=port, prefix=_prefix(root_path), names=allow_host or ())
+        reading_engine(address).dispose()
+    serve_dashboard(address, host=host, port=port, prefix=_prefix(root_path), names=allow_host or ())
 
 
 @app.command(short_help="Train a tiny model for real, and watch its rollouts arrive.")
@@ -105,18 +106,18 @@ def demo(
     ] = True,
 ) -> None:
     """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
-    path = database_path(db)
+    address = database_address(db)
     if not serve:
-        writing_engine(path).dispose()
-        _train_demo(path, steps)
-        _say_how_to_browse(path)
+        writing_engine(address).dispose()
+        _train_demo(address, steps)
+        _say_how_to_browse(address)
         return
     from logs_ui.app.serve import BackgroundServer
 
-    with BackgroundServer(path, port=port) as server:  # before anything is made: its port may be in use
-        writing_engine(path).dispose()
+    with BackgroundServer(address, port=port) as server:  # before anything is made: its port may be in use
+        writing_engine(address).dispose()
         out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
-        _train_demo(path, steps)
+        _train_demo(address, steps)
         out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
         while True:
             time.sleep(3600)
@@ -182,7 +183,7 @@ def _format_of(output: Path) -> Format:
     return Format(ending)
 
 
-def _train_demo(path: Path, steps: int | None) -> None:
+def _train_demo(address: Address, steps: int | None) -> None:
     """Trains and records, with a progress bar, or a line now and then where there is no terminal.
 
     Raises:
@@ -208,33 +209,33 @@ def _train_demo(path: Path, steps: int | None) -> None:
                 say_without_terminal(f"step {step} of {total}, reward {mean}")
 
         try:
-            train_demo(settings, wrap=record(eval_name="guess", db=path, announce=False), on_step=show)
+            train_demo(settings, wrap=record(eval_name="guess", db=as_text(address), announce=False), on_step=show)
         except (ImportError, RuntimeError) as error:
             raise LogsUIError(str(error)) from error
         except KeyboardInterrupt:
             flush()
             progress.stop()
             out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. What was recorded is kept.")
-            _say_how_to_browse(path)
+            _say_how_to_browse(address)
             raise
     if not flush():
-        raise LogsUIError(f"{path} could not be written to the end; the lines above say why.")
-    _say_what_happened(path, rewards)
+        raise LogsUIError(f"{shown(address)} could not be written to the end; the lines above say why.")
+    _say_what_happened(address, rewards)
 
 
-def _say_how_to_browse(path: Path) -> None:
-    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(str(path))}[/]", soft_wrap=True)
+def _say_how_to_browse(address: Address) -> None:
+    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(shown(address))}[/]", soft_wrap=True)
 
 
-def _say_what_happened(path: Path, rewards: list[float]) -> None:
+def _say_what_happened(address: Address, rewards: list[float]) -> None:
     tenth = max(1, len(rewards) // 10)
     first, last = (sum(part) / len(part) for part in (rewards[:tenth], rewards[-tenth:]))
     out.print(
         f"Mean reward went from {first:.2f} (first {tenth} steps) to {last:.2f} (last {tenth}). "
-        f"Every rollout is in {escape(str(path))}",
+        f"Every rollout is in {escape(shown(address))}",
         soft_wrap=True,
     )
-    said = escape(f'from logs_ui.recorder import load_run; load_run(db="{path}")')
+    said = escape(f'from logs_ui.recorder import load_run; load_run(db="{shown(address)}")')
     out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
 
 

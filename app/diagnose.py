@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from logs_ui.app.terminal import Database, err, out, say
 from logs_ui.app.urls import rollouts, why
-from logs_ui.recorder.database import database_path
+from logs_ui.recorder.address import Address, database_address, shown
 from logs_ui.recorder.diagnose import Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.forms import Line, lines, visible
@@ -64,13 +63,13 @@ def diagnose(
         settings = replace(before, **given, thresholds={**before.thresholds, **asked.thresholds})
         report = Diagnosis.of(engine, found).now(engine, found, settings, own).report
     if save:
-        notebook = Notebook(database_path(db))
+        notebook = Notebook(database_address(db))
         notebook.diagnosis(found.uid, settings)
         err.print(f"Kept with the run, in {notebook.path}", soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
-        _show(report, database_path(db))
+        _show(report, database_address(db))
     raise typer.Exit(_code(report))
 
 
@@ -126,7 +125,7 @@ def _named(path: str) -> Any:
     return found
 
 
-def _show(report: Report, path: Path) -> None:
+def _show(report: Report, database: Address) -> None:
     run = report.run or ""
 
     def address(card: Card) -> str | None:
@@ -137,7 +136,7 @@ def _show(report: Report, path: Path) -> None:
 
     for line in lines(report, address):
         _print(line)
-    db = f"--db {shlex.quote(str(path))}"
+    db = f"--db {shlex.quote(shown(database))}"
     said = {
         "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
         "Addresses open while this runs": f"logs-ui serve {db}",

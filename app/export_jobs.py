@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
+from logs_ui.recorder.address import Address, as_text
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.files import write_run
 from logs_ui.recorder.filters import RolloutFilter
@@ -85,10 +85,10 @@ class Job:
         finally:
             os.close(number)
 
-    def make(self, db: Path, chosen: RolloutFilter) -> None:
+    def make(self, db: Address, chosen: RolloutFilter) -> None:
         """Writes it."""
         try:
-            self.done = write_run(self.run, self.format, self._file, db, where=chosen, progress=self._show)
+            self.done = write_run(self.run, self.format, self._file, as_text(db), where=chosen, progress=self._show)
             self._file.flush()
             self.size = os.fstat(self._file.fileno()).st_size
         except _CancelledError:
@@ -118,7 +118,7 @@ class Job:
 class Jobs:
     """Those of one dashboard."""
 
-    def __init__(self, db: Path) -> None:
+    def __init__(self, db: Address) -> None:
         self._db = db
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}

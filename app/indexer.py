@@ -2,9 +2,9 @@
 
 import logging
 import threading
-from pathlib import Path
 
 from logs_ui.app.source import Source
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.search_index import SearchIndex
 
@@ -21,7 +21,7 @@ class Indexer:
         trouble: what keeps the index from being filled, in one line; None while nothing does.
     """
 
-    def __init__(self, db: Path, source: Source) -> None:
+    def __init__(self, db: Address, source: Source) -> None:
         self.trouble: str | None = None
         self._source = source
         self._index = SearchIndex(db, source.reading)

@@ -47,6 +47,7 @@ from logs_ui.app.indexer import Indexer
 from logs_ui.app.prefix import UnderPrefix
 from logs_ui.app.security import SameOriginWrites, SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.notes import Notebook
 
 _STATIC = Path(__file__).parent / "static"
@@ -55,7 +56,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def create_app(
-    db: Path,
+    db: Address,
     *,
     hosts: Sequence[str] = LOOPBACK,
     token: str | None = None,
@@ -65,7 +66,7 @@ def create_app(
     """The dashboard of one database, which need not exist yet.
 
     Args:
-        db: the database's file.
+        db: where the database is; it need not exist yet.
         hosts: what a request's Host header may name; `*` is any. Anything else may be another site's name that was made
             to lead here.
         token: what a browser has to bring; None lets everyone in who reaches the port.

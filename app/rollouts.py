@@ -1,7 +1,6 @@
 """The rollouts of a run: filter, table, and what comes in meanwhile."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Request, Response
@@ -16,6 +15,7 @@ from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, liv
 from logs_ui.app.source import Source, SourceOfPages, id_of
 from logs_ui.app.view import View, parse_view, print_view, split
 from logs_ui.recorder import queries
+from logs_ui.recorder.address import Address, absolute, shown
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
 from logs_ui.recorder.filters import RolloutFilter, print_filter, print_where
@@ -142,7 +142,7 @@ class _Maker:
             without=[Without(chip, queries.count(db, id_of(run), chip.without)) for chip in fallback],
             mistake=mistake,
             meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
-            in_pandas=pandas_line(run, self.source.path, chosen),
+            in_pandas=pandas_line(run, self.source.address, chosen),
         )
 
     def mistaken(self, given: urls.Pairs, mistake: FilterError) -> Response:
@@ -156,10 +156,10 @@ class _Maker:
         return MorePage(summary, rows_of(self.db, summary, chosen, self.view, after))
 
 
-def pandas_line(run: Run, db: Path, chosen: RolloutFilter) -> str:
+def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
     """Python that gives the same rollouts, wherever it is run on this machine."""
     where = f", where={print_where(chosen)!r}" if print_where(chosen) else ""
-    return f"load_run({run.uid!r}, db={str(db.absolute())!r}{where})"
+    return f"load_run({run.uid!r}, db={shown(absolute(db))!r}{where})"
 
 
 def remembered(request: Request) -> tuple[str, ...] | None:

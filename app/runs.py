@@ -18,6 +18,7 @@ from logs_ui.app import charts, htmx, urls
 from logs_ui.app.notes import NotebookOfPages
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
+from logs_ui.recorder.address import Address, shown
 from logs_ui.recorder.filters import check_word
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.models import RunState
@@ -82,7 +83,7 @@ class RunsPage:
         seen: of a page without any run, which kind it is: it looks whether it still is.
     """
 
-    database: Path
+    database: str
     exists: bool
     chosen: RunFilter
     counts: RunCounts
@@ -128,12 +129,12 @@ def runs(request: Request, source: SourceOfPages) -> Response:
     after = urls.parse_cursor(place) if place else None
     wanted = htmx.target(request)
     if not source.exists():
-        page = _empty(source.path, chosen)
+        page = _empty(source.address, chosen)
     else:
         with source.reading() as db:
             if wanted == "more":
                 return htmx.fragment(request, "_more_runs.html", _more(db, chosen, after))
-            page = _page(db, source.path, chosen, after)
+            page = _page(db, source.address, chosen, after)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
         return htmx.nothing_new()
     return htmx.render(request, "runs.html", page, fragments=("runs", "listed"), address=urls.runs(chosen, after=after))
@@ -205,12 +206,12 @@ def chosen_runs(request: Request) -> RunFilter:
     )
 
 
-def _page(db: Connection, path: Path, chosen: RunFilter, after: Cursor | None) -> RunsPage:
+def _page(db: Connection, address: Address, chosen: RunFilter, after: Cursor | None) -> RunsPage:
     counts = queries.count_runs(db, chosen)
     found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
     lines = _lines(found.runs)
     return RunsPage(
-        database=path,
+        database=shown(address),
         exists=True,
         chosen=chosen,
         counts=counts,
@@ -222,10 +223,12 @@ def _page(db: Connection, path: Path, chosen: RunFilter, after: Cursor | None) -
     )
 
 
-def _empty(path: Path, chosen: RunFilter) -> RunsPage:
+def _empty(address: Address, chosen: RunFilter) -> RunsPage:
     live = RunsLive(newest=0, new=0, seen="")
-    exists = path.exists()
-    return RunsPage(path, exists, chosen, RunCounts(0, 0), [], None, True, live, "empty" if exists else "missing")
+    exists = not isinstance(address, Path) or address.exists()
+    return RunsPage(
+        shown(address), exists, chosen, RunCounts(0, 0), [], None, True, live, "empty" if exists else "missing"
+    )
 
 
 def _more(db: Connection, chosen: RunFilter, after: Cursor | None) -> MoreRunsPage:

@@ -16,12 +16,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from logs_ui.app.main import LOOPBACK, create_app
+from logs_ui.recorder.address import Address, shown
 from logs_ui.recorder.errors import LogsUIError
 
 _START_SECONDS = 20.0
 
 
-def serve(db: Path, *, host: str = "127.0.0.1", port: int = 7070, prefix: str = "", names: Sequence[str] = ()) -> None:
+def serve(
+    db: Address, *, host: str = "127.0.0.1", port: int = 7070, prefix: str = "", names: Sequence[str] = ()
+) -> None:
     """Serves until it is interrupted, and prints the address as soon as it answers.
 
     Beyond loopback the address holds a token, made anew at each start, and nothing is shown without it.
@@ -55,7 +58,7 @@ class BackgroundServer:
         url: without a slash at its end.
     """
 
-    def __init__(self, db: Path, *, port: int = 0, prefix: str = "") -> None:
+    def __init__(self, db: Address, *, port: int = 0, prefix: str = "") -> None:
         self._socket = _listen("127.0.0.1", port)
         self._ready = threading.Event()
         port = self._socket.getsockname()[1]
@@ -146,8 +149,12 @@ def _url(host: str, port: int, token: str | None) -> str:
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
-def _announce(url: str, db: Path, prefix: str) -> None:
-    later = "" if db.exists() else "\n  It does not exist yet: the pages come alive when a training writes it."
+def _announce(url: str, db: Address, prefix: str) -> None:
+    later = (
+        ""
+        if not isinstance(db, Path) or db.exists()
+        else "\n  It does not exist yet: the pages come alive when a training writes it."
+    )
     behind = f"  Its links begin with {prefix}, as a proxy serves it.\n" if prefix else ""
-    sys.stdout.write(f"logs-ui shows {db}{later}\n  {url}\n{behind}Stop it with Ctrl+C.\n")
+    sys.stdout.write(f"logs-ui shows {shown(db)}{later}\n  {url}\n{behind}Stop it with Ctrl+C.\n")
     sys.stdout.flush()

@@ -5,14 +5,14 @@ lies beside it.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
-from logs_ui.recorder import sidecars
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.database import identity as identity_of
 from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
 from logs_ui.recorder.models import Run
 from logs_ui.recorder.search import planning
@@ -22,8 +22,8 @@ from logs_ui.recorder.sidecars import FileIdentity
 class Source:
     """One database file, which may not exist yet, and may be deleted or replaced while the dashboard runs."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, address: Address) -> None:
+        self.address = address
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._identity: tuple[FileIdentity | None, ...] = ()
@@ -35,15 +35,15 @@ class Source:
         Raises:
             DatabaseError: missing, not one of ours, or it went wrong while it was read.
         """
-        with errors_in_plain_words(self.path), self._opened().begin() as connection, planning(connection):
+        with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
             yield connection
 
     def _opened(self) -> Engine:
         with self._lock:
-            identity = sidecars.identity(self.path)
+            identity = identity_of(self.address)
             if self._engine is None or identity[0] is None or identity != self._identity:
                 self._close()
-                self._engine = reading_engine(self.path)
+                self._engine = reading_engine(self.address)
                 self._identity = identity
             return self._engine
 

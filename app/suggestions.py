@@ -50,8 +50,9 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class SuggestionsPage:
-    """What `_suggestions.html` shows."""
+    """What `_suggestions.html` shows: what could be meant by the line `where`."""
 
+    where: str
     suggestions: list[Suggestion]
 
 
@@ -74,7 +75,7 @@ def suggestions(request: Request, source: SourceOfPages, name: str, where: str =
     with source.reading() as db:
         run = queries.find_run(db, name)
         found = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
-    page = SuggestionsPage([_suggestion(where, place, candidate) for candidate in found])
+    page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in found])
     return htmx.fragment(request, "_suggestions.html", page)
 
 

@@ -9,10 +9,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.clean import error_line, trace
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.open_run import OpenRun
@@ -151,7 +151,7 @@ class TrainerListener:
             Exception where that is one.
     """
 
-    def __init__(self, channel: TrainerChannel, run: OpenRun, db: Path, columns: Mapping[str, Any]) -> None:
+    def __init__(self, channel: TrainerChannel, run: OpenRun, db: Address, columns: Mapping[str, Any]) -> None:
         """`columns` of the run stand above what the trainer says."""
         self._channel, self._run, self._columns = channel, run, columns
         self._writer = writer_for(db)

@@ -1,308 +1,93 @@
-"""Connections and their settings, and SQL errors said in plain words. What is asked of the database stands in
-`queries`, what is written in `store.py`.
+"""Connections to a database, wherever it is, and SQL errors said in plain words. What is asked of it stands in
+`queries`, what is written in `store.py`; what is SQLite's alone in `sqlite.py`, and PostgreSQL's in `postgres.py`.
 """
 
-import os
-import sqlite3
-import stat
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import orjson
-import platformdirs
-from sqlalchemy import Engine, create_engine, event, insert, inspect, select
-from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
-from sqlalchemy.pool import QueuePool
-from sqlmodel import col
+from sqlalchemy import Engine
 
-from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
-from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
-from logs_ui.recorder.sidecars import SIDECARS, Sidecar, tables
-
-WAL_BYTES = 4 << 20
-"""Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
-
-_BUSY_TIMEOUT_MS = 30_000
-_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=268435456")
-_WRITE_PRAGMAS = (
-    "journal_mode=WAL",
-    "synchronous=NORMAL",
-    f"busy_timeout={_BUSY_TIMEOUT_MS}",
-    "temp_store=MEMORY",
-    f"journal_size_limit={WAL_BYTES}",
-    "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
-)
-_ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
-_LOCKED = f"stays locked by another process. Find who holds it (fuser), or name {_ANOTHER}."
-_DISK_TROUBLE = {  # by SQLite's primary result code
-    sqlite3.SQLITE_NOTADB: f"is not an SQLite database. Name {_ANOTHER}.",
-    sqlite3.SQLITE_CORRUPT: f"is damaged. Restore it from a copy, or name {_ANOTHER}.",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that it is a file, and that you may read and write its folder.",
-    sqlite3.SQLITE_READONLY: (
-        f"is not writable: check the permissions of the file and of its folder, or name {_ANOTHER}."
-    ),
-    sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; recording goes on by itself.",
-    sqlite3.SQLITE_BUSY: _LOCKED,
-    sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_PROTOCOL: _LOCKED,
-    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk answers with an error.",
-}
+from logs_ui.recorder import postgres, sidecars, sqlite
+from logs_ui.recorder.address import Address
+from logs_ui.recorder.sidecars import FileIdentity, Sidecar
 
 
-def database_path(db: str | os.PathLike[str] | None = None) -> Path:
-    """Where the database is: `db`, else LOGS_UI_DB, else one file of this user's, the same for `record()` and `serve`.
+def refuse_hopeless(address: Address) -> None:
+    """Looks at once, waiting for no lock, whether there can ever be recorded. Nothing is made or changed there.
 
     Raises:
-        DatabaseError: a URL of a database that is not supported, or one without a path.
+        RefusedDatabaseError: never. What may change (a lock, a disk that is full or not mounted, a server that is not
+            up), or cannot be told now, passes.
     """
-    given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
-    if given is None:
-        return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
-    scheme, separator, rest = given.partition("://")
-    if not separator:
-        return Path(given).expanduser()
-    if scheme != "sqlite":
-        raise DatabaseError(f"{scheme} databases are not supported yet. Give a path, or a sqlite:///path URL.")
-    slash, path = rest[:1], rest[1:]
-    if slash != "/" or not path:
-        raise DatabaseError(f"{given} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
-    return Path(path).expanduser()
+    if isinstance(address, Path):
+        sqlite.refuse_hopeless(address)
+    else:
+        postgres.refuse_hopeless(address)
 
 
-def refuse_hopeless(path: Path) -> None:
-    """Looks at once, waiting for no lock, whether the path can ever be recorded into. Nothing is made or changed there.
-
-    Raises:
-        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or cannot be
-            told now, passes.
-    """
-    try:
-        _look(path, busy_timeout_ms=0)
-    except RefusedDatabaseError:
-        raise
-    except DatabaseError:
-        return
-
-
-def writing_engine(path: Path) -> Engine:
-    """An engine for the writer's thread; makes the file, its folder and its tables where they are missing.
+def writing_engine(address: Address) -> Engine:
+    """An engine for the writer's thread; makes the tables where they are missing, and SQLite's file and its folder.
 
     Raises:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not writable now.
     """
-    with suppress(NoDatabaseError):
-        _look(path)  # before the journal mode is set, which writes to the file
-    with errors_in_plain_words(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True)
-        with engine.begin() as connection:
-            _check_schema(path, connection)
-            Table.metadata.create_all(connection)
-            if connection.scalar(select(col(SchemaVersion.version))) is None:
-                connection.execute(
-                    insert(SchemaVersion), {"version": SCHEMA_VERSION, "created": time.time_ns() // 1000}
-                )
-    return engine
+    if isinstance(address, Path):
+        return sqlite.writing_engine(address)
+    return postgres.writing_engine(address)
 
 
-def reading_engine(path: Path) -> Engine:
-    """An engine that cannot write. A WAL database in a read-only folder can be read too. Its connections have the
-    databases beside it attached as they are now: `sidecars.identity()` tells when they are others.
+def reading_engine(address: Address) -> Engine:
+    """An engine that cannot write. Each of its transactions shows one moment. To its connections notes and search are
+    schemas of the database; SQLite has them attached as their files are now: `identity()` tells when they are others.
 
     Raises:
-        NoDatabaseError: no file, or an empty one.
+        NoDatabaseError: no file, or no tables in it yet.
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not readable now.
     """
-    _look(path)
-    with errors_in_plain_words(path):
-        uri = f"file:{_quoted(path)}?{_read_mode(path)}"
-        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+    if isinstance(address, Path):
+        return sqlite.reading_engine(address)
+    return postgres.reading_engine(address)
 
 
-def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
-    """An engine that writes a database beside another; makes the file, its folder and its tables where they are
-    missing. Its tables are under its schema for writers, too.
-
-    It keeps a rollback journal: what is written is little and seldom, network file systems bear it, and of a WAL only
-    one process may move the log into the file.
+def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
+    """An engine that writes notes, or the full-text index, under their own schema; makes SQLite's file, its folder and
+    its tables where they are missing.
 
     Raises:
         RefusedDatabaseError: the file is somebody else's. It is left as it was.
         DatabaseError: not writable now.
     """
-    path, beside = sidecar.path(db), sidecar.beside(db)
-
-    def attach(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-        connection.execute(f"ATTACH ? AS {sidecar.schema}", [f"file:{_quoted(path)}"])
-        found = tables(connection, sidecar.schema)
-        if found and not found & sidecar.tables:
-            raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path != beside and not path.exists() and beside.exists():
-        _copy(beside, path)
-    engine = _engine("file::memory:", (), immediate=True, prepare=attach)
-    with engine.begin() as connection:
-        for statement in sidecar.create():
-            connection.exec_driver_sql(statement)
-    return engine
+    if isinstance(address, Path):
+        return sqlite.sidecar_engine(sidecar, address)
+    return postgres.sidecar_engine(address)
 
 
 @contextmanager
-def errors_in_plain_words(path: Path) -> Iterator[None]:
+def errors_in_plain_words(address: Address) -> Iterator[None]:
     """Turns the database's and the system's errors into one line that a user can act on.
 
     Raises:
         DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
     """
-    try:
+    said = (
+        sqlite.errors_in_plain_words(address) if isinstance(address, Path) else postgres.errors_in_plain_words(address)
+    )
+    with said:
         yield
-    except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
-        kind = RefusedDatabaseError if _result_code(error) == sqlite3.SQLITE_NOTADB else DatabaseError
-        raise kind(_explained(path, error)) from error
-    except OSError as error:
-        kind = RefusedDatabaseError if isinstance(error, NotADirectoryError) else DatabaseError
-        raise kind(f"{path} cannot be used: {error.strerror or error}. Name {_ANOTHER}.") from error
 
 
 def is_disk_trouble(error: Exception) -> bool:
-    """Whether to try again later rather than row by row: locked, full, failing or unmounted disk."""
-    return isinstance(error, OSError) or _result_code(error) in _DISK_TROUBLE
-
-
-def _explained(path: Path, error: Exception) -> str:
-    code = _result_code(error)
-    if code in _DISK_TROUBLE:
-        return f"{path} {_DISK_TROUBLE[code]}"
-    return f"{path} cannot be used: {getattr(error, 'orig', error)}"
-
-
-def _result_code(error: Exception) -> int:
-    """SQLite's primary result code, -1 where it gave none. Never its words: those of SQLAlchemy hold the row's text."""
-    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
-    return code if code < 0 else code & 0xFF
-
-
-def _engine(
-    uri: str, pragmas: tuple[str, ...], *, immediate: bool, prepare: Callable[[sqlite3.Connection], None] | None = None
-) -> Engine:
-    """`prepare` is given each connection before the pragmas, of which one may forbid it to write."""
-
-    def connect() -> sqlite3.Connection:
-        full = uri + ("&" if "?" in uri else "?") + "cache=private"
-        connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
-        if prepare is not None:
-            prepare(connection)
-        for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}")
-        return connection
-
-    engine = create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=QueuePool,
-        json_serializer=lambda value: orjson.dumps(value).decode(),
-        json_deserializer=orjson.loads,
-    )
-    # A deferred one shows the moment of its first SELECT, and cannot turn to writing once another has written since.
-    begins = "BEGIN IMMEDIATE" if immediate else "BEGIN DEFERRED"
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Any) -> None:
-        connection.exec_driver_sql(begins)
-
-    return engine
-
-
-def _attach_all(connection: sqlite3.Connection, db: Path) -> None:
-    for sidecar in SIDECARS:
-        sidecar.attach(connection, db)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Of a database that cannot be written to any more."""
-    with closing(sqlite3.connect(f"file:{_quoted(source)}?{_read_mode(source)}", uri=True)) as connection:
-        connection.execute("VACUUM INTO ?", [str(target)])
-
-
-def _read_mode(path: Path) -> str:
-    """`mode=ro` cannot open a WAL database where the -shm file cannot be made; where there is no -wal nobody writes."""
-    if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        return "immutable=1"
-    return "mode=ro"
-
-
-def _look(path: Path, *, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
-    """Whether the file holds tables of ours, of a schema that is known. Somebody else's stays as it was, to the byte,
-    and nothing is left beside it, not even the -shm file that a reading connection makes: where there is no -wal,
-    nobody writes to a WAL database, and `immutable` reads it, as any other, without locks and files of its own.
-
-    Raises:
-        NoDatabaseError: no file, or no tables in it.
-        RefusedDatabaseError: no database, somebody else's, or newer than this program.
-        DatabaseError: it cannot be told now.
+    """Whether to try again later rather than row by row: locked, full, failing or unmounted disk; a server that is
+    away, or out of room.
     """
-    with errors_in_plain_words(path):
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
-            raise NoDatabaseError(
-                f"There is no database at {path}. Record a training into it first, or name {_ANOTHER}."
-            ) from None
-        if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-            raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
-        how = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-        engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
-        try:
-            with engine.connect() as connection:
-                has_tables = _check_schema(path, connection)
-        finally:
-            engine.dispose()
-        if not has_tables:
-            raise NoDatabaseError(f"{path} is empty. Record a training into it first, or name {_ANOTHER}.")
+    return sqlite.is_disk_trouble(error) or postgres.is_trouble_of_the_server(error)
 
 
-def _check_schema(path: Path, connection: Any) -> bool:
-    """Whether the tables are there already.
-
-    Raises:
-        RefusedDatabaseError: they are somebody else's, newer than this program, or of an older build without what has
-            been added since.
+def identity(address: Address) -> tuple[FileIdentity | None, ...]:
+    """Of the database and of what is attached to it: connections that were made when it was another must be made anew.
+    None stands for a file that is not there, or is empty still. A server's never changes: its connections break.
     """
-    tables = set(inspect(connection).get_table_names())
-    if not tables:
-        return False
-    if SchemaVersion.__tablename__ not in tables:
-        raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
-    version = connection.scalar(select(col(SchemaVersion.version)))
-    if version is not None and version > SCHEMA_VERSION:
-        raise RefusedDatabaseError(
-            f"{path} was written by a newer logs-ui (schema {version}, this one knows {SCHEMA_VERSION}). "
-            "Upgrade with: pip install -U logs-ui"
-        )
-    if lacking := _lacking(connection):
-        raise RefusedDatabaseError(
-            f"{path} was written by an earlier logs-ui, before 0.1.0: it lacks {lacking}. Name {_ANOTHER}."
-        )
-    return True
-
-
-def _lacking(connection: Any) -> str | None:
-    """The first column of ours, as `table.column`, that the database has not."""
-    columns = "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
-    there = {(table, column) for table, column in connection.exec_driver_sql(columns)}
-    wanted = ((table.name, column.name) for table in Table.metadata.sorted_tables for column in table.columns)
-    return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)
-
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))
+    return sidecars.identity(address) if isinstance(address, Path) else ((0, 0),)

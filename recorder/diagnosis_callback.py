@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.address import as_text
 from logs_ui.recorder.alerts import News, Webhook, print_card
 from logs_ui.recorder.clean import error_line
 from logs_ui.recorder.diagnose import Diagnosis
@@ -144,7 +145,7 @@ class DiagnosisCallback:
             if self._run is not None:
                 place = _Place(self._run, self._db, None)
             elif isinstance(recording, Recording):
-                place = _Place(recording.run, recording.db, recording)
+                place = _Place(recording.run, as_text(recording.db), recording)
             else:
                 return None
             self._watch = _Watch(place, self._settings, self._own, News(self._quiet_steps), self._told, self._stop_on)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
-from logs_ui.recorder.database import database_path
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.guard import guard
@@ -107,7 +107,7 @@ def record_environment(
     known_as = eval_name or "+".join(dict.fromkeys(_name(name, maker) for name, maker in plain.items()))
     options = RowOptions(edit=edit, server_log=None if server_log is None else Path(server_log), offers_tools=True)
     wanted = Wanted(column(known_as) or "", task, options, diagnosis=settings_to_keep(diagnosis))
-    recordings = Recordings(writer_for(database_path(db)), wanted)
+    recordings = Recordings(writer_for(database_address(db)), wanted)
     install()
     trl.watch_environments(_door)
     factories = {name: _Factory(maker, recordings) for name, maker in plain.items()}

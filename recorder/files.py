@@ -1,7 +1,4 @@
-"""A run's rollouts as a Parquet, CSV or JSONL file.
-
-pyarrow is imported where it is used: recording, inside the training process, does without.
-"""
+"""A run's rollouts as a Parquet, CSV or JSONL file."""
 
 import csv
 import io
@@ -19,13 +16,12 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, nearest
 from logs_ui.recorder.frames import COLUMNS, Column, Kind, Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.parquet import Write, parquet_writer
 
 FORMATS = ("parquet", "csv", "jsonl")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-
-_Write = Callable[[Rows], None]
 
 
 def export_run(
@@ -146,34 +142,7 @@ def _remove(part: Path) -> None:
 
 
 @contextmanager
-def _parquet_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    types = {
-        Kind.TEXT: pa.string(),
-        Kind.WHOLE: pa.int64(),
-        Kind.MAYBE_WHOLE: pa.int64(),
-        Kind.NUMBER: pa.float64(),
-        Kind.TRUE: pa.bool_(),
-        Kind.TIME: pa.timestamp("us", tz="UTC"),
-        Kind.NESTED: pa.string(),
-        Kind.IDS: pa.list_(pa.int32()),
-        Kind.LOGPROBS: pa.list_(pa.float32()),
-        Kind.MASK: pa.list_(pa.uint8()),
-    }
-    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in columns])
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-
-        def write(rows: Rows) -> None:
-            nested = [{**row, **_json_texts(row, columns)} for row in rows]
-            writer.write_table(pa.Table.from_pylist(nested, schema=schema))
-
-        yield write
-
-
-@contextmanager
-def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
+def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
     def write(rows: Rows) -> None:
         text = io.StringIO(newline="")
         csv.writer(text).writerows([_cell(row[column.name], column.kind) for column in columns] for row in rows)
@@ -184,14 +153,14 @@ def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]
 
 
 @contextmanager
-def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[_Write]:
+def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
     def write(rows: Rows) -> None:
         file.writelines(_json({**row, **_time_texts(row, columns)}) + b"\n" for row in rows)
 
     yield write
 
 
-_WRITERS = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
+_WRITERS = {"parquet": parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
 
 
 def _cell(value: Any, kind: Kind) -> Any:
@@ -203,11 +172,6 @@ def _cell(value: Any, kind: Kind) -> Any:
     if kind == Kind.TIME:
         return _iso(value)
     return value if kind in {Kind.WHOLE, Kind.MAYBE_WHOLE, Kind.NUMBER} else _json(value).decode()
-
-
-def _json_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:
-    names = [column.name for column in columns if column.kind == Kind.NESTED]
-    return {name: None if row[name] is None else _json(row[name]).decode() for name in names}
 
 
 def _time_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:

@@ -14,7 +14,8 @@ import numpy as np
 from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import database_path, errors_in_plain_words, reading_engine
+from logs_ui.recorder.address import database_address
+from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, parse_where
 from logs_ui.recorder.labels import tags_in
@@ -152,7 +153,7 @@ RUN_COLUMNS = (
 )
 
 
-_ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
+ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
 
 Rows = list[dict[str, Any]]
 
@@ -241,7 +242,7 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
         ImageNotFoundError: there is none of that hash.
         DatabaseError: the database is missing, or cannot be read.
     """
-    path = database_path(db)
+    path = database_address(db)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
         try:
@@ -268,13 +269,13 @@ def opened(
         queries.check_names(engine, found.id or 0, chosen)
         if any(term.field == "text" for term in chosen.terms):
             with waiting("indexing texts") as show:
-                catch_up(database_path(db), engine, found.id or 0, show)
+                catch_up(database_address(db), engine, found.id or 0, show)
         yield engine, found
 
 
 @contextmanager
 def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
-    path = database_path(db)
+    path = database_address(db)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
         try:
@@ -303,10 +304,10 @@ def _values(run: str, rollout: Rollout, said: Annotation) -> dict[str, Any]:
     }
     values = {}
     for column in COLUMNS:
-        if column.kind in _ARRAYS:
+        if column.kind in ARRAYS:
             array = getattr(rollout.tokens, column.name, None)
             # A copy: what was unpacked is read-only, and sums of float16 overflow.
-            values[column.name] = None if array is None else array.astype(_ARRAYS[column.kind])
+            values[column.name] = None if array is None else array.astype(ARRAYS[column.kind])
         elif column.name in elsewhere:
             values[column.name] = elsewhere[column.name]
         else:

@@ -1,4 +1,4 @@
-"""How much memory recording may take, and how long it may keep a training waiting: what a user can set."""
+"""How much memory and disk recording may take, and how long it may keep a training waiting: what a user can set."""
 
 import os
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Self
 
 from logs_ui.recorder.errors import LogsUIError
 
-_QUEUE_MB, _QUEUE_SECONDS, _END_SECONDS = "LOGS_UI_QUEUE_MB", "LOGS_UI_QUEUE_SECONDS", "LOGS_UI_END_SECONDS"
 _DAY = 86_400.0
+_MB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -18,23 +18,30 @@ class Limits:
         queue_bytes: that what waits to be written may keep alive.
         queue_seconds: that a thread of the training waits for room in a full queue.
         end_seconds: that the end of a training, and of the process, waits for its last rows.
+        spool_bytes: that what waits for a database that is away may take on disk.
+        spool_seconds: that a database may be away, locked or full before what waits for it is put on disk.
     """
 
-    queue_bytes: int = 256 << 20
+    queue_bytes: int = 256 * _MB
     queue_seconds: float = 0.0
     end_seconds: float = 10.0
+    spool_bytes: int = 10_240 * _MB
+    spool_seconds: float = 5.0
 
     @classmethod
     def from_environment(cls) -> Self:
-        """LOGS_UI_QUEUE_MB (MiB), LOGS_UI_QUEUE_SECONDS and LOGS_UI_END_SECONDS, each with the default above.
+        """LOGS_UI_QUEUE_MB (MiB), LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
+        LOGS_UI_SPOOL_SECONDS, each with the default above.
 
         Raises:
             LogsUIError: one of them is no number, or out of range.
         """
         return cls(
-            int(_number(_QUEUE_MB, cls.queue_bytes / (1 << 20), least=1.0, most=1_000_000.0) * (1 << 20)),
-            _number(_QUEUE_SECONDS, cls.queue_seconds, least=0.0, most=_DAY),
-            _number(_END_SECONDS, cls.end_seconds, least=0.0, most=_DAY),
+            int(_number("LOGS_UI_QUEUE_MB", cls.queue_bytes / _MB, least=1.0, most=1_000_000.0) * _MB),
+            _number("LOGS_UI_QUEUE_SECONDS", cls.queue_seconds, least=0.0, most=_DAY),
+            _number("LOGS_UI_END_SECONDS", cls.end_seconds, least=0.0, most=_DAY),
+            int(_number("LOGS_UI_SPOOL_MB", cls.spool_bytes / _MB, least=0.0, most=1_000_000_000.0) * _MB),
+            _number("LOGS_UI_SPOOL_SECONDS", cls.spool_seconds, least=0.0, most=_DAY),
         )
 
 

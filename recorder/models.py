@@ -192,6 +192,9 @@ class Run(Table, table=True):
     dropped_payloads: int = Field(
         default=0, sa_column_kwargs=_COUNTER
     )  # rollouts that a full queue cost all but their columns
+    pruned: int = Field(
+        default=0, sa_column_kwargs=_COUNTER
+    )  # rollouts that `logs-ui prune` left nothing of but their columns
     unattributed_calls: int = Field(
         default=0, sa_column_kwargs=_COUNTER
     )  # generations and environment calls that no row could be found for
@@ -286,6 +289,10 @@ class EvaluationRow(Table, table=True):
     last_action: str | None = None  # likewise
     staleness: int | None = None  # versions that the policy was ahead when an asynchronous trainer took it
     dropped: str | None = None  # why that then left it out: a Dropped
+
+    pruned: int | None = Field(
+        default=None, sa_type=BigInteger
+    )  # when `logs-ui prune` took its messages and tokens; None where they are as they were recorded
 
 
 class RowTag(Table, table=True):
@@ -403,10 +410,24 @@ class Image(Table, table=True):
     data: bytes = Field(sa_type=LargeBinary)
 
 
+class WriterPosition(Table, table=True):
+    """How far the writing of one process has come, kept in the transaction that writes: what is tried again, as from
+    its spool, goes in once.
+    """
+
+    __tablename__ = "writer_position"
+
+    writer: str = Field(primary_key=True)  # a process's own name, as its spool's file has it
+    number: int = Field(sa_type=BigInteger)  # of the last of its entries that is in
+
+
 class SchemaVersion(Table, table=True):
     """One row: what this database was made by."""
 
     __tablename__ = "logs_ui_schema"
 
-    version: int = Field(primary_key=True)
+    version: int = Field(primary_key=True)  # number of the last migration that was applied; 1 before the first
     created: int = Field(sa_type=BigInteger)
+    oldest_reader: int  # programs that know an older schema than this one cannot read it
+    oldest_writer: int  # nor may such write to it; they stop, and say so
+    migrated: int | None = Field(default=None, sa_type=BigInteger)  # when; None where it is as it was made

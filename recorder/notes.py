@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.diagnosis.settings import Settings
@@ -49,7 +50,7 @@ class Notebook:
         path: the file that they are written to.
     """
 
-    def __init__(self, db: Path) -> None:
+    def __init__(self, db: Address) -> None:
         self._db = db
 
     @property

@@ -13,12 +13,12 @@ import orjson
 from tokenizers import Tokenizer
 
 from logs_ui.recorder import instruments
+from logs_ui.recorder.address import database_address
 from logs_ui.recorder.attribution import attribute, attribute_unfinished
 from logs_ui.recorder.calls import EnvironmentCall, Generation, answered, collecting
 from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import column, one_line, plain, snapshot
 from logs_ui.recorder.current import CurrentRow
-from logs_ui.recorder.database import database_path
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.encoding import encoded, unfinished_tokens
 from logs_ui.recorder.guard import guard
@@ -66,7 +66,7 @@ def start_run(
         SettingsError, TypeError: see `record()`.
     """
     described = {"config": config or {}, "model": model, "diagnosis": settings_to_keep(diagnosis)}
-    return OpenRun(writer_for(database_path(db)), name, eval_name, described, tokenizer, RowOptions(parse, edit))
+    return OpenRun(writer_for(database_address(db)), name, eval_name, described, tokenizer, RowOptions(parse, edit))
 
 
 class OpenRun:
@@ -87,7 +87,7 @@ class OpenRun:
     ) -> None:
         instruments.install()
         self._writer = writer
-        self._record = RunRecord(writer, name_run(writer.path))
+        self._record = RunRecord(writer, name_run(writer.address))
         self._eval_name, self._model, self._options = eval_name, described["model"], options
         self._numbers = itertools.count()
         self._tokenizer: Tokenizer | None = None

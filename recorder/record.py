@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import column
-from logs_ui.recorder.database import database_path
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
@@ -112,7 +112,7 @@ def record(
     options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
     wanted = Wanted(column(name) or "", task, options, announce=announce, diagnosis=settings_to_keep(diagnosis))
-    recorder = _Recorder(rollout_func, Recordings(writer_for(database_path(db)), wanted))
+    recorder = _Recorder(rollout_func, Recordings(writer_for(database_address(db)), wanted))
 
     @functools.wraps(rollout_func)
     def recorded(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.calls import CallLog
 from logs_ui.recorder.clean import plain, snapshot
 from logs_ui.recorder.guard import guard
@@ -62,7 +62,7 @@ class Recording:
         self._running: RolloutCall | None = None
         self._training = False
         # First of all, and on every rank: a rank that failed before it would leave the others waiting.
-        self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.path)))
+        self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
         self._model: str | None = None
         self._tokenizer: Tokenizer | None = None
         with guard("describing the run"):
@@ -77,9 +77,9 @@ class Recording:
         return self._record.uid
 
     @property
-    def db(self) -> Path:
+    def db(self) -> Address:
         """Where it is written."""
-        return self._writer.path
+        return self._writer.address
 
     def flush(self, seconds: float) -> None:
         """Waits until what was seen so far is written, and no longer than so many seconds."""

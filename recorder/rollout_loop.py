@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import (
     EnvironmentCall,
     Generation,
@@ -123,7 +123,7 @@ class _Recorded:
                 db=options.db,
             )
             columns = {"config": config} | ({} if options.name is None else {"name": options.name})
-            self._trainer = TrainerListener(options.trainer, self._run, Path(options.db), columns)
+            self._trainer = TrainerListener(options.trainer, self._run, database_address(options.db), columns)
         with guard("preparing to see environments being reset"):
             self._watch_environments()
 

@@ -12,8 +12,8 @@ import functools
 import os
 from typing import TypeVar
 
+from logs_ui.recorder.address import as_text, database_address
 from logs_ui.recorder.consumption import TrainerChannel
-from logs_ui.recorder.database import database_path
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl_async
 from logs_ui.recorder.rollout_loop import LoopOptions, make_loop
@@ -55,10 +55,10 @@ def record_worker(
             raise TypeError(f"record_worker() takes an AsyncRolloutWorker of trl, not a {type(worker).__name__}")
     if worker._process is not None:  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         raise RuntimeError("The rollout worker runs already: call record_worker() before trainer.train()")
-    path = str(database_path(db))
+    address = as_text(database_address(db))
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        options = LoopOptions(name, eval_name, path, TrainerChannel())
+        options = LoopOptions(name, eval_name, address, TrainerChannel())
         worker._loop_cls = functools.partial(make_loop, loop, options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):
             trl_async.watch(worker, options.trainer)

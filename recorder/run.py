@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
@@ -62,28 +63,28 @@ class RunName:
     launch: str
 
 
-def name_run(path: Path) -> RunName:
+def name_run(address: Address) -> RunName:
     """LOGS_UI_RUN, with a number where the database has a run of that name; else a new uid. Writes nothing and waits
     for no lock: the writer makes the run's row.
 
     Args:
-        path: of the database, which need not exist.
+        address: of the database, which need not exist.
     """
     launch = _letters()
     wanted = os.environ.get(RUN_VARIABLE) or None
     if wanted is None:
         return RunName(new_uid(), launch)
     with guard("naming the run"):
-        taken = _taken(path)
+        taken = _taken(address)
         names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
         return RunName(next(name for name in names if name not in taken), launch)
     return RunName(f"{wanted}.{launch}", launch)  # whether it is free is not known
 
 
-def _taken(path: Path) -> set[str]:
+def _taken(address: Address) -> set[str]:
     """Uids of the runs that are there. Reading waits for no writer."""
     try:
-        engine = reading_engine(path)
+        engine = reading_engine(address)
     except NoDatabaseError:
         return set()
     try:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from logs_ui.recorder.address import absolute, database_address, shown
 from logs_ui.recorder.clean import column, error_line, trace
-from logs_ui.recorder.database import database_path
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import RunState
 from logs_ui.recorder.run import RunName, git, machine, now_us, versions
@@ -111,8 +111,10 @@ class RunRecord:
                 self.put(changed, kept_bytes(changed))
 
     def _serve_command(self) -> str:
-        path = self._writer.path
-        return "logs-ui serve" + ("" if path == database_path().absolute() else f" --db {shlex.quote(str(path))}")
+        address = self._writer.address
+        return "logs-ui serve" + (
+            "" if address == absolute(database_address()) else f" --db {shlex.quote(shown(address))}"
+        )
 
 
 def finite(value: float) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, select
 from sqlmodel import col
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion
 from logs_ui.recorder.search import search_state
@@ -64,7 +65,7 @@ _Texts = list[tuple[int, str]]
 class SearchIndex:
     """The index of one database."""
 
-    def __init__(self, db: Path, reading: Reading) -> None:
+    def __init__(self, db: Address, reading: Reading) -> None:
         self._db = db
         self._reading = reading
 
@@ -117,7 +118,7 @@ class SearchIndex:
             return len(texts)
 
 
-def catch_up(db: Path, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
+def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
     """Returns when all of a run is indexed that is final, whoever did it. The engine's connections see it then.
 
     Args:

