@@ -14,8 +14,10 @@ import typer
 from rich.markup import escape
 from rich.progress import TextColumn
 
+from logs_ui.app.db_commands import db as db_commands
 from logs_ui.app.diagnose import diagnose
 from logs_ui.app.evaluate import evaluate
+from logs_ui.app.prune import prune
 from logs_ui.app.rescore import rescore
 from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
 from logs_ui.recorder.address import Address, as_text, database_address, shown
@@ -126,7 +128,7 @@ def demo(
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file, or folder, to write.")],
     format: Annotated[  # noqa: A002
         Format | None,
         typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: by the file's ending."),
@@ -136,27 +138,43 @@ def export(
         str,
         typer.Option("--where", metavar="FILTER", help="Only these, as 'reward<0.2 status:error': docs/filters.md."),
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,  # noqa: FBT002 - a flag
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-by",
+            metavar="step[:N]",
+            help="Write a folder of Parquet, a partition a step, or N steps, for DuckDB and Spark: docs/pandas.md.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Write a run's rollouts to a file, one row each."""
+    """Write a run's rollouts to a file, one row each, or to a folder of them."""
     from logs_ui.recorder.files import export_run
+    from logs_ui.recorder.partitions import export_partitions
 
-    kind = format or _format_of(output)
-    if output.exists() and not force:
+    if partition_by is not None and format not in {None, Format.PARQUET}:
+        raise LogsUIError(f"Partitions are Parquet's: leave out --partition-by, or --format {format}.")
+    if partition_by is None and output.exists() and not force:
         raise LogsUIError(f"{output} is there already. Name another file, or replace it with --force.")
+    kind = Format.PARQUET if partition_by else format or _format_of(output)
     with progress_bar() as progress:
         bar = progress.add_task("rollouts", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, visible=True)
 
-        rows = export_run(run, kind.value, output, db, where=where, progress=show)
+        if partition_by is None:
+            rows = export_run(run, kind.value, output, db, where=where, progress=show)
+        else:
+            rows = export_partitions(run, output, db, by=partition_by, where=where, replace=force, progress=show)
     out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
 
 
 app.command("diagnose", short_help="Say why the rewards of a run are low.")(diagnose)
 app.command("eval", short_help="Evaluate a model by an @evaluation, on any server.")(evaluate)
 app.command(short_help="See what another reward function would change.")(rescore)
+app.command(short_help="Take the text of old rollouts, and leave their figures.")(prune)
+app.add_typer(db_commands, name="db")
 
 
 def _prefix(root_path: str) -> str:

@@ -31,8 +31,7 @@ class Marks:
         run: uid; its rollouts are where a tag leads to.
         name: what it is called in words that a screen reader reads.
         address: where its forms post to.
-        file: where it is stored.
-        is_beside: whether that is in the database's own folder.
+        elsewhere: the file where it is stored; None where that is with the database.
         known: tags to choose from.
         rollouts: how many of a run's rollouts are marked; None on the page of one.
         saved: whether the note was written just now.
@@ -44,8 +43,7 @@ class Marks:
     run: str
     name: str
     address: str
-    file: str
-    is_beside: bool
+    elsewhere: str | None
     annotation: Annotation
     known: list[str]
     rollouts: queries.Annotated | None = None
@@ -78,8 +76,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
         run=run.uid,
         name=f"rollout {row.id}",
         address=urls.rollout_notes(run.uid, row.id or 0),
-        file=str(notebook.path),
-        is_beside=notebook.is_beside,
+        elsewhere=_elsewhere(notebook),
         annotation=replace(queries.annotation(db, run, row), recorded=recorded),
         known=queries.known_tags(db, id_of(run)),
     )
@@ -91,12 +88,15 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
         run=run.uid,
         name=f"run {run.name}",
         address=urls.run_notes(run.uid),
-        file=str(notebook.path),
-        is_beside=notebook.is_beside,
+        elsewhere=_elsewhere(notebook),
         annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),
         known=queries.known_tags(db, id_of(run)),
         rollouts=queries.annotated(db, run.uid),
     )
+
+
+def _elsewhere(notebook: Notebook) -> str | None:
+    return None if notebook.elsewhere is None else str(notebook.elsewhere)
 
 
 async def _form(request: Request) -> Mapping[str, str]:
@@ -119,7 +119,7 @@ def _notebook(request: Request) -> Notebook:
 
 
 NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
-"""Writes beside the database file."""
+"""Writes where the notes of the database are kept."""
 FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
 """What a form holds, by name."""
 

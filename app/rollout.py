@@ -248,7 +248,7 @@ def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
 
     tokens = found.tokens
     row = {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
-    row |= {name: figures.iso(row[name]) for name in ("created", "returned", "scored")}
+    row |= {name: figures.iso(row[name]) for name in ("created", "returned", "scored", "pruned")}
     whole = {
         **row,
         "messages": found.messages,

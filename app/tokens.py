@@ -277,6 +277,8 @@ def _stored(db: Connection, name: str) -> bytes:
 
 
 def _no_tokens(run: Run, found: Rollout) -> tuple[str, str]:
+    if found.row.pruned is not None:
+        return "Tokens were pruned", "logs-ui prune took messages and tokens, and left the figures."
     if found.row.status == Status.RUNNING:
         return "No tokens yet", "They come when the rollout function returns."
     if found.row.status != Status.OK:

@@ -9,6 +9,8 @@ each (messages, actions and token ids as JSON). Prints a Markdown table in µs a
 - what a thread that is busy in Python all the time loses: that, and the time for which it waits for the GIL while the
   recorder's thread has it. Each turn's generation is then a loop that reads the clock, as is the time until the rows
   are committed; what is lost is where the clock jumps. No thread of a training waits for the GIL more than such a one;
+- how often the recorder's thread has to wait there, most often for the GIL that it had let go of: each time costs that
+  busy thread a change of threads, whatever is done then (Linux only);
 - processor time of the whole process, where each turn's generation is a pause, so that all of it is the recorder's:
   also what runs without the GIL (compression, decoding, SQLite), on a core that the training may or may not want.
 
@@ -163,6 +165,7 @@ class Bench:
         self._without = lambda: plain(prompts, args, tokenizer)
         self._with = lambda: recorded(prompts, args, tokenizer)
         self._handed_over = self._tail = 0.0
+        self._waits = 0
         self._measure_handing_over()
 
     def step(self) -> "Cost":
@@ -173,7 +176,7 @@ class Bench:
         unhindered = self._lost(self._without)
         hindered = self._lost(self._with)
         spent = (handed_over, recorded_own - own, hindered - unhindered, recorded_process - process)
-        return Cost(*(seconds * 1e6 / ROWS for seconds in spent))
+        return Cost(*(seconds * 1e6 / ROWS for seconds in spent), self._waits / ROWS)
 
     def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float]:
         """Of this thread and of the process, until all is written."""
@@ -190,7 +193,7 @@ class Bench:
         """
         busy = Busy()
         self._model.pause = busy.pause
-        begin = time.perf_counter()
+        begin, waits = time.perf_counter(), waits_of_writer()
         call()
         outside = time.perf_counter() - begin - busy.seconds
         if call is self._without:
@@ -201,6 +204,7 @@ class Bench:
             threading.Thread(target=_flushed, args=(written,)).start()
             busy.until(written.is_set)
             self._tail = time.perf_counter() - begin
+            self._waits = waits_of_writer() - waits
         return outside + busy.lost
 
     def _measure_handing_over(self) -> None:
@@ -221,6 +225,15 @@ class Cost(NamedTuple):
     own: float
     lost: float
     process: float
+    waits: float  # no time, but how many
+
+
+def waits_of_writer() -> int:
+    """How often the recorder's thread has waited so far; 0 where the system does not tell."""
+    ids = [thread.native_id for thread in threading.enumerate() if thread.name == "logs-ui writer"]
+    files = [Path(f"/proc/self/task/{native}/status") for native in ids]
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 def bytes_of(row: "pd.Series[Any]") -> int:
@@ -250,6 +263,7 @@ def main() -> None:
         ("all of it, caller's thread", f"{found.own:.0f}", ""),
         ("lost by a thread that is always busy: that, and waiting for the GIL", f"{found.lost:.0f}", f"{IN_ALL:.0f}"),
         ("all of it, processor time of the whole process", f"{found.process:.0f}", ""),
+        ("no time: how often the recorder's thread waits beside a busy one", f"{found.waits:.1f}", ""),
     ):
         print(f"| {name} | {value} | {limit} |")
     holds = found.handing_over <= HANDING_OVER and found.lost <= IN_ALL

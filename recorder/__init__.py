@@ -19,6 +19,7 @@ from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.frames import load_image, load_run, load_runs, load_scalars
 from logs_ui.recorder.instruments.http import trace_client, untrace_client
 from logs_ui.recorder.open_run import OpenRollout, OpenRun, start_run
+from logs_ui.recorder.partitions import export_partitions
 from logs_ui.recorder.record import record
 from logs_ui.recorder.rescore import rescore
 from logs_ui.recorder.rollout_worker import record_worker
@@ -44,6 +45,7 @@ __all__ = [
     "SettingsError",
     "current_row",
     "diagnose",
+    "export_partitions",
     "export_run",
     "flush",
     "load_image",

@@ -26,16 +26,20 @@ def refuse_hopeless(address: Address) -> None:
         postgres.refuse_hopeless(address)
 
 
-def writing_engine(address: Address) -> Engine:
+def writing_engine(address: Address, patience: float = 30.0) -> Engine:
     """An engine for the writer's thread; makes the tables where they are missing, and SQLite's file and its folder.
+
+    Args:
+        address: of the database.
+        patience: seconds that a statement waits for a lock, and a connection for a server.
 
     Raises:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
-        return sqlite.writing_engine(address)
-    return postgres.writing_engine(address)
+        return sqlite.writing_engine(address, patience)
+    return postgres.writing_engine(address, patience)
 
 
 def reading_engine(address: Address) -> Engine:

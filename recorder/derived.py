@@ -4,9 +4,10 @@ works out in numpy.
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_, select, tuple_
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import spread
 from logs_ui.recorder.diagnosis.waterfall import BROKEN, LOOP, REPEATS
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.matching import is_value
@@ -19,7 +20,7 @@ _Row = EvaluationRow
 def cause() -> ColumnElement[Any]:
     """A LossCause; NULL where no loss can be told yet. See `diagnosis.waterfall.causes`."""
     stop, status = col(_Row.stop_reason), col(_Row.status)
-    odd = and_(col(_Row.odd_rewards).is_not(None), func.json_type(col(_Row.odd_rewards)) != "null")
+    odd = cast(col(_Row.odd_rewards), String) != "null"  # as JSON's own
     return case(
         (or_(status == Status.RUNNING, and_(col(_Row.scored).is_(None), status != Status.ERROR)), null()),
         (
@@ -60,8 +61,8 @@ def holds(name: str, value: Value, run_id: int, filter: RolloutFilter) -> Column
         rows.append(completion.is_not(None))
         return _shared((group, completion), is_value(func.count() - 1, value), rows)
     if name == "spread":
-        spread = case((func.count(reward) > 1, func.max(reward) - func.min(reward)))
-        return _shared((group,), is_value(spread, value), rows)
+        between = case((func.count(reward) > 1, spread(reward)))
+        return _shared((group,), is_value(between, value), rows)
     return _shared((group,), is_value(func.count(col(_Row.prompt_key).distinct()), value), rows)
 
 

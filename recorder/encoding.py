@@ -17,7 +17,7 @@ from logs_ui.recorder import chat
 from logs_ui.recorder.attribution import RowCalls, Turn
 from logs_ui.recorder.calls import EnvironmentCall, Ids
 from logs_ui.recorder.clean import column, one_line, snapshot, text, tree
-from logs_ui.recorder.diagnosis.facts import facts
+from logs_ui.recorder.diagnosis.facts import Facts, answers, call_facts, facts
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.labels import metrics_in, tags_in
@@ -68,12 +68,13 @@ def encoded(
             call.left_out.add(i)
             return None
         columns, content, tokens = kept
-        arrays = None if tokens is None else unpacked_tokens(tokens)
+        is_edited = call.options.edit is not None  # then it holds anything, and is packed here
+        arrays = tokens if tokens is None or not is_edited else unpacked_tokens(tokens)
         metrics = metrics_in(content["metadata"])
         columns |= {"metrics": metrics} if metrics else {}
         change = call.change(i, columns, unpacked_content(content), arrays, _images(row, content))
         tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
-        return replace(change, tags=tags) if tags else change
+        return replace(change, tags=tags, answers=None if is_edited else answers(content["messages"]))
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,
@@ -142,7 +143,7 @@ def _row(
         **_environment_rewards(row),
         "rollout_reward": rollout_reward(metadata),
         "seconds": _seconds(row),
-        **facts(messages, actions, [turn.sequence.finish for turn in row.turns], tokens, by_tools=by_tools),
+        **_facts(call, messages, actions, row, tokens, by_tools=by_tools),
         **({"task": call.tasks[i]} if call.tasks[i] else {}),
         **known,
     }
@@ -161,6 +162,22 @@ def _row(
         "metadata": metadata | _said(row),
     }
     return columns, content
+
+
+def _facts(
+    call: RolloutCall,
+    messages: list[dict[str, Any]],
+    actions: list[dict[str, Any]],
+    row: RowCalls,
+    tokens: Tokens | None,
+    *,
+    by_tools: bool,
+) -> Facts:
+    """Those that are known before the row's batch is packed; all of them where the user's `edit` is to see them."""
+    finishes = [turn.sequence.finish for turn in row.turns]
+    if call.options.edit is not None:
+        return facts(messages, actions, finishes, tokens, by_tools=by_tools)
+    return call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
 
 
 def _edited(

@@ -108,4 +108,4 @@ def _parsed(line: str) -> Mount | None:
 
 
 def _covers(point: str, path: str) -> bool:
-    return point == "/" or path == point or path.startswith(point + "/")
+    return point in {"/", path} or path.startswith(point + "/")

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import orjson
+from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, nearest
 from logs_ui.recorder.frames import COLUMNS, Column, Kind, Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.models import Run
 from logs_ui.recorder.parquet import Write, parquet_writer
 
 FORMATS = ("parquet", "csv", "jsonl")
@@ -75,16 +77,9 @@ def write_run(
     ends it.
     """
     _check_format(format)
-    done = 0
     chosen = chosen_rows(where)
-    with opened(run, db, chosen) as (engine, found), _errors_of(name), _WRITERS[format](file, COLUMNS) as write:
-        total = queries.exact_count(engine, found.id or 0, chosen)
-        for chunk in chunks(engine, found, chosen):
-            write(chunk)
-            done += len(chunk)
-            if progress is not None:
-                progress(done, max(done, total))  # more may have come since they were counted
-    return done
+    with opened(run, db, chosen) as (engine, found), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
+        return hand_over(engine, found, chosen, write, progress)
 
 
 def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> None:  # noqa: A002
@@ -94,8 +89,22 @@ def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: It
         LogsUIError: the file cannot be written, or the format is unknown.
     """
     _check_format(format)
-    with _replaced(output) as file, _errors_of(str(output)), _WRITERS[format](file, columns) as write:
+    with _replaced(output) as file, errors_of(str(output)), _WRITERS[format](file, columns) as write:
         write(list(rows))
+
+
+def hand_over(
+    engine: Engine, run: Run, chosen: RolloutFilter, write: Write, progress: Callable[[int, int], None] | None
+) -> int:
+    """Writes the chosen rows, chunk by chunk; how many they were."""
+    done = 0
+    total = queries.exact_count(engine, run.id or 0, chosen)
+    for chunk in chunks(engine, run, chosen):
+        write(chunk)
+        done += len(chunk)
+        if progress is not None:
+            progress(done, max(done, total))  # more may have come since they were counted
+    return done
 
 
 def _check_format(format: str) -> None:  # noqa: A002
@@ -106,8 +115,8 @@ def _check_format(format: str) -> None:  # noqa: A002
 
 
 @contextmanager
-def _errors_of(name: str) -> Iterator[None]:
-    """Raises LogsUIError: the file of that name cannot be written."""
+def errors_of(name: str) -> Iterator[None]:
+    """Raises LogsUIError: the file, or folder, of that name cannot be written."""
     try:
         yield
     except OSError as error:
@@ -126,7 +135,7 @@ def _replaced(output: Path) -> Iterator[BinaryIO]:
         raise LogsUIError(f"{output} is not a file. Name a file to export to.")
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with _errors_of(str(output)):
+        with errors_of(str(output)):
             with part.open("xb") as file:
                 yield file
             part.replace(target)

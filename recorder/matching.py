@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, not_, or_, select, true
+from sqlalchemy import ColumnElement, and_, not_, or_, select, true
 from sqlmodel import col
 
 from logs_ui.recorder import notes, search
+from logs_ui.recorder.dialects import json_each, number_in
 from logs_ui.recorder.fields import FIELDS
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run, StopReason
 from logs_ui.recorder.notes_tables import PersonalTag
@@ -50,7 +51,7 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[bool]:
     """Of a field that is no column of the row."""
     if term.key is not None:
-        number = number_of(getattr(EvaluationRow, term.field), term.key)
+        number = number_in(getattr(EvaluationRow, term.field), term.key)
         return is_value(number, value.loose if isinstance(value, Range) else value)
     if term.field == "is":
         return notes.starred(run_id)
@@ -83,14 +84,8 @@ def column_of(name: str) -> Any:
 
 def has_key(column: Any, key: str) -> ColumnElement[bool]:
     """Of a JSON object."""
-    each = func.json_each(column).table_valued("key")
+    each = json_each(column)
     return select(each.c.key).where(each.c.key == key).exists()
-
-
-def number_of(column: Any, key: str) -> Any:
-    """In a JSON object; whatever the key is, it never is part of a path."""
-    each = func.json_each(column).table_valued("key", "value", "type")
-    return select(each.c.value).where(each.c.key == key, each.c.type.in_(("integer", "real"))).scalar_subquery()
 
 
 def _has_tags(run_id: int) -> ColumnElement[bool]:

@@ -1,10 +1,10 @@
 """How the schema has changed since 0.1.0: numbered, in order. Before 0.1.0 it is edited in place, in `models.py`, which
 always has it as the last of these leaves it.
 
-Once released, a migration stays as it is. Each runs in one transaction, on SQLite and on PostgreSQL; `schema.py` applies
-them. One that is additive (a table, a column that may be NULL or has a default of the database's, an index) stops
-nobody: older recorders go on writing, and the next recorder that opens the database applies it by itself. For any other,
-a person has to ask, by `logs-ui db migrate`, and recorders that are older than `oldest_writer` stop.
+Once released, a migration stays as it is. Each runs in one transaction, on SQLite and on PostgreSQL; `schema.py`
+applies them. One that is additive (a table, a column that may be NULL or has a default of the database's, an index)
+stops nobody: older recorders go on writing, and the next recorder that opens the database applies it by itself. For any
+other, a person has to ask, by `logs-ui db migrate`, and recorders that are older than `oldest_writer` stop.
 """
 
 from collections.abc import Callable

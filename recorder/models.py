@@ -21,11 +21,18 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
+from logs_ui.recorder.dialects import suit
+
 SCHEMA_VERSION = 1
 """Raised by one whenever a table changes after 0.1.0; before that the schema is edited in place."""
 
 # SQLite gives only a plain INTEGER PRIMARY KEY its automatic row ids.
 _BigKey = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _where(rows: str) -> dict[str, Any]:
+    """Of an index that holds these alone."""
+    return {"sqlite_where": text(rows), "postgresql_where": text(rows)}
 
 
 _EMPTY = {"server_default": "{}"}
@@ -212,7 +219,7 @@ class EvaluationRow(Table, table=True):
         Index(
             "row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward", "step", "created"
         ),
-        Index("row_not_ok", "run_id", "status", "id", sqlite_where=text("status != 'ok'")),
+        Index("row_not_ok", "run_id", "status", "id", **_where("status != 'ok'")),
         Index("row_by_reward", "run_id", "reward", "id", "stop_reason"),
         Index("row_by_task", "run_id", "task", "id"),
         Index("row_by_group", "group"),
@@ -320,7 +327,7 @@ class StepStatistics(Table, table=True):
     """Sums over one step's rollouts, kept exact by the writer, so that no page adds up a million rows."""
 
     __tablename__ = "step_statistics"
-    __table_args__ = (Index("step_stale", "run_id", sqlite_where=text("stale")),)
+    __table_args__ = (Index("step_stale", "run_id", **_where("stale")),)
 
     run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
     mode: str = Field(primary_key=True)
@@ -431,3 +438,6 @@ class SchemaVersion(Table, table=True):
     oldest_reader: int  # programs that know an older schema than this one cannot read it
     oldest_writer: int  # nor may such write to it; they stop, and say so
     migrated: int | None = Field(default=None, sa_type=BigInteger)  # when; None where it is as it was made
+
+
+suit(Table.metadata)

@@ -1,5 +1,6 @@
-"""What people say of runs and rollouts: stars, tags and written notes, in a database of their own beside the
-recorder's. Written here; read through any reading connection, which has it attached as the schema `notes`.
+"""What people say of runs and rollouts: stars, tags and written notes, in the schema `notes` of a PostgreSQL database,
+and in a database of their own beside SQLite's. Written here; read through any reading connection, to which both are the
+schema `notes`.
 
 A rollout is named by its run's uid and its own, a run by its uid and no row's.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_all
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import col
 
 from logs_ui.recorder.address import Address
@@ -45,22 +46,17 @@ class Subject:
 class Notebook:
     """Writes annotations of one database's runs and rollouts. Each change is a transaction of its own; of two people
     who change the same thing the last has it.
-
-    Attributes:
-        path: the file that they are written to.
     """
 
     def __init__(self, db: Address) -> None:
         self._db = db
 
     @property
-    def path(self) -> Path:
+    def elsewhere(self) -> Path | None:
+        """The file that they are written to where the database's own folder cannot be; None where they are with it."""
+        if not isinstance(self._db, Path) or NOTES.path(self._db) == NOTES.beside(self._db):
+            return None
         return NOTES.path(self._db)
-
-    @property
-    def is_beside(self) -> bool:
-        """Whether that lies in the database's own folder, which must be writable."""
-        return self.path == NOTES.beside(self._db)
 
     def star(self, subject: Subject, *, starred: bool) -> None:
         """Raises DatabaseError: it cannot be written."""
@@ -111,7 +107,7 @@ class Notebook:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        with errors_in_plain_words(self.path):
+        with errors_in_plain_words(NOTES.path(self._db) if isinstance(self._db, Path) else self._db):
             engine = sidecar_engine(NOTES, self._db)
             try:
                 with engine.begin() as connection:
@@ -150,6 +146,7 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 def _put(connection: Connection, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any]) -> None:
     said = {**values, "author": _author(), "changed": time.time_ns() // 1000}
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     connection.execute(insert(table).values(**key, **said).on_conflict_do_update(index_elements=list(key), set_=said))
 
 

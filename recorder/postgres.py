@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
-from sqlalchemy import URL, Connection, Engine, create_engine, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select, text
 from sqlalchemy.exc import DBAPIError
 
 from logs_ui.recorder import schema
 from logs_ui.recorder.address import shown
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.notes_tables import NotesTable
+from logs_ui.recorder.search_tables import POSTGRES_METADATA
 
 _CONNECT_SECONDS = 10
 _SETTINGS = {  # libpq's; a connection whose other end is gone without a word breaks after some 30 seconds
@@ -53,15 +54,18 @@ def refuse_hopeless(url: URL) -> None:
             raise RefusedDatabaseError(str(error)) from error
 
 
-def writing_engine(url: URL) -> Engine:
+def writing_engine(url: URL, patience: float) -> Engine:
     """See `database.writing_engine`."""
-    engine = _engine(url, read_only=False)
+    engine = _engine(url, read_only=False, patience=patience)
     with errors_in_plain_words(url), engine.begin() as connection:
         if not _check_schema(url, connection, writes=True):
             connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
             if not _check_schema(url, connection, writes=True):  # nobody made them meanwhile
                 _create(connection)
-        _bring_up_to_date(connection)
+        is_behind = schema.is_behind(connection)
+    if is_behind:
+        with errors_in_plain_words(url):
+            schema.bring_up_to_date(engine)
     return engine
 
 
@@ -115,13 +119,20 @@ def _state(error: BaseException | None) -> str:
     return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
 
 
-def _engine(url: URL, *, read_only: bool) -> Engine:
-    """Raises RefusedDatabaseError: psycopg is not installed."""
+def _engine(url: URL, *, read_only: bool, patience: float | None = None) -> Engine:
+    """Waits at most so many seconds for a lock or for the server; None for as long as it takes.
+
+    Raises:
+        RefusedDatabaseError: psycopg is not installed.
+    """
+    settings = _SETTINGS
+    if patience is not None:
+        settings = settings | {"connect_timeout": max(2, round(patience)), "tcp_user_timeout": round(patience * 1000)}
     moment: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if read_only else {}
     try:
         engine = create_engine(
             url,
-            connect_args={name: value for name, value in _SETTINGS.items() if name not in url.query},
+            connect_args={name: value for name, value in settings.items() if name not in url.query},
             paramstyle="format",  # `prepared.py` gives parameters by their places
             pool_pre_ping=True,
             json_serializer=lambda value: orjson.dumps(value).decode(),
@@ -132,7 +143,19 @@ def _engine(url: URL, *, read_only: bool) -> Engine:
         raise RefusedDatabaseError(
             "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
         ) from error
+    if patience is not None:
+        _limit_waiting(engine, round(patience * 1000))
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def _limit_waiting(engine: Engine, milliseconds: int) -> None:
+    """For locks. Not an option of the connection: poolers refuse those."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.autocommit = True
+        connection.execute(f"SET lock_timeout = {milliseconds}")
+        connection.autocommit = False
 
 
 @contextmanager
@@ -147,14 +170,9 @@ def _connected(url: URL) -> Iterator[Connection]:
 
 def _create(connection: Connection) -> None:
     schema.make(connection)
-    connection.execute(text("CREATE SCHEMA IF NOT EXISTS notes"))
-    NotesTable.metadata.create_all(connection)
-
-
-def _bring_up_to_date(connection: Connection) -> None:
-    if schema.pending(schema.stamp_of(connection)):
-        connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-        schema.bring_up_to_date(connection)
+    for beside in (NotesTable.metadata, *POSTGRES_METADATA):
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {beside.schema}"))
+        beside.create_all(connection)
 
 
 def _check_schema(url: URL, connection: Connection, *, writes: bool) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, CursorResult, Dialect, column
 from sqlalchemy import table as lightweight
-from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.sql import ClauseElement
 from sqlmodel import SQLModel
+
+from logs_ui.recorder.dialects import Insert, insert
 
 _KEPT = 256  # statements
 _ROWS = (128, 64, 32, 16, 8, 4, 2, 1)  # in one statement: few sizes, so that the driver knows most of them already

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NO_TEXT = "its messages were not recorded"
+PRUNED = "its messages were pruned"
 
 RESCORED_COLUMNS = (
     Column("run", Kind.TEXT, "the run's id"),
@@ -127,7 +128,7 @@ class _Rescoring:
 
     def _scored(self, rollout: Rollout, scores: Sequence[float | str] | None) -> dict[str, Any]:
         if scores is None:
-            return {"new": None, "rewards": None, "failed": NO_TEXT}
+            return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
         names = [function.name for function in self._asked]
         said = [f"{name}: {it}" for name, it in zip(names, scores, strict=True) if isinstance(it, str)]
         given = {name: _finite(it) for name, it in zip(names, scores, strict=True)}

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from logs_ui.recorder import chat
 from logs_ui.recorder.calls import CallLog, Ids
 from logs_ui.recorder.images import StoredImage
+from logs_ui.recorder.payload import Tokens
 from logs_ui.recorder.run import now_us
 from logs_ui.recorder.store import RowChange
 
@@ -90,7 +91,7 @@ class RolloutCall:
         i: int,
         columns: Mapping[str, Any],
         content: bytes | None = None,
-        tokens: bytes | None = None,
+        tokens: bytes | Tokens | None = None,
         images: tuple[StoredImage, ...] = (),
     ) -> RowChange:
         """Of this call's row `i`."""

@@ -7,8 +7,9 @@ so that programs from before it was made can tell, too.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, insert, inspect, select, update
+from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import migrations
@@ -75,14 +76,17 @@ def check(said: str, connection: Connection, *, writes: bool) -> bool:
     return True
 
 
-def bring_up_to_date(connection: Connection) -> None:
-    """What a recorder does that opens a database: applies what stops nobody. Nothing, as a rule.
-
-    `check` has passed; its transaction is that of one who writes, and is alone.
+def bring_up_to_date(engine: Engine) -> None:
+    """What a recorder does with a database that `is_behind`, and that `check` lets it write: all that is pending stops
+    nobody.
     """
-    stamp = stamp_of(connection)
-    for step in pending(stamp):
-        _apply(connection, step)
+    for _ in migrate(engine, refuse=lambda _, __: None):
+        pass
+
+
+def is_behind(connection: Connection) -> bool:
+    """Whether a migration is pending."""
+    return bool(pending(stamp_of(connection)))
 
 
 def refuse_outgrown(said: str, connection: Connection) -> None:
@@ -91,10 +95,10 @@ def refuse_outgrown(said: str, connection: Connection) -> None:
     Raises:
         RefusedDatabaseError: this program must not write it any more.
     """
-    version, oldest_writer = run(connection, {}, _stamped).one()
-    if oldest_writer > known():
+    stamp = run(connection, {}, _stamped).one()
+    if stamp.oldest_writer > known():
         raise RefusedDatabaseError(
-            f"{said} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one knows "
+            f"{said} was brought to schema {stamp.version} meanwhile, which takes a newer logs-ui to write (this one knows "
             f"{known()}). {_UPGRADE}"
         )
 
@@ -140,7 +144,7 @@ def _apply(connection: Connection, step: Migration) -> None:
     connection.execute(update(SchemaVersion).values(**stamp, migrated=_now()))
 
 
-def _stamped() -> Select[tuple[int, int]]:
+def _stamped() -> Any:
     return select(col(SchemaVersion.version), col(SchemaVersion.oldest_writer))
 
 

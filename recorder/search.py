@@ -1,4 +1,4 @@
-"""Full-text search: which rollouts hold some words, by the index that lies beside the database as the schema `search`.
+"""Full-text search: which rollouts hold some words, by the index that the schema `search` holds.
 
 `search_index.py` fills it. What it does not hold yet is not found: `search_state()` tells how far it is.
 """
@@ -8,15 +8,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, column, exists, select, table
+from sqlalchemy import ColumnElement, Connection, column, exists, literal, select, table
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import col
 
-from logs_ui.recorder.models import EvaluationRow, SchemaVersion
+from logs_ui.recorder import search_words
+from logs_ui.recorder.models import EvaluationRow, Run, SchemaVersion
+from logs_ui.recorder.search_tables import INDEXED_RUN, SOURCE
 
 _FEW = 5_000  # hits, up to which they are the smaller side, and looked up for each SELECT anew
-_TEXTS = table("texts", column("rowid"), column("texts"), schema="search")
-_SOURCE = table("source", column("created"), schema="search")
+_TEXTS = table("texts", column("rowid"), schema="search")  # of both
+
+
+class _holds(FunctionElement[Any]):  # noqa: N801 - a function of SQL
+    """Whether a row of `search.texts` has words: given as FTS5's query, and as PostgreSQL's. No Boolean: FTS5 bears no
+    `= 1` behind it.
+    """
+
+    inherit_cache = True
+
+
+@compiles(_holds, "sqlite")
+def _fts5(element: _holds, compiler: Any, **options: Any) -> str:
+    expression, _ = element.clauses
+    return f"search.texts.texts MATCH {compiler.process(expression, **options)}"
+
+
+@compiles(_holds, "postgresql")
+def _tsquery(element: _holds, compiler: Any, **options: Any) -> str:
+    _, words = element.clauses
+    return f"search.texts.words @@ CAST({compiler.process(words, **options)} AS tsquery)"
 
 
 @dataclass(frozen=True)
@@ -68,8 +92,9 @@ def contains(text: str) -> ColumnElement[bool]:
     if kept is not None:
         # In an expression: rows that are read in an order are held against the list, rather than all of it sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
-    ours = exists().where(_SOURCE.c.created == col(SchemaVersion.created))  # not of a database that stood here before
-    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(_TEXTS.c.texts.op("MATCH")(expression), ours))
+    ours = exists().where(SOURCE.c.created == col(SchemaVersion.created))  # not of a database that stood here before
+    words = _holds(literal(expression), literal(search_words.query(text)))
+    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, ours))
 
 
 def is_rare(text: str) -> bool:
@@ -81,8 +106,11 @@ def is_rare(text: str) -> bool:
 @contextmanager
 def planning(connection: Connection) -> Iterator[None]:
     """Meanwhile `contains` asks this reading connection how many rows have a word, and has it keep the list of many, so
-    that SELECTs that follow one another do not collect it each for itself.
+    that SELECTs that follow one another do not collect it each for itself. PostgreSQL knows by itself which is rare.
     """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
     token = _planning.set(_Plan(connection))
     try:
         yield
@@ -92,11 +120,10 @@ def planning(connection: Connection) -> Iterator[None]:
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
     """One look-up by primary key."""
-    found = connection.exec_driver_sql(
-        "SELECT indexed_run.texts, indexed_run.changed < run.changed FROM run "
-        "JOIN search.indexed_run ON indexed_run.run_id = run.id AND indexed_run.uid = run.uid "
-        "JOIN search.source JOIN logs_ui_schema ON logs_ui_schema.created = source.created WHERE run.id = ?",
-        (run_id,),
+    known, run = INDEXED_RUN.c, Run
+    ours = known.run_id == col(run.id), known.uid == col(run.uid), SOURCE.c.created == col(SchemaVersion.created)
+    found = connection.execute(
+        select(known.texts, known.changed < col(run.changed)).where(col(run.id) == run_id, *ours)
     ).first()
     return SearchState(found[0], bool(found[1])) if found else SearchState(0, behind=True)
 

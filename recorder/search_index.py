@@ -1,28 +1,25 @@
-"""Fills the full-text index beside a database: done by whoever reads, in short reads, without ever taking the lock that
-a training writes under. One fills at a time; the others read what there is.
+"""Fills the full-text index of a database: done by whoever reads, in short reads, without ever taking the lock that a
+training writes under. One fills at a time; the others read what there is.
 
 Only rollouts that are final are indexed, as the index cannot take out again what it holds: those that have their
 reward, and those without one of which nothing more will be heard.
 """
 
-import fcntl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, delete, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
-from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion
+from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion, StepStatistics
 from logs_ui.recorder.search import search_state
-from logs_ui.recorder.search_tables import FORMAT
+from logs_ui.recorder.search_tables import FORMAT, INDEXED_RUN, SOURCE
 from logs_ui.recorder.search_text import text_of
-from logs_ui.recorder.sidecars import SEARCH
+from logs_ui.recorder.search_texts import Texts, texts_of
 
 Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens one moment of the database."""
@@ -30,7 +27,6 @@ Reading = Callable[[], AbstractContextManager[Connection]]
 _AT_ONCE = 200  # rollouts that are looked at in one read
 _CHARACTERS = 4_000_000  # of texts that are held together; a rollout that has more comes last of its step
 _SILENT_US = 600_000_000  # a run that was not heard of for so long will not change its rollouts any more
-_HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
 _END = 2**63 - 1  # in place of an id: there is none beyond it
 _WAIT_SECONDS = 0.1
 
@@ -59,14 +55,14 @@ class _Run:
     ended: int
 
 
-_Texts = list[tuple[int, str]]
+_Said = list[tuple[int, str]]
 
 
 class SearchIndex:
     """The index of one database."""
 
     def __init__(self, db: Address, reading: Reading) -> None:
-        self._db = db
+        self._texts = texts_of(db)
         self._reading = reading
 
     def fill(
@@ -89,33 +85,33 @@ class SearchIndex:
         Raises:
             DatabaseError: the database cannot be read, or the index not be written.
         """
-        path = SEARCH.path(self._db)
-        with errors_in_plain_words(path), _alone(path) as alone:
-            if not alone:
+        with self._texts.opened() as engine:
+            if engine is None:
                 return False
-            engine = sidecar_engine(SEARCH, self._db)
-            try:
-                _set_up(engine)
-                while not stopped() and (added := self._step(engine, run_id)) is not None:
-                    grown(added)
-            finally:
-                engine.dispose()
+            while not stopped():
+                with engine.begin() as index:
+                    if not self._texts.is_alone(index):
+                        return False
+                    added = self._step(index, run_id)
+                if added is None:
+                    break
+                grown(added)
         return True
 
-    def _step(self, engine: Engine, run_id: int | None) -> int | None:
+    def _step(self, index: Connection, run_id: int | None) -> int | None:
         """How many rollouts were added; None where there was nothing to look at."""
-        with engine.begin() as index:
-            with self._reading() as db:
-                places = _places(index, db)
-                wanted = [run for run in _runs(db) if run_id in {None, run.id}]
-                found = next((step for run in wanted if (step := _next(index, db, run, places.get(run.id)))), None)
-            if found is None:
-                return None
-            place, texts = found
-            if texts:
-                index.exec_driver_sql("INSERT INTO search.texts (rowid, body) VALUES (?, ?)", texts)
-            _store(index, replace(place, texts=place.texts + len(texts)))
-            return len(texts)
+        with self._reading() as db:
+            places = _places(index, self._texts, db)
+            wanted = [run for run in _runs(db) if run_id in {None, run.id}]
+            steps = (_next(index, self._texts, db, run, places.get(run.id)) for run in wanted)
+            found = next((step for step in steps if step), None)
+        if found is None:
+            return None
+        place, said = found
+        if said:
+            self._texts.add(index, said)
+        _store(index, replace(place, texts=place.texts + len(said)))
+        return len(said)
 
 
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
@@ -131,10 +127,12 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
         DatabaseError: the database cannot be read, or the index not be written.
     """
     index = SearchIndex(db, engine.begin)
-    query = "SELECT coalesce(sum(rollouts), 0) FROM step_statistics WHERE run_id = ?"
+    rollouts = select(func.coalesce(func.sum(col(StepStatistics.rollouts)), 0)).where(
+        col(StepStatistics.run_id) == run_id
+    )
     while True:
         with engine.connect() as connection:
-            total = connection.exec_driver_sql(query, (run_id,)).scalar_one()
+            total = int(connection.scalar(rollouts) or 0)
             done = search_state(connection, run_id).indexed
         count = [done]
 
@@ -151,31 +149,6 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
         time.sleep(_WAIT_SECONDS)
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else fills the index."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + "-lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
-def _set_up(engine: Engine) -> None:
-    """Readers are not held up by who fills; a power failure costs the last steps, which are done again."""
-    connection = engine.raw_connection()
-    try:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA search.journal_mode=WAL")
-        cursor.execute("PRAGMA search.synchronous=NORMAL")
-        cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
-    finally:
-        connection.close()
-
-
 def _runs(db: Connection) -> list[_Run]:
     """Newest first."""
     silent = time.time_ns() // 1000 - _SILENT_US
@@ -188,14 +161,14 @@ def _runs(db: Connection) -> list[_Run]:
     ]
 
 
-def _places(index: Connection, db: Connection) -> dict[int, _Place]:
+def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place]:
     """By run. An index of another database, or of one in which runs are no longer what they were, is emptied: an id may
     have come to name another rollout.
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
-    source = index.exec_driver_sql("SELECT format, created FROM search.source").first()
-    rows = index.exec_driver_sql("SELECT run_id, uid, changed, row_id, texts, swept FROM search.indexed_run")
-    places = {row.run_id: _Place(*row) for row in rows}
+    source = index.execute(select(SOURCE.c.format, SOURCE.c.created)).first()
+    columns = [INDEXED_RUN.c[name] for name in ("run_id", "uid", "changed", "row_id", "texts", "swept")]
+    places = {row.run_id: _Place(*row) for row in index.execute(select(*columns))}
     there = {run.id: run for run in db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))}
     stands = source is not None and tuple(source) == (FORMAT, created)
     if stands and all(
@@ -203,15 +176,16 @@ def _places(index: Connection, db: Connection) -> dict[int, _Place]:
         for place in places.values()
     ):
         return places
-    index.exec_driver_sql("INSERT INTO search.texts (texts) VALUES ('delete-all')")
-    index.exec_driver_sql("DELETE FROM search.indexed_run")
-    version = "coalesce((SELECT version FROM search.source), 0) + 1"
-    replaced = f"INSERT OR REPLACE INTO search.source (id, format, created, version) VALUES (1, ?, ?, {version})"  # noqa: S608
-    index.exec_driver_sql(replaced, (FORMAT, created))
+    texts.clear(index)
+    index.execute(delete(INDEXED_RUN))
+    version = index.scalar(select(SOURCE.c.version)) or 0
+    _put(index, SOURCE, {"id": 1}, {"format": FORMAT, "created": created, "version": version + 1})
     return {}
 
 
-def _next(index: Connection, db: Connection, run: _Run, place: _Place | None) -> tuple[_Place, _Texts] | None:
+def _next(
+    index: Connection, known: Texts, db: Connection, run: _Run, place: _Place | None
+) -> tuple[_Place, _Said] | None:
     """The run's next rollouts to look at, and the place behind them; None where there are none."""
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
@@ -219,7 +193,7 @@ def _next(index: Connection, db: Connection, run: _Run, place: _Place | None) ->
         ties = [col(row.changed) == place.changed, col(row.id) > place.row_id]
         found = _looked_at(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
         found += _looked_at(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(found))
-        texts, last = _texts(index, db, [it for it in found if it.scored is not None])
+        texts, last = _texts(index, known, db, [it for it in found if it.scored is not None])
         end = next((it for it in found if it.id == last), found[-1] if len(found) == _AT_ONCE else None)
         changed, row_id = (end.changed, end.id) if end is not None else (run.changed, _END)
         return replace(place, changed=changed, row_id=row_id, swept=0), texts
@@ -227,7 +201,7 @@ def _next(index: Connection, db: Connection, run: _Run, place: _Place | None) ->
         # What has no `scored` has no reward: the index of rewards leads to it.
         without = [col(row.reward).is_(None), col(row.scored).is_(None), col(row.created) <= run.ended]
         found = _looked_at(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
-        texts, last = _texts(index, db, found)
+        texts, last = _texts(index, known, db, found)
         return replace(place, swept=last or (found[-1].id if len(found) == _AT_ONCE else _END)), texts
     return None
 
@@ -241,16 +215,15 @@ def _looked_at(
 
 
 def _texts(
-    index: Connection, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
-) -> tuple[_Texts, int | None]:
+    index: Connection, known: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
+) -> tuple[_Said, int | None]:
     """Of those that are not indexed yet; and the id of the last one where so much text came together that the others
     have to wait.
     """
-    ids = ", ".join(str(int(it.id)) for it in rows)
-    has = set(index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({ids})").scalars())  # noqa: S608
+    has = known.known(index, [it.id for it in rows])
     content = select(col(EvaluationRow.error), col(RolloutPayload.content))
     content = content.outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
-    texts: _Texts = []
+    texts: _Said = []
     size = 0
     for row in rows:
         if row.id in has:
@@ -264,8 +237,13 @@ def _texts(
 
 
 def _store(index: Connection, place: _Place) -> None:
-    columns = ", ".join(vars(place))
-    places = ", ".join("?" * len(vars(place)))
-    statement = f"INSERT OR REPLACE INTO search.indexed_run ({columns}) VALUES ({places})"  # noqa: S608 - our own names
-    index.exec_driver_sql(statement, tuple(vars(place).values()))
-    index.exec_driver_sql("UPDATE search.source SET version = version + 1")
+    values = dict(vars(place))
+    _put(index, INDEXED_RUN, {"run_id": values.pop("run_id")}, values)
+    index.execute(update(SOURCE).values(version=SOURCE.c.version + 1))
+
+
+def _put(index: Connection, table: Table, key: dict[str, int], values: dict[str, int | str]) -> None:
+    """Nobody else writes there meanwhile."""
+    there = update(table).where(*(table.c[name] == value for name, value in key.items())).values(**values)
+    if not index.execute(there).rowcount:
+        index.execute(insert(table).values(**key, **values))

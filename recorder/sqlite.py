@@ -15,6 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from logs_ui.recorder import schema
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
+from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.sidecars import SIDECARS, Sidecar, tables
 
 WAL_BYTES = 4 << 20
@@ -23,9 +24,7 @@ WAL_BYTES = 4 << 20
 _BUSY_TIMEOUT_MS = 30_000
 _READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=268435456")
 _WRITE_PRAGMAS = (
-    "journal_mode=WAL",
     "synchronous=NORMAL",
-    f"busy_timeout={_BUSY_TIMEOUT_MS}",
     "temp_store=MEMORY",
     f"journal_size_limit={WAL_BYTES}",
     "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
@@ -62,23 +61,32 @@ def refuse_hopeless(path: Path) -> None:
         return
 
 
-def writing_engine(path: Path) -> Engine:
-    """An engine for the writer's thread; makes the file, its folder and its tables where they are missing.
+def writing_engine(path: Path, patience: float) -> Engine:
+    """An engine for the writer's thread; makes the file, its folder and its tables where they are missing. On a network
+    file system, where a write-ahead log cannot work, it keeps a rollback journal.
+
+    Args:
+        path: of the file.
+        patience: seconds that a statement waits for a lock.
 
     Raises:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not writable now.
     """
+    busy_ms = round(patience * 1000)
     with suppress(NoDatabaseError):
-        _look(path, writes=True)  # before the journal mode is set, which writes to the file
+        _look(path, writes=True, busy_timeout_ms=busy_ms)  # before the journal mode is set, which writes to the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        engine = _engine(f"file:{_quoted(path)}", _WRITE_PRAGMAS, immediate=True)
+        journal = "WAL" if network_kind(path) is None else "DELETE"
+        pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
+        engine = _engine(f"file:{_quoted(path)}", pragmas, immediate=True)
         with engine.begin() as connection:
-            if _check_schema(path, connection, writes=True):
-                schema.bring_up_to_date(connection)
-            else:
+            if not _check_schema(path, connection, writes=True):
                 schema.make(connection)
+            is_behind = schema.is_behind(connection)
+        if is_behind:
+            schema.bring_up_to_date(engine)
     return engine
 
 
@@ -94,7 +102,9 @@ def reading_engine(path: Path) -> Engine:
     _look(path, writes=False)
     with errors_in_plain_words(path):
         uri = f"file:{_quoted(path)}?{_read_mode(path)}"
-        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+        # What another machine writes shows in a mapped file late, or in part.
+        pragmas = _READ_PRAGMAS if network_kind(path) is None else (*_READ_PRAGMAS, "mmap_size=0")
+        return _engine(uri, pragmas, immediate=False, prepare=lambda connection: _attach_all(connection, path))
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
@@ -231,7 +241,8 @@ def _look(path: Path, *, writes: bool, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) 
         if not stat.S_ISREG(mode):
             what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
             raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
-        how = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+        is_written = path.with_name(path.name + "-wal").exists() or network_kind(path) is not None
+        how = "mode=ro" if is_written else "immutable=1"
         engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
         try:
             with engine.connect() as connection:

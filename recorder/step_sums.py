@@ -2,9 +2,24 @@
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, ColumnElement, Select, bindparam, case, func, literal, or_, select, true
+from sqlalchemy import (
+    CTE,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import json_array, json_each, json_object, number, product, spread, total
 from logs_ui.recorder.models import EvaluationRow, Status, StopReason
 
 OF_STEP = ("mode", "eval_name", "step")
@@ -42,10 +57,10 @@ def sums() -> Select[Any]:
             *key,
             func.count().label("rollouts"),
             func.count(col(row.reward)).label("scored"),
-            func.coalesce(func.sum(col(row.reward)), 0.0).label("reward_sum"),
+            func.coalesce(total(col(row.reward)), 0.0).label("reward_sum"),
             func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
             func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
-            literal(1).label("stale"),
+            true().label("stale"),
         )
         .where(*_of_step())
         .group_by(*key)
@@ -58,14 +73,17 @@ def details() -> Select[Any]:
     names = ("status", "stop_reason", "reward", "group", "rewards", "reward_weights", *_MEASURES.values())
     rows = select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
     measures, quantiles, groups = (part.subquery() for part in (_measures(rows), _quantiles(rows), _groups(rows)))
-    key: list[Any] = [bindparam("of_run").label("run_id"), *(bindparam(f"of_{name}").label(name) for name in OF_STEP)]
+    types = {"run": BigInteger, "mode": String, "eval_name": String, "step": BigInteger}
+    of_step = {name: bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
+    key: list[Any] = [of_step.pop("run").label("run_id"), *(value.label(name) for name, value in of_step.items())]
     counts = [
-        _counts(rows, "status").label("statuses"),
-        _counts(rows, "stop_reason").label("stop_reasons"),
-        _rewards(rows).label("rewards"),
+        type_coerce(_counts(rows, "status"), JSON).label("statuses"),
+        type_coerce(_counts(rows, "stop_reason"), JSON).label("stop_reasons"),
+        type_coerce(_rewards(rows), JSON).label("rewards"),
     ]
     joined = measures.join(quantiles, true()).join(groups, true())
-    return select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined)
+    # Where SQLite reads a JOIN's last condition, it takes the ON of an ON CONFLICT for another.
+    return select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined).where(true())
 
 
 def _of_step() -> list[ColumnElement[bool]]:
@@ -79,7 +97,7 @@ def _counts(rows: CTE, name: str) -> Any:
     value = rows.c[name]
     counted = select(value.label("value"), func.count().label("number")).where(value.is_not(None)).group_by(value)
     found = counted.subquery()
-    return select(func.json_group_object(found.c.value, found.c.number)).scalar_subquery()
+    return select(json_object(found.c.value, found.c.number)).scalar_subquery()
 
 
 def _measures(rows: CTE) -> Select[Any]:
@@ -103,31 +121,32 @@ def _quantiles(rows: CTE) -> Select[Any]:
     found = []
     for share, name in ((0.1, "reward_p10"), (0.9, "reward_p90")):
         distance = func.abs(ranked.c.place - share * ranked.c.last)
-        found.append(func.sum(case((distance < 1.0, ranked.c.reward * (1.0 - distance)))).label(name))
+        found.append(total(case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
     return select(*found)
 
 
 def _groups(rows: CTE) -> Any:
-    spread = (func.max(rows.c.reward) - func.min(rows.c.reward)).label("spread")
-    groups = select(spread).where(rows.c.reward.is_not(None)).group_by(rows.c.group).having(func.count() > 1).subquery()
+    between = spread(rows.c.reward).label("spread")
+    groups = (
+        select(between).where(rows.c.reward.is_not(None)).group_by(rows.c.group).having(func.count() > 1).subquery()
+    )
     dead = func.count(case((groups.c.spread <= _DEAD, 1)))
     return select(func.count().label("groups"), dead.label("dead_groups")).select_from(groups)
 
 
 def _rewards(rows: CTE) -> Any:
     """An object of RewardSums, by the function's name."""
-    given = func.json_each(rows.c.rewards).table_valued("key", "value", name="given")
-    weights = func.json_each(rows.c.reward_weights).table_valued("key", "value", name="weights")
-    weight = func.coalesce(weights.c.value, 1.0)
-    counted = case((rows.c.reward.is_not(None), given.c.value * weight))
+    given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
+    value, weight = number(given), func.coalesce(number(weights), 1.0)
+    counted = case((rows.c.reward.is_not(None), product(value, weight)))
     of_function = (
         select(
             given.c.key.label("name"),
-            func.json_array(
-                func.count(given.c.value),
-                _finite(func.sum(given.c.value)),
-                _finite(func.coalesce(func.sum(counted), 0.0)),
-                func.count(case((or_(given.c.value == 0, given.c.value == 1), 1))),
+            json_array(
+                func.count(value),
+                _finite(total(value)),
+                _finite(func.coalesce(total(counted), 0.0)),
+                func.count(case((or_(value == 0, value == 1), 1))),
             ).label("sums"),
         )
         .select_from(rows.join(given, true()).outerjoin(weights, weights.c.key == given.c.key))
@@ -135,7 +154,7 @@ def _rewards(rows: CTE) -> Any:
         .group_by(given.c.key)
         .subquery()
     )
-    return select(func.json_group_object(of_function.c.name, func.json(of_function.c.sums))).scalar_subquery()
+    return select(json_object(of_function.c.name, of_function.c.sums)).scalar_subquery()
 
 
 def _finite(value: Any) -> Any:

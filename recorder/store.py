@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import zstandard
@@ -17,18 +18,20 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    false,
     func,
-    literal_column,
     outerjoin,
     select,
     text,
     update,
 )
-from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
 from logs_ui.recorder import step_sums
+from logs_ui.recorder.diagnosis.facts import Facts, text_facts, token_facts
+from logs_ui.recorder.dialects import Insert, insert
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -43,13 +46,15 @@ from logs_ui.recorder.models import (
     StepStatistics,
     Text,
     Tokenizer,
+    WriterPosition,
 )
-from logs_ui.recorder.payload import Unpacked, pack
+from logs_ui.recorder.payload import Tokens, Unpacked, pack, unpacked_tokens
 from logs_ui.recorder.prepared import run, run_many, upsert
 from logs_ui.recorder.sources import Source
 
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
 _DETAILS_EVERY = 1_000_000  # µs
+_OF_STEP = ("run_id", *step_sums.OF_STEP)
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,11 @@ class RowChange:
 
     Attributes:
         identity: the columns without default, the same in each change of the row, so that any of them can come first.
-        content, tokens: payload, `Unpacked` until its batch is made; None leaves what is there.
+        content, tokens: payload, `Unpacked` or arrays until its batch is packed; None leaves what is there.
         images: those that the content refers to, and that may not be stored yet.
         tags: those that it has now, beside those that are there.
+        answers: what the model said, as `facts.text_facts` takes it, until its batch is packed; None where that is
+            measured already, or not known.
     """
 
     run: str
@@ -84,9 +91,10 @@ class RowChange:
     identity: Mapping[str, Any]
     columns: Mapping[str, Any]
     content: bytes | None = None
-    tokens: bytes | None = None
+    tokens: bytes | Tokens | None = None
     images: tuple[StoredImage, ...] = ()
     tags: tuple[str, ...] = ()
+    answers: Sequence[str] | None = None
 
     def then(self, later: "RowChange") -> "RowChange":
         """Both as one."""
@@ -97,6 +105,7 @@ class RowChange:
             tokens=later.tokens or self.tokens,
             images=self.images + later.images,
             tags=later.tags or self.tags,
+            answers=self.answers if later.answers is None else later.answers,
         )
 
 
@@ -132,7 +141,8 @@ def kept_bytes(change: Change) -> int:
     """About how many a change keeps alive. Images have bounds of their own."""
     match change:
         case RowChange():
-            return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
+            packed = (part for part in (change.content, change.tokens) if isinstance(part, bytes))
+            return _CHANGE_BYTES + sum(map(len, packed))
         case TokenizerChange():
             return len(change.json)
         case SourcesChange():
@@ -185,16 +195,15 @@ class Batch:
         return sum(map(kept_bytes, changes))
 
     def packed(self) -> "Batch":
-        """With all payloads compressed, together."""
-        payloads = [p for row in self.rows for p in (row.content, row.tokens) if isinstance(p, Unpacked)]
-        compressed = iter(pack(payloads))
-
-        def packed(payload: bytes | None) -> bytes | None:
-            return next(compressed) if isinstance(payload, Unpacked) else payload
-
+        """With all texts and tokens measured, and all payloads compressed, together."""
+        measured = _measured(self.rows)
+        tokens = [unpacked_tokens(row.tokens) if isinstance(row.tokens, Tokens) else row.tokens for row in self.rows]
+        whole = [payload for row, own in zip(self.rows, tokens, strict=True) for payload in (row.content, own)]
+        compressed = iter(pack([payload for payload in whole if isinstance(payload, Unpacked)]))
+        small = [next(compressed) if isinstance(payload, Unpacked) else payload for payload in whole]
         rows = [
-            RowChange(r.run, r.uid, r.identity, r.columns, packed(r.content), packed(r.tokens), r.images, r.tags)
-            for r in self.rows
+            RowChange(row.run, row.uid, row.identity, {**row.columns, **facts}, content, own, row.images, row.tags)
+            for row, facts, content, own in zip(self.rows, measured, small[::2], small[1::2], strict=True)
         ]
         return replace(self, rows=rows)
 
@@ -222,6 +231,27 @@ class Batch:
         return replace(self, rows=kept)
 
 
+def advance(connection: Connection, writer: str, number: int) -> bool:
+    """Says that the entry of that number is in, with those before it; returns whether it was not in before. Another
+    transaction that would say so waits for the end of this one.
+    """
+    return run(connection, {"writer": writer, "number": number}, _advance).rowcount > 0
+
+
+def _measured(rows: Sequence[RowChange]) -> list[Facts]:
+    """Columns of each that are found of all together; none of them where that fails."""
+    found: list[Facts] = [{} for _ in rows]
+    said = [(facts, row.answers) for facts, row in zip(found, rows, strict=True) if row.answers is not None]
+    known = [(facts, row.tokens) for facts, row in zip(found, rows, strict=True) if isinstance(row.tokens, Tokens)]
+    with guard("measuring texts"):
+        for (facts, _), of_texts in zip(said, text_facts([answers for _, answers in said]), strict=True):
+            facts.update(of_texts)
+    with guard("measuring tokens"):
+        for (facts, _), of_tokens in zip(known, token_facts([tokens for _, tokens in known]), strict=True):
+            facts.update(of_tokens)
+    return found
+
+
 def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     """A change that names `created` describes the run, the others change what is there."""
     for change in changes:
@@ -239,13 +269,24 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
 def run_ids(connection: Connection, uids: Iterable[str], now: int) -> dict[str, int]:
     """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it."""
     ids = {}
-    for uid in uids:
+    for uid in sorted(uids):
         bare = {"uid": uid, "name": uid, "created": now, "heartbeat": now}
         connection.execute(insert(Run).values(**bare).on_conflict_do_nothing())
         found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
         if found is not None:
             ids[uid] = found
     return ids
+
+
+def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
+    """Before a transaction writes to runs, or to what is theirs: until it ends, no other process's does. Then the ids
+    of a run's rows, and their `changed`, rise in the order in which they can be read; and as all take their runs, and
+    after them what runs share, in one order, none waits for another that waits for it. On SQLite only one transaction
+    writes anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        of_runs = select(col(Run.id)).where(col(Run.id).in_(list(run_ids))).order_by(col(Run.id))
+        connection.execute(of_runs.with_for_update(key_share=True)).all()
 
 
 def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> None:
@@ -259,8 +300,8 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
         _insert_tags(connection, rows, run_id)
-        _insert_images(connection, rows)
         _upsert_statistics(connection, rows, run_id)
+    _insert_images(connection, [image for rows in by_run.values() for change in rows for image in change.images])
 
 
 def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
@@ -275,23 +316,23 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
 
 
 def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange]) -> None:
-    for change in changes:
+    for change in sorted(changes, key=attrgetter("hash")):
         data = zstandard.compress(change.json.encode())
         connection.execute(insert(Tokenizer).values(hash=change.hash, data=data).on_conflict_do_nothing())
 
 
 def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs: Mapping[str, int]) -> None:
     """A text that another run has is there already."""
-    for change in changes:
-        for source in change.sources:
-            digest = None
-            if source.text is not None:
-                text = source.text.encode()
-                digest = hashlib.sha256(text).hexdigest()
-                data = zstandard.compress(text)
-                connection.execute(insert(Text).values(hash=digest, data=data).on_conflict_do_nothing())
-            row = {"run_id": runs[change.run], "kind": source.kind, "name": source.name, "hash": digest}
-            upsert(connection, RunSource, [row | {"weight": source.weight}], ("run_id", "kind", "name"))
+    sources = [(runs[change.run], source) for change in changes for source in change.sources]
+    texts = {source.text: source.text.encode() for _, source in sources if source.text is not None}
+    hashes = {written: hashlib.sha256(data).hexdigest() for written, data in texts.items()}
+    for written, digest in sorted(hashes.items(), key=itemgetter(1)):
+        data = zstandard.compress(texts[written])
+        connection.execute(insert(Text).values(hash=digest, data=data).on_conflict_do_nothing())
+    for run_id, source in sources:
+        digest = None if source.text is None else hashes[source.text]
+        row = {"run_id": run_id, "kind": source.kind, "name": source.name, "hash": digest}
+        upsert(connection, RunSource, [row | {"weight": source.weight}], ("run_id", "kind", "name"))
 
 
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
@@ -328,6 +369,16 @@ def checkpoint(engine: Engine) -> None:
         connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
     finally:
         connection.close()
+
+
+def _advance() -> Insert:
+    """Takes `writer` and `number`."""
+    position = WriterPosition
+    statement = insert(position).inline().values(writer=bindparam("writer"), number=bindparam("number"))
+    further = statement.excluded.number
+    return statement.on_conflict_do_update(
+        index_elements=["writer"], set_={"number": further}, where=col(position.number) < further
+    )
 
 
 def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | None:
@@ -396,9 +447,9 @@ def _tag_insert() -> Insert:
     return insert(RowTag).inline().values(**values).on_conflict_do_nothing()
 
 
-def _insert_images(connection: Connection, changes: list[RowChange]) -> None:
+def _insert_images(connection: Connection, images: list[StoredImage]) -> None:
     """One that is there already is the same."""
-    for image in (image for change in changes for image in change.images):
+    for image in sorted(images, key=attrgetter("hash")):
         connection.execute(insert(Image).values(**asdict(image)).on_conflict_do_nothing())
 
 
@@ -415,17 +466,16 @@ def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
 
 def _statistics_upsert() -> Insert:
     selected = step_sums.sums()
-    key = ("run_id", *step_sums.OF_STEP)
     statement = insert(StepStatistics).from_select([column.name for column in selected.selected_columns], selected)
-    replaced = {column.name: column for column in statement.excluded if column.name not in key}
-    return statement.on_conflict_do_update(index_elements=key, set_=replaced)
+    replaced = {column.name: column for column in statement.excluded if column.name not in _OF_STEP}
+    return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
 
 
 def _stale_steps() -> Select[Any]:
     """Takes `of_run` and `before`: the steps whose details are to be made, and were not made since then."""
     sums, made = StepStatistics, StepDetails
     key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
-    same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in ("run_id", *step_sums.OF_STEP)]
+    same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in _OF_STEP]
     return (
         select(*key)
         .select_from(outerjoin(sums, made, and_(*same)))
@@ -438,11 +488,13 @@ def _details_upsert() -> Insert:
     """Takes what `step_sums.details` does, and `now`."""
     selected = step_sums.details().add_columns(bindparam("now").label("made"))
     names = [column.name for column in selected.selected_columns]
-    return insert(StepDetails).prefix_with("OR REPLACE").from_select(names, selected)
+    statement = insert(StepDetails).from_select(names, selected)
+    replaced = {name: statement.excluded[name] for name in names if name not in _OF_STEP}
+    return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
 
 
 def _details_are_fresh() -> Update:
     """Takes what `step_sums.details` does."""
     sums = StepStatistics
     key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
-    return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=literal_column("0"))
+    return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=false())

@@ -2,19 +2,26 @@
 
 import os
 from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import URL
 
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from tests.chromium import chromium
+from tests.postgres import DATABASES, drop_database, fresh_database, make_database
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import BrowserContext, Page
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+_PATIENCE_MS = 20_000  # of whatever waits for a page, on a machine that does much else
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,10 +40,19 @@ def _needs_browser(item: pytest.Item) -> bool:
     return "playwright" in getattr(item, "fixturenames", ())
 
 
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New ones without end. (For each of its own pytest reads through all that there are.)"""
+    root = tmp_path_factory.mktemp("default")
+    return (root / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def _own_database(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database."""
-    monkeypatch.setenv("LOGS_UI_DB", str(tmp_path_factory.mktemp("default") / "logs-ui.db"))
+    folder = next(_folders)
+    folder.mkdir()
+    monkeypatch.setenv("LOGS_UI_DB", str(folder / "logs-ui.db"))
     monkeypatch.delenv("LOGS_UI_RUN", raising=False)
 
 
@@ -49,18 +65,55 @@ def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert guard.errors == before, guard.last
 
 
+@pytest.fixture
+def postgres_url() -> Iterator[URL]:
+    """Of a fresh PostgreSQL database, with all tables and nothing in them."""
+    url = make_database()
+    yield url
+    drop_database(url)
+
+
+@pytest.fixture(params=DATABASES)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
+    """Of a fresh database, for what must do the same on both."""
+    with fresh_database(request.param, tmp_path) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def base_url() -> None:
+    """None: addresses are written in full. (pytest warns of how pytest-playwright's own is made.)"""
+
+
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     """pytest-playwright's own, with a Chromium that is there or can be had; never a skip."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=_PATIENCE_MS)
     quiet = ["--disable-gpu", "--disable-background-networking"]
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []  # a sandbox within a container's needs rights it lacks
     return browser_type_launch_args | {"executable_path": chromium(), "args": [*quiet, *as_root]}
 
 
 @pytest.fixture
+def page(context: "BrowserContext") -> "Page":
+    """pytest-playwright's own, whose keys wait for the scripts that hear them: an address has changed before they run."""
+    page = context.new_page()
+    page.set_default_timeout(_PATIENCE_MS)
+    press = page.keyboard.press
+
+    def press_when_loaded(key: str, **options: Any) -> None:
+        page.wait_for_load_state()
+        press(key, **options)
+
+    page.keyboard.press = press_when_loaded  # type: ignore[method-assign]
+    return page
+
+
+@pytest.fixture
 def quiet_page(page: "Page") -> Iterator["Page"]:
     """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
-    page.set_default_timeout(8_000)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: said.append(str(error)))

@@ -165,6 +165,8 @@ def _store_rows(connection: Connection, run_id: int, made: list[tuple[dict[str, 
     payloads = [payload | {"row_id": id_} for id_, (_, payload) in enumerate(made, first)]
     connection.execute(insert(EvaluationRow), rows)
     connection.execute(insert(RolloutPayload), payloads)
+    if connection.dialect.name == "postgresql":  # which takes the next ids from where it left off itself
+        connection.execute(select(func.setval("evaluation_row_id_seq", rows[-1]["id"])))
 
 
 def make_tokenizer() -> FastTokenizer:

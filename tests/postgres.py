@@ -10,6 +10,8 @@ import os
 import tempfile
 import uuid
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, create_engine, text
@@ -22,6 +24,21 @@ from logs_ui.recorder.database import writing_engine
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:12]  # the same in all processes of a test run
 _TEMPLATE = f"logs_ui_{_RUN}"
 _LOCK = 0x74657374  # of whoever makes the template
+
+
+DATABASES = ("sqlite", "postgresql")
+"""For what must do the same on both: see the fixture `address`."""
+
+
+@contextmanager
+def fresh_database(kind: str, folder: Path) -> Iterator[Address]:
+    """One of DATABASES; SQLite's file has yet to be made, in this folder."""
+    if kind == "sqlite":
+        yield folder / "runs.db"
+        return
+    url = make_database()
+    yield url
+    drop_database(url)
 
 
 def make_database() -> URL:
@@ -44,7 +61,7 @@ def writer_of(address: Address) -> "writer.Writer | None":
 
 @functools.cache
 def server() -> URL:
-    """Of a database to make others from. The server is started by the first that asks."""
+    """The URL of a database to make others from. The server is started by the first that asks."""
     given = os.environ.get("LOGS_UI_TEST_POSTGRES")
     if given:
         found = database_address(given)
@@ -68,7 +85,7 @@ def _template() -> str:
     url = server()
     with _administrator() as connection:
         connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
-        if connection.scalar(text(f"SELECT 1 FROM pg_database WHERE datname = '{_TEMPLATE}'")) is None:
+        if connection.scalar(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": _TEMPLATE}) is None:
             if "LOGS_UI_TEST_POSTGRES" not in os.environ:
                 _hurry(connection)
             try:

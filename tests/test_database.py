@@ -178,7 +178,8 @@ def test_a_newer_schema(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
     path = tmp_path / "a.db"
     writing_engine(path).dispose()
     with sqlite3.connect(path) as connection:
-        connection.execute("update logs_ui_schema set version = ?", [SCHEMA_VERSION + 1])
+        stamp = "update logs_ui_schema set version = ?1, oldest_reader = ?1, oldest_writer = ?1"
+        connection.execute(stamp, [SCHEMA_VERSION + 1])
     assert "written by a newer logs-ui" in message(path, write=write)
     assert "pip install -U logs-ui" in message(path, write=write)
 

@@ -84,7 +84,8 @@ def test_marks_lie_beside_the_database_which_stays_as_it_was_to_the_byte(db: Pat
     book.star(subject(db, 1), starred=True)
     book.tag(subject(db, 1), "  cheats\n again ")
     book.note(subject(db, 2), "look at turn 3\n")
-    assert book.path == db.with_name("runs.notes.db")
+    assert NOTES.path(db) == db.with_name("runs.notes.db")
+    assert book.elsewhere is None
     assert annotation(db, 1).starred
     assert annotation(db, 1).tags == ("cheats again",)
     assert annotation(db, 2).note == "look at turn 3"
@@ -136,7 +137,7 @@ for i in range(25):
 def test_writing_waits_for_another_who_writes(db: Path) -> None:
     book, it = Notebook(db), subject(db, 1)
     book.note(it, "first")
-    other = sqlite3.connect(book.path, isolation_level=None, check_same_thread=False)
+    other = sqlite3.connect(NOTES.path(db), isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     other.execute("update note set text = 'theirs'")
     release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
@@ -164,7 +165,7 @@ print(int(load_run(db=db).starred.sum()))
 book = Notebook(db)
 book.star(Subject("noted-run-1234", sys.argv[3]), starred=True)
 print(int(load_run(db=db).starred.sum()))
-print(book.path)
+print(book.elsewhere)
 with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
     html = client.get("/runs/latest/overview").text
     print(re.sub("<[^>]*>", "", re.findall("Kept in .*cannot be written to", html)[-1]))

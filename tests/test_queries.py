@@ -33,6 +33,7 @@ from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.selection import DIED_AFTER_US
 from logs_ui.recorder.terms import Range, Term, Value
 from tests import factory
+from tests.postgres import DATABASES, fresh_database
 
 EVERYTHING = RolloutFilter()
 FAILURES = ("environment_error", "timeout", "at_capacity", "exception", "aborted")
@@ -40,15 +41,20 @@ UNDER_WAY = {"state": "running", "heartbeat": time.time_ns() // 1000 + 3_600_000
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+@pytest.fixture(scope="module", params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Three runs as they come from the factory, and those that single tests add."""
-    engine = writing_engine(tmp_path_factory.mktemp("queries") / "rollouts.db")
+    with fresh_database(request.param, tmp_path_factory.mktemp("queries")) as address:
+        engine = writing_engine(address)
+        yield filled(engine)
+        engine.dispose()
+
+
+def filled(engine: Engine) -> Engine:
     factory.make_run(engine, uid="alpha-1", name="first", steps=12, seed=1, state=RunState.FINISHED)
     factory.make_run(engine, uid="alpha-2", name="second", steps=11, seed=2, created=factory.START_US + 1)
     factory.make_run(engine, uid="beta", name="second", steps=2, seed=3, created=factory.START_US + 2)
-    yield engine
-    engine.dispose()
+    return engine
 
 
 @pytest.fixture(scope="module")

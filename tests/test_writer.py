@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import event
 
 from logs_ui.recorder import guard as guards
-from logs_ui.recorder import load_run, store
+from logs_ui.recorder import job_queue, load_run, storage, store
 from logs_ui.recorder import writer as writers
 from logs_ui.recorder.calls import CallLog, Generation, Sequence
 from logs_ui.recorder.clean import snapshot
@@ -192,7 +192,7 @@ def test_a_disk_that_is_full_while_rows_are_written_one_by_one_is_waited_for(
         ("a", None),
         ("c", 1_000_000),
     ]
-    assert writer._dropped == 1
+    assert writer._storage.refused == 1
 
 
 def test_a_refused_row_that_speaks_of_a_full_disk_is_not_tried_for_ever(
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_fails_repeats_nothing(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(writers, "WAL_BYTES", 0)
+    monkeypatch.setattr(storage, "WAL_BYTES", 0)
     monkeypatch.setattr(store, "checkpoint", fails)
     writer = Writer(db)
     with caplog.at_level(logging.WARNING):
@@ -292,7 +292,7 @@ def test_a_transaction_has_a_bound_in_bytes(db: Path) -> None:
     assert writer.flush(30)
     with locked(db):
         writer.put(job(row("first", {})))
-        wait_until(lambda: not writer._whole)
+        wait_until(lambda: not writer._queue._whole)
         for i in range(9):
             writer.put(job(row(str(i), {}), size=10_000))
     assert writer.flush(60)
@@ -313,9 +313,9 @@ def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db
 
     writer = Writer(db)
     writer.put(Shrinking())
-    assert writer._bytes == 1_000
+    assert writer._queue.bytes == 1_000
     assert writer.flush(30)
-    assert writer._bytes == 0
+    assert writer._queue.bytes == 0
 
 
 def test_a_locked_database_is_waited_for_and_the_caller_is_not(db: Path) -> None:
@@ -346,7 +346,7 @@ def test_what_can_never_be_written_is_given_up_at_once_and_said_once(
         assert time.monotonic() - began < 2
         assert caplog.text.count("is not an SQLite database") == 1
         assert "recording has stopped" in caplog.text
-        writer.say_what_is_lost()
+        writer.close()
     assert "2 recorded changes were never written" in caplog.text
     assert db.read_bytes() == b"my precious notes" * 100
     assert list(db.parent.iterdir()) == [db]
@@ -368,7 +368,7 @@ def test_a_writer_that_gave_up_is_followed_by_another_once_the_path_is_free(db: 
     assert writers.writer_for(db) is not writer
     writers.writer_for(db).put(job(BEGUN, row("a", {})))
     assert writers.flush(30)
-    del writers._by_path[db]
+    del writers._by_address[db]
     assert stored(db, "select uid from evaluation_row") == [("a",)]
 
 
@@ -469,16 +469,16 @@ def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
             began = time.monotonic()
             for each in (returned(call), rewarded(call)):
                 writer.put(each)
-                most = max(most, writer._bytes)
+                most = max(most, writer._queue.bytes)
             longest = max(longest, time.monotonic() - began)
             waits.append(call)
             if step == 0:
-                wait_until(lambda: not writer._whole)  # the writer has it, and waits for the lock
+                wait_until(lambda: not writer._queue._whole)  # the writer has it, and waits for the lock
         assert not writer.flush(0.1)
     assert limit / 2 < most <= limit
     assert longest < 1
     assert writer.flush(60)
-    assert writer._bytes == 0
+    assert writer._queue.bytes == 0
     frame = load_run(db=db).sort_values(["step", "id"])
     assert list(frame["step"]) == [step for step in range(steps) for _ in range(2)]
     assert (frame["reward"] == frame["step"]).all()
@@ -513,9 +513,9 @@ def test_a_queue_that_is_full_of_headers_drops_what_comes_and_counts_it_apart(db
             writer.follow(RunningJob(call))
             call.settled = True
             writer.put(returned(call))
-            assert writer._bytes <= 50_000
-        assert writer._followed == []
-        accepted = writer._accepted - 1
+            assert writer._queue.bytes <= 50_000
+        assert writer._queue.followed == []
+        accepted = writer._queue.accepted - 1
     assert 5 < accepted < 50
     assert writer.flush(60)
     writer.put(job(row("last", {})))
@@ -533,11 +533,11 @@ def test_what_the_writer_holds_leaves_room_for_headers(db: Path) -> None:
     large.prompts = [snapshot("0" * 60_000)] * 2
     with locked(db):
         writer.put(returned(large))
-        wait_until(lambda: writer._bytes < 50_000)
+        wait_until(lambda: writer._queue.bytes < 50_000)
         for step in range(1, 40):
             writer.put(returned(rollout(step)))
     assert writer.flush(60)
-    assert writer._dropped == 0
+    assert writer._queue.dropped == 0
     assert stored(db, "select step, error is null from evaluation_row where step = 0") == [(0, 1)] * 2
 
 
@@ -586,7 +586,7 @@ def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(d
     assert 0.5 <= took[0] < 5
     assert took[1] < 0.4
     assert writer.flush(60)
-    assert writer._dropped == 2
+    assert writer._queue.dropped == 2
 
 
 def test_room_that_comes_in_time_costs_nothing(db: Path) -> None:
@@ -597,18 +597,18 @@ def test_room_that_comes_in_time_costs_nothing(db: Path) -> None:
         writer.put(job(row(str(i), {}), size=4_000))
     assert writer.flush(60)
     assert stored(db, "select count(*) from evaluation_row") == [(50,)]
-    assert writer._dropped == 0
+    assert writer._queue.dropped == 0
 
 
 def test_the_writers_own_thread_waits_for_no_room(db: Path) -> None:
     """Nobody else could make it."""
     writer = Writer(db, Limits(queue_bytes=1_500, queue_seconds=60))
-    writer._bytes = 1_000
-    writer._followed = [writers._Followed(RunningJob(rollout(0)), 0.0, 1.0)]
+    writer._queue.bytes = 1_000
+    writer._queue.followed = [job_queue.Followed(RunningJob(rollout(0)), 0.0, 1.0)]
     began = time.monotonic()
-    writer._follow_up()
+    writer._queue.follow_up()
     assert time.monotonic() - began < 10
-    assert writer._dropped == 1
+    assert writer._queue.dropped == 1
 
 
 def test_the_end_of_a_training_waits_no_longer_than_the_limit(db: Path) -> None:
@@ -642,7 +642,7 @@ def test_a_limit_that_is_none_is_refused_before_anything_is_recorded(
 
 def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> None:
     writer = Writer(db)
-    writers._by_path[db] = writer
+    writers._by_address[db] = writer
     writer.put(job(BEGUN, row("parent", {})))
     assert writer.flush(30)
     child = os.fork()
@@ -652,15 +652,15 @@ def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     writer.put(job(row("parent again", {})))
     assert writer.flush(30)
-    del writers._by_path[db]
+    del writers._by_address[db]
     assert {uid for (uid,) in stored(db, "select uid from evaluation_row")} == {"parent", "child", "parent again"}
 
 
 @pytest.mark.parametrize("held", ["the writer's", "the guard's"])
 def test_a_child_forked_while_another_thread_held_a_lock_writes_all_the_same(db: Path, held: str) -> None:
     writer = Writer(db)
-    writers._by_path[db] = writer
-    with writer._opening if held == "the writer's" else guards.guard._lock:
+    writers._by_address[db] = writer
+    with writer._storage._opening if held == "the writer's" else guards.guard._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(30)
@@ -668,14 +668,14 @@ def test_a_child_forked_while_another_thread_held_a_lock_writes_all_the_same(db:
             writer.put(job(BEGUN, row("child", {})))
             os._exit(0 if writer.flush(20) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    del writers._by_path[db]
+    del writers._by_address[db]
     assert stored(db, "select uid from evaluation_row") == [("child",)]
 
 
 def test_a_forked_child_leaves_the_parents_connection_open(db: Path) -> None:
     """SQLite must not be called with it there, not even to close it."""
     writer = Writer(db)
-    writers._by_path[db] = writer
+    writers._by_address[db] = writer
     writer.put(job(BEGUN))
     assert writer.flush(30)
 
@@ -688,7 +688,7 @@ def test_a_forked_child_leaves_the_parents_connection_open(db: Path) -> None:
         gc.collect()
         os._exit(0 if before and files() == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    del writers._by_path[db]
+    del writers._by_address[db]
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [("running", True), ("finished", False)])
@@ -719,7 +719,7 @@ def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: 
     raw.close()
     other.execute("BEGIN IMMEDIATE")
     time.sleep(0.6)
-    assert writer._trouble is not None
+    assert writer._storage.trouble is not None
     other.execute("ROLLBACK")
     (before,) = stored(db, "select heartbeat from run")
     deadline = time.monotonic() + 10

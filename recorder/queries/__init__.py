@@ -33,11 +33,13 @@ from logs_ui.recorder.queries.groups import (
     newest_groups,
     reward_ends,
 )
+from logs_ui.recorder.queries.headers import headers
 from logs_ui.recorder.queries.names import check_names, known_values
 from logs_ui.recorder.queries.notes import (
     NOTHING,
     Annotated,
     Annotation,
+    Named,
     annotated,
     annotation,
     annotations,
@@ -125,6 +127,7 @@ __all__ = [
     "ListedRun",
     "Measure",
     "Member",
+    "Named",
     "Neighbours",
     "Page",
     "Pivot",
@@ -159,6 +162,7 @@ __all__ = [
     "group_of",
     "group_rows",
     "groups_of_rows",
+    "headers",
     "image",
     "kinds",
     "known_tags",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import func, select, type_coerce
+from sqlalchemy import cast, func, select
 from sqlalchemy.orm import Session
 from sqlalchemy.types import String
 from sqlmodel import col
@@ -135,7 +135,7 @@ def _read(db: Database, run_id: int, mode: Mode, after: int) -> tuple[Sequence[A
     """Values of _NAMES of the rows that have changed since, and when the last one has."""
     row = EvaluationRow
     # JSON as the text that it is: most of it is alike, and is read once.
-    wanted = [type_coerce(getattr(row, n), String) if n in _JSON else col(getattr(row, n)) for n in _NAMES]
+    wanted = [cast(getattr(row, n), String) if n in _JSON else col(getattr(row, n)) for n in _NAMES]
     chosen = [col(row.run_id) == run_id, col(row.mode) == mode, col(row.status) != Status.RUNNING]
     since = [] if after < 0 else [col(row.changed) > after]
     with Session(db) as session:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Integer, case, cast, func, select
+from sqlalchemy import ColumnElement, case, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.matching import number_of
+from logs_ui.recorder.dialects import number_in, total, whole
 from logs_ui.recorder.models import EvaluationRow, Scalar, StepStatistics
 from logs_ui.recorder.queries.common import Database
 
@@ -111,7 +111,7 @@ def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) ->
     count = select(func.count()).where(*of_steps).scalar_subquery()
     ranked = select(reward).where(*of_steps).order_by(reward.desc()).limit(1)
     with Session(db) as session:
-        best = session.scalar(ranked.offset(cast(count * _BEST_SHARE, Integer)))
+        best = session.scalar(ranked.offset(whole(count * _BEST_SHARE)))
         lowest, highest = session.execute(select(func.min(reward), func.max(reward)).where(*of_steps)).one()
         return best if best != lowest else highest
 
@@ -124,10 +124,10 @@ def task_results(
     """
     row = EvaluationRow
     reward = col(row.reward)
-    task = func.coalesce(col(row.task), "")
-    given = reward if solved.function is None else number_of(col(row.rewards), solved.function)
+    task = func.coalesce(col(row.task), literal("", literal_execute=True))  # PostgreSQL knows it again in GROUP BY
+    given = reward if solved.function is None else number_in(col(row.rewards), solved.function)
     query = (
-        select(task, func.count(), func.sum(case((given >= solved.at, 1), else_=0)), func.sum(reward))
+        select(task, func.count(), func.sum(case((given >= solved.at, 1), else_=0)), total(reward))
         .where(*_scored(run_id, mode, steps))
         .group_by(task, col(row.group))
     )
@@ -155,7 +155,7 @@ class _Step(NamedTuple):
 
 def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
     key = StepStatistics
-    sums = (func.sum(col(key.rollouts)), func.sum(col(key.scored)), func.sum(col(key.reward_sum)))
+    sums = (func.sum(col(key.rollouts)), func.sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
     steps = [_Step(*row) for row in session.execute(query.group_by(col(key.step)).order_by(col(key.step)))]
     seen = accumulate(step.rollouts for step in steps)

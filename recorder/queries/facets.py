@@ -4,10 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from sqlalchemy import Integer, case, cast, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import whole
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, strict_rewards
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -107,12 +108,13 @@ def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int
         if low == high:  # any width will do: the one reward there is stands in the middle
             low, high = low - 0.5, high + 0.5
         width = (high - low) / bins
-        place = cast((reward - low) / width, Integer)
-        number = case((place >= bins, bins - 1), else_=place)  # the last bin holds its upper end, too
         finite = func.abs(reward) <= _LARGEST
-        found = session.execute(select(number, func.count()).where(*selected, finite).group_by(number)).all()
-    counts = {int(place): number_of for place, number_of in found}
-    return Histogram(low, width, tuple(counts.get(i, 0) for i in range(bins))) if counts else None
+        places = select(whole((reward - low) / width).label("place")).where(*selected, finite).subquery()
+        found = session.execute(select(places.c.place, func.count()).group_by(places.c.place)).all()
+    counts: Counter[int] = Counter()
+    for place, number in found:
+        counts[min(place, bins - 1)] += number  # the last bin holds its upper end, too
+    return Histogram(low, width, tuple(counts[i] for i in range(bins))) if counts else None
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, func, literal, null, select, text, union_all
 from sqlalchemy.orm import Session
@@ -63,7 +63,14 @@ class Annotated:
     noted: int
 
 
-def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[int, Annotation]:
+class Named(NamedTuple):
+    """A rollout's names: its id, and its own within the run."""
+
+    id: int | None
+    uid: str
+
+
+def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow | Named]) -> dict[int, Annotation]:
     """Of these rollouts of a run, by id; those of which nothing is said are left out."""
     ids = {row.uid: row.id or 0 for row in rows}
     if not ids:
@@ -104,7 +111,7 @@ def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[st
     following = select(func.min(tag)).where(of_run, tag > tags.c.tag).scalar_subquery()
     tags = tags.union_all(select(following).where(tags.c.tag.is_not(None)))
     with Session(db) as session:
-        return list(session.scalars(select(tags.c.tag).where(tags.c.tag.is_not(None)).limit(limit)))
+        return sorted(session.scalars(select(tags.c.tag).where(tags.c.tag.is_not(None)).limit(limit)))
 
 
 def annotated(db: Database, run_uid: str) -> Annotated:
@@ -120,10 +127,17 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
     """What somebody set for the diagnosis of a run; None where nobody did."""
-    is_there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
     with Session(db) as session:
-        return session.scalar(saved) if session.scalar(is_there) else None
+        return session.scalar(saved) if _is_there(session) else None
+
+
+def _is_there(session: Session) -> bool:
+    """Whether the table is: an SQLite file that was written before there was one lacks it."""
+    if session.connection().dialect.name != "sqlite":
+        return True
+    asked = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
+    return session.scalar(asked) is not None
 
 
 def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:

@@ -9,6 +9,7 @@ from sqlalchemy import Select, and_, case, func, literal, select, union
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import total
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
 from logs_ui.recorder.notes_tables import PersonalTag
@@ -113,7 +114,11 @@ class _Buckets:
 
     def first(self, dimension: Dimension, column: Any) -> Any:
         """Of steps, the first of their bucket; of any other column, itself."""
-        return column if dimension != Dimension.STEP or self.width == 1 else column - (column - self.low) % self.width
+        if dimension != Dimension.STEP or self.width == 1:
+            return column
+        # As themselves: PostgreSQL knows them again in GROUP BY.
+        low, width = (literal(value, literal_execute=True) for value in (self.low, self.width))
+        return column - (column - low) % width
 
     def heading(self, dimension: Dimension, value: str | int | None) -> Heading:
         """Of what `first` gives."""
@@ -147,9 +152,9 @@ def pivot(
 def _from_statistics(
     run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
 ) -> Select[Any]:  # fmt: skip
-    total, known = _SUMS[measure]
+    added, known = _SUMS[measure]
     by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
-    sums = [func.sum(value) for value in (col(StepStatistics.rollouts), total, known)]
+    sums = [func.sum(col(StepStatistics.rollouts)), total(added), func.sum(known)]
     return select(*by, *sums).where(*statistics_conditions(run_id, filter)).group_by(*by)
 
 
@@ -177,7 +182,7 @@ def _from_rows(
         tags = _tags(run_id)
         source, tag = some.outerjoin(tags, tags.c.row_id == some.c.id), tags.c.tag
     by = [tag if it == Dimension.TAG else some.c[f"by_{it.value}"] for it in (rows, columns)]
-    found = select(*by, func.count(), func.sum(some.c.value), func.count(some.c.value))
+    found = select(*by, func.count(), total(some.c.value), func.count(some.c.value))
     return found.select_from(source).group_by(*by)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import mean, total
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import (
@@ -127,9 +128,9 @@ def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noq
 
 def mean_reward(db: Database, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
     """Over the filter's rows that have one; None where none has."""
-    query = select(func.avg(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
+    query = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
     if in_statistics(filter):
-        sums = func.sum(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
+        sums = total(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
     with Session(db) as session:
         return session.scalar(query)

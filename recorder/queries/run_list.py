@@ -11,18 +11,19 @@ from sqlalchemy import (
     String,
     and_,
     case,
+    cast,
     exists,
     func,
     literal,
     or_,
     select,
     tuple_,
-    type_coerce,
     union_all,
 )
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import json_each, number
 from logs_ui.recorder.models import Mode, Run, RunState, StepStatistics
 from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.queries.common import Database
@@ -119,7 +120,8 @@ def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> Ru
     """All counts are exact: there are never many runs."""
     now = _now(now)
     in_any_state = RunFilter(chosen.words, (), chosen.tags, chosen.starred)
-    by_state = select(_state(now), func.count()).where(*_conditions(in_any_state, now)).group_by(_state(now))
+    state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
+    by_state = select(state, func.count()).group_by(state)
     tag, of_run = col(PersonalTag.tag), col(PersonalTag.row) == ""
     by_tag = select(tag, func.count()).where(of_run).group_by(tag).order_by(func.count().desc(), tag)
     with Session(db) as session:
@@ -215,22 +217,22 @@ def _eval_names() -> Any:
 
 def _has_value(word: str) -> ColumnElement[bool]:
     """Whether a value of the arguments holds it, or is the number. Names do not count: all runs share them."""
-    each = func.json_each(col(Run.config)).table_valued("key", "value", "type")
-    number = _number(word)
-    if number is not None:
-        return exists(select(1).select_from(each).where(each.c.type.in_(("integer", "real")), each.c.value == number))
+    each = json_each(col(Run.config))
+    written = _number(word)
+    if written is not None:
+        return exists(select(1).select_from(each).where(number(each) == written))
     held = each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(word, autoescape=True)
-    is_there = type_coerce(col(Run.config), String).icontains(word, autoescape=True)  # opens no JSON that lacks it
+    is_there = cast(col(Run.config), String).icontains(word, autoescape=True)  # opens no JSON that lacks it
     return is_there & exists(select(1).select_from(each).where(held))
 
 
 def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
-    each = func.json_each(values).table_valued("key", "value", "type")
-    number = _number(value)
+    each = json_each(values)
+    written = _number(value)
     is_value = or_(
         each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(value, autoescape=True),
         each.c.type == {"none": "null"}.get(value.lower(), value.lower()),
-        *([each.c.type.in_(("integer", "real")) & (each.c.value == number)] if number is not None else []),
+        *([number(each) == written] if written is not None else []),
     )
     return exists(select(1).select_from(each).where(each.c.key == name, is_value))
 

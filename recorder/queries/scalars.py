@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Integer, func, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -63,7 +63,7 @@ def _thinned(run_id: int, points: int) -> Any:
         .subquery()
     )
     place, total = numbered.c.place, numbered.c.total
-    kept = or_(place % ((total + points - 1) / points).cast(Integer) == 0, place == total - 1)
+    kept = or_(place % ((total + points - 1) // points) == 0, place == total - 1)
     query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
     return query.order_by(numbered.c.name, numbered.c.step)
 

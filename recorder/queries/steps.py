@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import mean
 from logs_ui.recorder.models import EvaluationRow, Mode, Status, StepDetails, StepStatistics, StopReason
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.selection import lost_until
@@ -20,7 +20,7 @@ MOST_STEPS = 400
 
 _SUMS = ("step", "rollouts", "scored", "reward_sum", "errors", "truncated", "stale")
 _DETAILS = tuple(name for name in StepDetails.model_fields if name not in {"run_id", *OF_STEP, "made"})
-_OBJECTS = ("statuses", "stop_reasons", "rewards")
+_NOTHING = literal("", literal_execute=True)  # as itself PostgreSQL knows it again in GROUP BY
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,18 @@ def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
 def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
     """Those of the steps from `first` to `last` with the lowest mean reward, lowest first."""
     row = EvaluationRow
-    mean = func.avg(col(row.reward))
+    mean_reward = mean(col(row.reward))
     is_all = (first, last) == (of.first, of.last)  # then the index of kinds holds what is asked
-    task: Any = col(row.task) if is_all else col(row.task).concat("")  # and else it is not to be tempted by its order
+    task: Any = (
+        col(row.task) if is_all else col(row.task).concat(_NOTHING)
+    )  # and else it is not to be tempted by its order
     query = (
-        select(task, func.count(), func.count(col(row.reward)), mean)
+        select(task, func.count(), func.count(col(row.reward)), mean_reward)
         .where(col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name)
         .where(task.is_not(None))
         .group_by(task)
-        .having(mean.is_not(None))
-        .order_by(mean, task)
+        .having(mean_reward.is_not(None))
+        .order_by(mean_reward, task)
     )
     if not is_all:
         query = query.where(col(row.step).between(first, last))
@@ -171,7 +173,7 @@ def _details(session: Session, run_id: int, of: Series, step: int) -> dict[str, 
     """What the writer has not stored yet, or what has changed since."""
     named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
     found = session.execute(details(), named).mappings().one()
-    return {name: orjson.loads(found[name]) if name in _OBJECTS else found[name] for name in _DETAILS}
+    return {name: found[name] for name in _DETAILS}
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:

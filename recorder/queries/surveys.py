@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.dialects import product, total
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, StepStatistics
 from logs_ui.recorder.queries.common import Database
@@ -151,7 +152,8 @@ def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa:
     if replace(filter, sort=Sort.NEWEST) != of_groups:
         matching = conditions(run_id, replace(filter, step_min=low, step_max=high, sort=Sort.NEWEST), Use.NUMBER)
         selected.append(_name.in_(select(_name).where(*matching)))
-    sums = (func.count(_reward), func.min(_reward), func.max(_reward), func.sum(_reward), func.sum(_reward * _reward))
+    ends = (func.min(_reward), func.max(_reward))
+    sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)))
     return select(_name, func.min(_step), func.max(_id), *sums).where(*selected).group_by(_name)
 
 

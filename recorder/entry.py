@@ -1,0 +1,100 @@
+"""What one transaction writes, as a value that can wait on disk until there is a database to write it to."""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.store import Batch
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How often a process failed to record, as far as its run has to be told.
+
+    Attributes:
+        run: uid of that run; None where there is nothing to tell.
+        errors, dropped: since it was told before.
+        last: the latest error, in one line; None while there was none.
+    """
+
+    run: str | None = None
+    errors: int = 0
+    dropped: int = 0
+    last: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Attributes:
+    number: of a process's entries, from 1 on, in the order in which they are to be written.
+    made: when, in µs since 1970.
+    batch: what is recorded.
+    alive: uids of the runs whose heartbeat it is.
+    failures: of the process.
+    """
+
+    number: int
+    made: int
+    batch: Batch = field(default_factory=Batch)
+    alive: tuple[str, ...] = ()
+    failures: Failures = Failures()
+
+    @property
+    def uids(self) -> set[str]:
+        """Of all runs that it is about."""
+        told = set() if self.failures.run is None else {self.failures.run}
+        return self.batch.uids | {*self.alive} | told
+
+
+def encoded(entry: Entry) -> tuple[bytes, int]:
+    """As MessagePack, and how many changes cannot be written so: those are left out, or all but their columns."""
+    try:
+        return _encoder.encode(entry), 0
+    except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must be kept
+        guard.caught("putting a batch on disk", error)
+    pieces = [(piece, _first_encodable(piece)) for piece in entry.batch.split()]
+    kept = [found for _, found in pieces if found is not None]
+    return _encoder.encode(replace(entry, batch=_joined(kept))), len(pieces) - len(kept)
+
+
+def decoded(data: bytes) -> Entry:
+    """Raises msgspec.DecodeError: another version of logs-ui wrote it, or nobody."""
+    return _decoder.decode(data)
+
+
+def _first_encodable(piece: Batch) -> Batch | None:
+    for attempt in (piece, piece.without_payload()):
+        try:
+            _encoder.encode(attempt)
+        except Exception as error:  # noqa: BLE001
+            guard.caught("putting one row on disk", error)
+        else:
+            return attempt
+    return None
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    names = [field.name for field in fields(Batch)]
+    return Batch(**{name: [change for batch in batches for change in getattr(batch, name)] for name in names})
+
+
+def _plain(value: Any) -> Any:
+    """Of a subclass of what MessagePack holds, which databases take as it is."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, enum.Enum):
+        return value.value
+    for kind in (int, float, str, bytes):
+        if isinstance(value, kind):
+            plain: Callable[[Any], Any] = kind
+            return plain(value)
+    raise TypeError(f"{type(value).__name__} is no value of a column")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_decoder = msgspec.msgpack.Decoder(Entry)

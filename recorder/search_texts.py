@@ -1,0 +1,137 @@
+"""What the full-text index does otherwise on SQLite than on PostgreSQL: who fills it, and how texts go in."""
+
+import fcntl
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy import URL, Connection, Engine, Text, bindparam, cast, delete, insert, select, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
+
+from logs_ui.recorder.address import Address
+from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.search_tables import VECTORS
+from logs_ui.recorder.search_words import vectors
+from logs_ui.recorder.sidecars import SEARCH
+
+_HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
+_LOCK = 0x6C6F6774  # of whoever fills PostgreSQL's
+
+
+class Texts(Protocol):
+    """Of one database."""
+
+    def opened(self) -> AbstractContextManager[Engine | None]:
+        """An engine to write them with; None where another process or thread fills them.
+
+        Raises:
+            DatabaseError: they cannot be written.
+        """
+
+    def is_alone(self, index: Connection) -> bool:
+        """Whether nobody else fills them in this transaction, either."""
+
+    def clear(self, index: Connection) -> None:
+        """Takes out all."""
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        """Of these rollouts those that are in."""
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        """Puts in rollouts that are not, by id."""
+
+
+def texts_of(address: Address) -> Texts:
+    """Of the database, wherever it is."""
+    return _SqliteTexts(address) if isinstance(address, Path) else _PostgresTexts(address)
+
+
+class _SqliteTexts:
+    def __init__(self, db: Path) -> None:
+        self._db = db
+        self._path = SEARCH.path(db)
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine | None]:
+        with errors_in_plain_words(self._path), self._alone() as alone:
+            if not alone:
+                yield None
+                return
+            engine = sidecar_engine(SEARCH, self._db)
+            try:
+                _set_up(engine)
+                yield engine
+            finally:
+                engine.dispose()
+
+    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - as PostgreSQL's is asked
+        return True
+
+    def clear(self, index: Connection) -> None:
+        index.exec_driver_sql("INSERT INTO search.texts (texts) VALUES ('delete-all')")
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        listed = ", ".join(str(int(it)) for it in ids)
+        found = index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({listed})")  # noqa: S608
+        return set(found.scalars())
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        index.exec_driver_sql("INSERT INTO search.texts (rowid, body) VALUES (?, ?)", texts)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_name(self._path.name + "-lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+
+class _PostgresTexts:
+    """A lock of the transaction's tells who fills them: one of the session's would not pass a pooler."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine | None]:
+        with errors_in_plain_words(self._url):
+            engine = sidecar_engine(SEARCH, self._url)
+            try:
+                yield engine
+            finally:
+                engine.dispose()
+
+    def is_alone(self, index: Connection) -> bool:
+        return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
+
+    def clear(self, index: Connection) -> None:
+        index.execute(delete(VECTORS))
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        rows = [
+            {"rowid": row_id, "part": part, "words": words}
+            for row_id, said in texts
+            for part, words in enumerate(vectors(said))
+        ]
+        words = cast(bindparam("words", type_=Text), TSVECTOR)
+        index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
+
+
+def _set_up(engine: Engine) -> None:
+    """Readers are not held up by who fills; a power failure costs the last steps, which are done again."""
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA search.journal_mode=WAL")
+        cursor.execute("PRAGMA search.synchronous=NORMAL")
+        cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
+    finally:
+        connection.close()

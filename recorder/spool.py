@@ -1,0 +1,306 @@
+"""Files in which what is recorded waits for its database: for each process its own, appended to by it alone.
+
+A process's spool is a series of files (`HOST-PID-LETTERS.000001.spool`, ...), each a line that tells the format and
+then frames: length, crc32, number and bytes of an `Entry`. A frame of length 0 says that nothing more comes. What a
+process that was killed, or a machine that lost its power, left of a last frame is cut off: `flush()` had not returned
+for it. A file is held under a lock (flock) for as long as its process may append to it.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import platformdirs
+
+from logs_ui.recorder.address import Address
+
+logger = logging.getLogger("logs_ui")
+
+FOLDER_VARIABLE = "LOGS_UI_SPOOL"
+"""A folder, in which each database gets one of its own."""
+
+_FORMAT = b"logs-ui spool 1\n"
+_HEADER = struct.Struct("<IIQ")  # length of the bytes, crc32 of number and bytes, number
+_NUMBER = struct.Struct("<Q")
+_FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
+_NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
+
+
+class Frame(NamedTuple):
+    """An entry as it stands in a file.
+
+    Attributes:
+        number: the entry's.
+        data: its bytes, see `entry.py`.
+        end: offset of what follows it in the file.
+    """
+
+    number: int
+    data: bytes
+    end: int
+
+
+class SpoolFile(NamedTuple):
+    """One that is there.
+
+    Attributes:
+        writer: name of the process that wrote it.
+        part: the how manieth of its files.
+    """
+
+    path: Path
+    writer: str
+    part: int
+
+
+def new_writer_name() -> str:
+    """Unique, and tells people which process it was."""
+    host = re.sub(r"[^\w-]+", "-", socket.gethostname().partition(".")[0], flags=re.ASCII)
+    return f"{host[:40] or 'host'}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def spool_folder(address: Address) -> Path:
+    """Where spools of a database lie, which need not exist: beside an SQLite file, else in this user's data folder;
+    LOGS_UI_SPOOL overrules both. No password is part of its name.
+    """
+    given = os.environ.get(FOLDER_VARIABLE) or None
+    if isinstance(address, Path):
+        if given is None:
+            return address.absolute().with_name(f"{address.name}-spool")
+        told, name = os.path.realpath(address), address.name
+    else:
+        told = f"{address.host or ''}:{address.port or 5432}/{address.database or ''}" + "".join(
+            f"?{key}={address.query[key]}"
+            for key in ("host", "port", "dbname", "service", "options")
+            if key in address.query
+        )
+        name = re.sub(r"[^\w.-]+", "-", f"{address.host or 'postgres'}-{address.database or ''}", flags=re.ASCII)
+    parent = (
+        Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "spool"
+        if given is None
+        else Path(given).expanduser().absolute()
+    )
+    return parent / f"{name[:60]}-{hashlib.sha256(told.encode(errors='surrogateescape')).hexdigest()[:12]}"
+
+
+def spool_files(folder: Path) -> list[SpoolFile]:
+    """Those that are there, each process's in their order; none where there is no folder, or it cannot be read."""
+    try:
+        paths = list(folder.iterdir())
+    except OSError:
+        return []
+    named = ((path, _NAME.fullmatch(path.name)) for path in paths)
+    found = [SpoolFile(path, match["writer"], int(match["part"])) for path, match in named if match]
+    return sorted(found, key=lambda file: (file.writer, file.part))
+
+
+class Spool:
+    """Of this process. Not for several threads at once.
+
+    Attributes:
+        size: bytes in its files.
+    """
+
+    def __init__(self, folder: Path, writer: str, most_bytes: int) -> None:
+        """Nothing is made before the first frame."""
+        self.folder = folder
+        self.size = 0
+        self._writer, self._most = writer, most_bytes
+        self._file: FileIO | None = None  # the last of `_files`, which is appended to
+        self._files: list[Path] = []
+        self._part = 0
+        self._end = 0  # of the last whole frame
+        self._taken = 0  # of the first file, up to this offset
+
+    def __bool__(self) -> bool:
+        """Whether anything waits in it."""
+        return bool(self._files)
+
+    def append(self, number: int, data: bytes) -> None:
+        """Returns once it is on the disk.
+
+        Raises:
+            SpoolFullError: it would be larger than it may.
+            OSError: it cannot be written. What stood before it is whole.
+        """
+        frame = _frame(number, data)
+        if self.size + len(frame) > self._most:
+            raise SpoolFullError
+        if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
+            self._finish()
+        if self._file is None:
+            self._begin()
+        self._write(frame)
+
+    def read(self) -> Iterator[Frame]:
+        """All that it holds, in order. What was given is in the database once the next is asked for: it is not given
+        again, and files that are done with are deleted.
+        """
+        for path in self._files.copy():
+            with suppress(FileNotFoundError), path.open("rb") as file:  # another process may have taken it in
+                for frame in frames(file, self._taken):
+                    if frame.number:
+                        yield frame
+                    self._taken = frame.end
+            if path != self._files[-1]:
+                self._delete(path)
+                self._taken = 0
+
+    def clear(self) -> None:
+        """Once all of it is in the database."""
+        self._finish()
+        for path in self._files.copy():
+            self._delete(path)
+        self._taken = 0
+
+    def close(self) -> None:
+        """Leaves its files to whoever takes them in."""
+        self._finish()
+
+    def abandon(self) -> None:
+        """In a child, after a fork: the files are its parent's, and so is the lock, which the child shares."""
+        if self._file is not None:
+            self._file.close()
+
+    def _begin(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._part += 1
+        path = self.folder / f"{self._writer}.{self._part:06d}.spool"
+        file = FileIO(path, "x")
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_all(file, _FORMAT)
+            os.fsync(file.fileno())
+            _sync_folder(self.folder)
+        except OSError:
+            file.close()
+            with suppress(OSError):
+                path.unlink()
+            raise
+        self._file, self._end = file, len(_FORMAT)
+        self._files.append(path)
+        self.size += self._end
+
+    def _write(self, frame: bytes) -> None:
+        file = self._file
+        assert file is not None  # noqa: S101
+        try:
+            _write_all(file, frame)
+            os.fdatasync(file.fileno())
+        except OSError:
+            self._cut(file)
+            raise
+        self._end += len(frame)
+        self.size += len(frame)
+
+    def _cut(self, file: FileIO) -> None:
+        """Takes back a frame that was written in part; where that fails, too, the next one begins another file."""
+        try:
+            os.ftruncate(file.fileno(), self._end)
+            file.seek(self._end)
+        except OSError:
+            file.close()
+            self._file = None
+
+    def _finish(self) -> None:
+        """Says that nothing more comes in the file that is appended to."""
+        if self._file is not None:
+            with suppress(OSError):  # then it counts as one whose process was killed
+                _write_all(self._file, _frame(0, b""))
+                os.fdatasync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def _delete(self, path: Path) -> None:
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            self.size -= size
+        self._files.remove(path)
+        if not self._files:
+            self.size = 0
+
+
+class SpoolFullError(Exception):
+    """It may not grow any more."""
+
+
+def frames(file: BinaryIO, start: int = 0, *, beyond: int = 0) -> Iterator[Frame]:
+    """Whole frames from an offset on, or from the first, up to the end of the file or to what is no frame. One of
+    length 0 comes last: nothing follows it.
+
+    Args:
+        file: opened for reading.
+        start: `end` of the last frame that was read.
+        beyond: a frame of this number or a lower one is left out unread.
+
+    Raises:
+        NotASpoolError: the file is of another format.
+    """
+    if start == 0:
+        begins = file.read(len(_FORMAT))
+        if begins != _FORMAT:
+            if _FORMAT.startswith(begins):  # all that was written of it
+                return
+            raise NotASpoolError
+        start = len(_FORMAT)
+    size = os.fstat(file.fileno()).st_size
+    while start + _HEADER.size <= size:
+        file.seek(start)
+        length, checksum, number = _HEADER.unpack(file.read(_HEADER.size))
+        end = start + _HEADER.size + length
+        if end > size:
+            return
+        if length == 0 or number > beyond:
+            data = file.read(length)
+            if zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))) != checksum:
+                return
+            yield Frame(number, data, end)
+            if length == 0:
+                return
+        start = end
+
+
+class NotASpoolError(Exception):
+    """A file that another version of logs-ui wrote, or nobody."""
+
+
+def _frame(number: int, data: bytes) -> bytes:
+    return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))), number) + data
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Unbuffered files write what they can, which on a disk that becomes full is a part."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _is_there(file: FileIO) -> bool:
+    """Whether it has not been deleted."""
+    try:
+        return os.fstat(file.fileno()).st_nlink > 0
+    except OSError:  # as of a network file system where another machine deleted it
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the file's name survives a power failure, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems know no such thing
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,159 @@
+"""The end of a whole run."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
+from sqlmodel import col
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.address import Address, database_address
+from logs_ui.recorder.database import sidecar_engine
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    RolloutPayload,
+    RowTag,
+    Run,
+    RunSource,
+    Scalar,
+    StepDetails,
+    StepStatistics,
+    Text,
+    Tokenizer,
+)
+from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, Star
+from logs_ui.recorder.search_index import SearchIndex
+from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.upkeep.images import sweep_images
+from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, reading, under_way, unseen, writing
+
+_row = EvaluationRow
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """A run that goes, or is gone.
+
+    Attributes:
+        run: its uid.
+        rollouts, bytes: how many, and of their text and tokens, as they are stored.
+        said: of them, how many people starred, tagged or noted; the run itself counts as one.
+    """
+
+    run: str
+    rollouts: int
+    bytes: int
+    said: int
+
+
+def delete_run(
+    run: str, db: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress = unseen
+) -> Deleted:
+    """Deletes a run with all that belongs to it: rollouts, figures, sources, what people said of it, and images, texts
+    and tokenizers that no other run has. Nothing but a copy brings it back.
+
+    It goes in short transactions, beside trainings that record other runs, and can be ended at any moment: asked again,
+    it goes on.
+
+    Args:
+        run: uid, a name (the newest run of that name), or a unique beginning of a uid.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        dry_run: deletes nothing, and says what would go.
+        progress: called with what is being done, how much of it is, and of how much.
+
+    Raises:
+        RunNotFoundError: no such run.
+        LogsUIError: somebody records it now.
+        DatabaseError: the database is missing, or cannot be read or written.
+    """
+    address = database_address(db)
+    with reading(address) as engine:
+        found = queries.find_run(engine, run)
+        gone = _counted(engine, found)
+        if found.uid in under_way(engine):
+            raise LogsUIError(f"Run {found.uid} is being recorded now. Wait for its end, or end it.")
+        if dry_run:
+            return gone
+        with writing(address) as steady:
+            _figures(steady, found.id or 0)
+            _rollouts(steady, found.id or 0, gone.rollouts, progress)
+            with steady.piece() as connection:
+                _itself(connection, found)
+            sweep_images(engine, steady, progress)
+        _said_of(address, found.uid)
+        # Its rollouts' ids may come to be others': whoever fills the index empties it where a run of it is gone.
+        SearchIndex(address, engine.begin).fill(run_id=0)
+    return gone
+
+
+def _counted(db: Engine, run: Run) -> Deleted:
+    payload = RolloutPayload
+    size = func.coalesce(func.length(col(payload.content)), 0) + func.coalesce(func.length(col(payload.tokens)), 0)
+    rows = select(func.count(), func.sum(size)).select_from(_row).outerjoin(payload)
+    tables: tuple[Any, ...] = (Star, PersonalTag, Note)
+    with db.connect() as connection:
+        count, total = connection.execute(rows.where(col(_row.run_id) == run.id)).one()
+        said = {
+            row
+            for table in tables
+            for row in connection.scalars(select(col(table.row)).where(col(table.run) == run.uid))
+        }
+    return Deleted(run.uid, count, total or 0, len(said))
+
+
+def _figures(steady: Steady, run_id: int) -> None:
+    """First the sums, so that a run of which only a part is deleted yet shows none."""
+    with steady.piece() as connection:
+        for table in (StepStatistics, StepDetails, RunSource):
+            connection.execute(delete(table).where(_of(table, run_id)))
+    step = col(Scalar.step)
+    while True:
+        with steady.piece() as connection:
+            steps = select(step).where(_of(Scalar, run_id)).order_by(step).limit(steady.rows)
+            last = connection.scalar(select(func.max(steps.subquery().c.step)))
+            if last is None:
+                return
+            connection.execute(delete(Scalar).where(_of(Scalar, run_id), step <= last))
+
+
+def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> None:
+    done = 0
+    while True:
+        with steady.piece() as connection:
+            query = select(col(_row.id)).where(_of(_row, run_id)).order_by(col(_row.id)).limit(steady.rows)
+            ids = connection.scalars(query).all()
+            connection.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(ids)))
+            connection.execute(delete(RowTag).where(col(RowTag.row_id).in_(ids)))
+            connection.execute(delete(_row).where(col(_row.id).in_(ids)))
+        if not ids:
+            return
+        done += len(ids)
+        progress("deleting", min(done, total), total)
+
+
+def _itself(connection: Connection, run: Run) -> None:
+    """With the texts and the tokenizer that no other run has."""
+    on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
+    connection.execute(delete(Run).where(col(Run.id) == run.id))
+    of_runs = select(col(RunSource.hash)).where(col(RunSource.hash).is_not(None))
+    connection.execute(delete(Text).where(col(Text.hash).not_in(of_runs)))
+    others = select(col(Run.id)).where(col(Run.tokenizer) == run.tokenizer)
+    if run.tokenizer is not None and connection.scalar(others.limit(1)) is None:
+        connection.execute(delete(Tokenizer).where(col(Tokenizer.hash) == run.tokenizer))
+
+
+def _said_of(address: Address, uid: str) -> None:
+    engine = sidecar_engine(NOTES, address)
+    try:
+        with engine.begin() as connection:
+            for table in NotesTable.metadata.sorted_tables:
+                connection.execute(delete(table).where(table.c.run == uid))
+    finally:
+        engine.dispose()
+
+
+def _of(table: Any, run_id: int) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = col(table.run_id) == run_id
+    return found

@@ -1,0 +1,100 @@
+"""Which stored images no rollout refers to any more, and their end."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+import zstandard
+from sqlalchemy import Connection, Engine, delete, func, select
+from sqlmodel import col
+
+from logs_ui.recorder.models import EvaluationRow, Image, RolloutPayload, Run
+from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, unseen
+
+_AT_ONCE = 500  # contents in one read
+_DELETED = 50  # images in one transaction
+_HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
+    """Deletes those that nothing refers to. What is recorded meanwhile keeps its own.
+
+    Returns:
+        How many, and their bytes.
+    """
+    with db.connect() as connection:
+        unused = set(connection.scalars(select(col(Image.hash))))
+        changed = _changes(connection)
+    if not unused:
+        return 0, 0
+    for contents in _contents(db, progress):
+        unused -= _named_in(contents)
+        if not unused:
+            return 0, 0
+    with db.connect() as connection:  # what came meanwhile, so that little is left to be looked at below
+        unused -= _named_since(connection, changed)
+    return _delete(steady, unused, changed)
+
+
+def hashes_in(content: bytes | None) -> set[str]:
+    """What may name an image in a packed content; nothing in one that is damaged."""
+    try:
+        return {found.decode() for found in _HASH.findall(zstandard.decompress(content))} if content else set()
+    except zstandard.ZstdError:
+        return set()
+
+
+def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[int, int]:
+    count = size = 0
+    while unused:
+        with steady.piece() as connection:
+            # Whoever stores a rollout now has stored its images before, in the same transaction.
+            on_postgres(connection, "LOCK TABLE image IN SHARE ROW EXCLUSIVE MODE")
+            unused -= _named_since(connection, changed)
+            hashes = sorted(unused)[:_DELETED]
+            of_them = col(Image.hash).in_(hashes)
+            found = connection.execute(
+                select(func.count(), func.sum(func.length(col(Image.data)))).where(of_them)
+            ).one()
+            connection.execute(delete(Image).where(of_them))
+        count, size = count + found[0], size + (found[1] or 0)
+        unused -= set(hashes)
+    return count, size
+
+
+def _changes(connection: Connection) -> dict[int, int]:
+    return {row.id: row.changed for row in connection.execute(select(col(Run.id), col(Run.changed)))}
+
+
+def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
+    """By rollouts that were written after that, which is brought up to date."""
+    found: set[str] = set()
+    for run, now in _changes(connection).items():
+        before = changed.get(run, -1)
+        if now > before:
+            rows = select(col(EvaluationRow.id)).where(
+                col(EvaluationRow.run_id) == run, col(EvaluationRow.changed) > before
+            )
+            contents = select(col(RolloutPayload.content)).where(col(RolloutPayload.row_id).in_(rows))
+            found |= _named_in(connection.scalars(contents))
+            changed[run] = now
+    return found
+
+
+def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[bytes | None]]:
+    row_id = col(RolloutPayload.row_id)
+    last, most = 0, -1
+    while True:
+        with db.connect() as connection:
+            if most < 0:
+                most = connection.scalar(select(func.max(col(RolloutPayload.row_id)))) or 0
+            query = select(row_id, col(RolloutPayload.content)).where(row_id > last).order_by(row_id).limit(_AT_ONCE)
+            found = connection.execute(query).all()
+        if not found:
+            return
+        yield [content for _, content in found]
+        last = found[-1][0]
+        progress("looking for images that are used", min(last, most), most)
+
+
+def _named_in(contents: Iterable[bytes | None]) -> set[str]:
+    return {name for content in contents for name in hashes_in(content)}
