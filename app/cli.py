@@ -2,9 +2,9 @@
 
 import logging
 import re
+import shlex
 import sys
 import time
-from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -19,10 +19,10 @@ from logs_ui.app.diagnose import diagnose
 from logs_ui.app.evaluate import evaluate
 from logs_ui.app.prune import prune
 from logs_ui.app.rescore import rescore
-from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
-from logs_ui.recorder.address import Address, as_text, database_address, shown
-from logs_ui.recorder.database import reading_engine, writing_engine
-from logs_ui.recorder.errors import LogsUIError, NoDatabaseError
+from logs_ui.app.terminal import Database, err, out, progress_bar, say, say_without_terminal
+from logs_ui.recorder.address import Address, as_text, database_address, shown, without_password
+from logs_ui.recorder.database import reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
 
 app = typer.Typer(
     help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
@@ -86,14 +86,17 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A host name that a proxy asks by; may be repeated.")
     ] = None,
+    read_only: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--read-only", help="Nobody stars, tags, notes or sets anything; nothing is written.")
+    ] = False,
 ) -> None:
     """Browse what was recorded, live while a training writes it."""
     from logs_ui.app.serve import serve as serve_dashboard
 
     address = database_address(db)
-    with suppress(NoDatabaseError):  # the dashboard waits for it
-        reading_engine(address).dispose()
-    serve_dashboard(address, host=host, port=port, prefix=_prefix(root_path), names=allow_host or ())
+    _wait_for(address)
+    prefix = _prefix(root_path)
+    serve_dashboard(address, host=host, port=port, prefix=prefix, names=allow_host or (), read_only=read_only)
 
 
 @app.command(short_help="Train a tiny model for real, and watch its rollouts arrive.")
@@ -177,6 +180,25 @@ app.command(short_help="Take the text of old rollouts, and leave their figures."
 app.add_typer(db_commands, name="db")
 
 
+def _wait_for(address: Address) -> None:
+    """The dashboard does, of itself, for a file that is yet to be made and for a server that is away.
+
+    Raises:
+        DatabaseError: waiting would be no use.
+    """
+    try:
+        reading_engine(address).dispose()
+    except NoDatabaseError:
+        return
+    except RefusedDatabaseError:
+        raise
+    except DatabaseError as error:
+        if isinstance(address, Path):
+            raise
+        refuse_hopeless(address)  # a wrong password, no such database
+        err.print(f"{error}\nThe pages come alive when it can be reached.", soft_wrap=True, markup=False)
+
+
 def _prefix(root_path: str) -> str:
     """As it begins every address: with a slash in front, and none at its end.
 
@@ -241,8 +263,13 @@ def _train_demo(address: Address, steps: int | None) -> None:
     _say_what_happened(address, rewards)
 
 
+def _quoted(address: Address) -> str:
+    """For a shell."""
+    return shlex.quote(without_password(address))
+
+
 def _say_how_to_browse(address: Address) -> None:
-    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(shown(address))}[/]", soft_wrap=True)
+    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(_quoted(address))}[/]", soft_wrap=True)
 
 
 def _say_what_happened(address: Address, rewards: list[float]) -> None:
@@ -253,7 +280,7 @@ def _say_what_happened(address: Address, rewards: list[float]) -> None:
         f"Every rollout is in {escape(shown(address))}",
         soft_wrap=True,
     )
-    said = escape(f'from logs_ui.recorder import load_run; load_run(db="{shown(address)}")')
+    said = escape(f"from logs_ui.recorder import load_run; load_run(db={without_password(address)!r})")
     out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
 
 

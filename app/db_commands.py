@@ -5,10 +5,13 @@ from typing import Annotated
 import typer
 
 from logs_ui.app.figures import plural
+from logs_ui.app.ingest import ingest
 from logs_ui.app.terminal import Database, out
 from logs_ui.app.upkeep import interruptible, is_wanted, size, working
 
 db = typer.Typer(help="Look at a database, check it, give its room back, merge others into it, or bring it up to date.")
+
+db.command(short_help="Take in what waits on disk for the database.")(ingest)
 
 _STOPPED = "Stopped. What is gone stays gone; the same command goes on with the rest."
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from logs_ui.app.terminal import Database, err, out, say
 from logs_ui.app.urls import rollouts, why
-from logs_ui.recorder.address import Address, database_address, shown
+from logs_ui.recorder.address import Address, database_address, without_password
 from logs_ui.recorder.diagnose import Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.forms import Line, lines, visible
@@ -65,7 +65,7 @@ def diagnose(
     if save:
         notebook = Notebook(database_address(db))
         notebook.diagnosis(found.uid, settings)
-        err.print(f"Kept with the run, in {notebook.path}", soft_wrap=True, markup=False)
+        err.print(f"Kept with the run, in {notebook.place}", soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
@@ -136,7 +136,7 @@ def _show(report: Report, database: Address) -> None:
 
     for line in lines(report, address):
         _print(line)
-    db = f"--db {shlex.quote(shown(database))}"
+    db = f"--db {shlex.quote(without_password(database))}"
     said = {
         "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
         "Addresses open while this runs": f"logs-ui serve {db}",

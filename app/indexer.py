@@ -48,6 +48,9 @@ class Indexer:
         except LogsUIError:  # every page says so
             return False
         try:
+            if not self._source.rights().search:
+                self.trouble = "this dashboard may only read. Another one, or load_run(where=...), has to do it."
+                return False
             self._index.fill(stopped=self._rested)
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             if self.trouble is None:

@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from hashlib import sha256
@@ -44,6 +44,7 @@ from logs_ui.app import (
 )
 from logs_ui.app.export_jobs import Jobs
 from logs_ui.app.indexer import Indexer
+from logs_ui.app.ingest import Ingesting
 from logs_ui.app.prefix import UnderPrefix
 from logs_ui.app.security import SameOriginWrites, SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
@@ -62,6 +63,7 @@ def create_app(
     token: str | None = None,
     port: int | None = None,
     prefix: str = "",
+    read_only: bool = False,
 ) -> FastAPI:
     """The dashboard of one database, which need not exist yet.
 
@@ -72,17 +74,23 @@ def create_app(
         token: what a browser has to bring; None lets everyone in who reaches the port.
         port: names the cookie that keeps the token.
         prefix: the path under which a proxy serves it: see `UnderPrefix`.
+        read_only: nothing is written: no notes, no full-text index, no rollouts that wait on this machine's disk.
     """
-    source = Source(db)
+    source = Source(db, read_only=read_only)
     indexer = Indexer(db, source)
+    ingesting = Ingesting(db)
     jobs = Jobs(db)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if not read_only:
+            ingesting.start()
         indexer.start()
         yield
         jobs.close()
         indexer.stop()
+        if not read_only:
+            ingesting.stop()
         source.close()
 
     app = FastAPI(title="logs-ui", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -90,7 +98,7 @@ def create_app(
     app.state.indexer = indexer
     app.state.jobs = jobs
     app.state.notebook = Notebook(db)
-    app.state.templates = make_templates()
+    app.state.templates = make_templates(source.refusal)
     app.include_router(runs.router)
     app.include_router(compare_runs.router)
     app.include_router(overview.router)
@@ -128,8 +136,10 @@ async def healthz() -> Response:
     return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
 
 
-def make_templates() -> Environment:
-    """The pages' templates: a name that is missing is an error, and every value is escaped."""
+def make_templates(refusal: Callable[[], str | None] = lambda: None) -> Environment:
+    """The pages' templates: a name that is missing is an error, and every value is escaped. `refusal` says why people's
+    notes cannot be written; None where they can.
+    """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -154,7 +164,7 @@ def make_templates() -> Environment:
     }
     environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
-    environment.globals |= {"spelt": step_charts.spelt}
+    environment.globals |= {"refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
     return environment
 

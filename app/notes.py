@@ -31,7 +31,8 @@ class Marks:
         run: uid; its rollouts are where a tag leads to.
         name: what it is called in words that a screen reader reads.
         address: where its forms post to.
-        elsewhere: the file where it is stored; None where that is with the database.
+        place: where it is stored.
+        is_apart: whether that is in another folder than the database's.
         known: tags to choose from.
         rollouts: how many of a run's rollouts are marked; None on the page of one.
         saved: whether the note was written just now.
@@ -43,7 +44,8 @@ class Marks:
     run: str
     name: str
     address: str
-    elsewhere: str | None
+    place: str
+    is_apart: bool
     annotation: Annotation
     known: list[str]
     rollouts: queries.Annotated | None = None
@@ -76,7 +78,8 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
         run=run.uid,
         name=f"rollout {row.id}",
         address=urls.rollout_notes(run.uid, row.id or 0),
-        elsewhere=_elsewhere(notebook),
+        place=notebook.place,
+        is_apart=notebook.is_apart,
         annotation=replace(queries.annotation(db, run, row), recorded=recorded),
         known=queries.known_tags(db, id_of(run)),
     )
@@ -88,15 +91,12 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
         run=run.uid,
         name=f"run {run.name}",
         address=urls.run_notes(run.uid),
-        elsewhere=_elsewhere(notebook),
+        place=notebook.place,
+        is_apart=notebook.is_apart,
         annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),
         known=queries.known_tags(db, id_of(run)),
         rollouts=queries.annotated(db, run.uid),
     )
-
-
-def _elsewhere(notebook: Notebook) -> str | None:
-    return None if notebook.elsewhere is None else str(notebook.elsewhere)
 
 
 async def _form(request: Request) -> Mapping[str, str]:
@@ -118,15 +118,29 @@ def _notebook(request: Request) -> Notebook:
     return notebook
 
 
+def _writable(request: Request, source: SourceOfPages) -> Notebook:
+    """
+    Raises:
+        HTTPException: nothing can be written.
+        DatabaseError: the database cannot be read.
+    """
+    source.rights()
+    if (refusal := source.refusal()) is not None:
+        raise HTTPException(403, refusal)
+    return _notebook(request)
+
+
 NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
-"""Writes where the notes of the database are kept."""
+"""Knows where the notes of the database are kept."""
+WritableNotebook = Annotated[Notebook, Depends(_writable)]
+"""Writes there."""
 FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
 """What a form holds, by name."""
 
 
 @router.post("/runs/{name}/rollouts/{row_id}/notes")
 def annotate_rollout(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: FormOfPages, name: str, row_id: int
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
 ) -> Response:
     """Takes any of `star` (`1`, `0`), `tag` (to add), `untag` and `note`; what is not named stays."""
     with source.reading() as db:
@@ -142,7 +156,7 @@ def annotate_rollout(
 
 @router.post("/runs/{name}/notes")
 def annotate_run(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, form: FormOfPages, name: str
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str
 ) -> Response:
     """The same of a run."""
     with source.reading() as db:

@@ -14,29 +14,35 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import Run, RunState
 from logs_ui.recorder.queries import Facets, RunSummary
-from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.selection import DIED_AFTER_US, Span, has_no_order, in_statistics, is_broad
 
 _RUNS = 16  # of one database: those that were asked for last
 _FIGURES = 200  # of one run
 _ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
+_WINDOWED = frozenset({queries.facets, queries.reward_histogram, queries.count, queries.mean_reward})
+_REST = 50  # times as long as a figure of a large run took it is shown, whatever changes: 2% of the time goes into it
+_LONGEST_REST = 60.0  # seconds
 
 Figure = TypeVar("Figure")
 
 
-class _Known(NamedTuple):
-    """What is known of one run, as it was at one moment."""
+class _Answer(NamedTuple):
+    """A figure, the moment of its run that it is of, and until when it is shown after that: of `time.monotonic`."""
 
+    figure: Any
     moment: tuple[Any, ...]
-    figures: dict[Any, tuple[Any]]
+    until: float
 
 
-_known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = WeakKeyDictionary()
 
 
 def figure(
     db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
 ) -> Figure:
-    """`ask(db, run_id, chosen, **given)`, asked once for each state of the run.
+    """`ask(db, run_id, chosen, **given)`, asked once for each state of the run. Of a large one, what takes long is
+    asked again only after fifty times as long, a minute at most, however often the run changes meanwhile; and what no
+    index has is counted in a part of it: see `window_of`.
 
     Args:
         db: the connection that `summary` was read by, in the same transaction.
@@ -46,15 +52,37 @@ def figure(
         given: what follows from the run alone.
     """
     run = summary.run
-    if not _stands_still(run, chosen):
+    is_large = summary.rollouts >= queries.LARGE
+    stands_still = _stands_still(run, chosen)
+    if not stands_still and not is_large:
         return ask(db, id_of(run), chosen, **given)
-    figures = _figures(db.engine, summary)
+    moment = run.id, run.changed if stands_still else None, summary.state, run.finished
+    figures = _figures(db.engine, run)
     key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
-    if (answer := figures.get(key)) is None:
+    answer = figures.get(key)
+    if answer is None or not (_rests(answer, moment) or (stands_still and answer.moment == moment)):
         if len(figures) >= _FIGURES:
             figures.clear()
-        answer = figures[key] = (ask(db, id_of(run), chosen, **given),)
-    return answer[0]
+        if (span := window_of(db, summary, ask, chosen)) is not None:
+            given["span"] = span
+        began = time.monotonic()
+        found = ask(db, id_of(run), chosen, **given)
+        now = time.monotonic()
+        rest = min(_REST * (now - began), _LONGEST_REST) if is_large else 0.0
+        answer = figures[key] = _Answer(found, moment, now + rest)
+    remembered_figure: Figure = answer.figure
+    return remembered_figure
+
+
+def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
+    """Where to count what a filter leaves: the newest WINDOW rollouts of a run of LARGE or more, where all of them
+    would have to be looked at; None: anywhere.
+    """
+    if ask not in _WINDOWED or summary.rollouts < queries.LARGE or not is_broad(chosen):
+        return None
+    if (ask == queries.count and not has_no_order(chosen)) or (ask == queries.mean_reward and in_statistics(chosen)):
+        return None
+    return queries.window(db, id_of(summary.run), chosen)
 
 
 def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets:
@@ -72,14 +100,14 @@ def _stands_still(run: Run, chosen: RolloutFilter) -> bool:
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 
-def _figures(engine: Engine, summary: RunSummary) -> dict[Any, tuple[Any]]:
-    """Of the run as it is now; those of a moment before are forgotten."""
+def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+    """Whether it took so long that it is shown for a while, unless the run has come to another state."""
+    return time.monotonic() <= answer.until and answer.moment[2:] == moment[2:]
+
+
+def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
     known = _known.setdefault(engine, OrderedDict())
-    run = summary.run
-    moment = run.id, run.changed, summary.state, run.finished
-    found = known.get(run.uid)
-    if found is None or found.moment != moment:
-        found = known[run.uid] = _Known(moment, {})
+    found = known.setdefault(run.uid, {})
     while len(known) > _RUNS:
         known.popitem(last=False)
-    return found.figures
+    return found

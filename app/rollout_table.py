@@ -18,6 +18,7 @@ from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.search import search_state
+from logs_ui.recorder.selection import has_no_order, is_broad
 
 PAGE_SIZE = 50
 _ANY_ID = str(urls.FIRST)
@@ -34,6 +35,7 @@ class Rows:
         scale: of the reward bars: the run's own lowest and highest.
         said: stars, tags and notes by the line's id; lines without any are left out.
         chosen: the filter that they are of.
+        looked_at: as a `Page` has it.
     """
 
     lines: list[EvaluationRow]
@@ -43,6 +45,7 @@ class Rows:
     said: dict[int, Annotation]
     chosen: RolloutFilter
     run: str
+    looked_at: int | None = None
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
@@ -76,10 +79,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows match, and the mean of their rewards; None where none has one."""
+    """How many rows match, and the mean of their rewards; None where none has one.
+
+    Attributes:
+        window: in how many of the newest rollouts they were counted; None: in all.
+    """
 
     count: Count
     mean: float | None
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,9 +131,11 @@ class Live:
 def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None) -> Rows:
     """A page of them."""
     run = summary.run
-    page = queries.page(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
+    is_large = summary.rollouts >= queries.LARGE and is_broad(chosen) and has_no_order(chosen)
+    asked = queries.page_in_time if is_large else queries.page
+    page = asked(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
-    return lines_of(db, summary, chosen, view, page.rows, following)
+    return lines_of(db, summary, chosen, view, page.rows, following, page.looked_at)
 
 
 def lines_of(
@@ -135,6 +145,7 @@ def lines_of(
     view: View,
     lines: list[EvaluationRow],
     following: str | None = None,
+    looked_at: int | None = None,
 ) -> Rows:
     """These, as the view shows them."""
     columns = make_columns(
@@ -145,12 +156,14 @@ def lines_of(
         has_steps=summary.has_steps,
     )
     said = queries.annotations(db, summary.run, lines)
-    return Rows(lines, columns, following, _scale(db, summary.run), said, chosen, summary.run.uid)
+    return Rows(lines, columns, following, _scale(db, summary.run), said, chosen, summary.run.uid, looked_at)
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Found:
     count = remembered.figure(db, summary, queries.count, chosen)
-    return Found(count, remembered.figure(db, summary, queries.mean_reward, chosen))
+    is_part = any(remembered.window_of(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
+    window = queries.WINDOW if is_part else None
+    return Found(count, remembered.figure(db, summary, queries.mean_reward, chosen), window)
 
 
 def live_of(
@@ -160,7 +173,9 @@ def live_of(
     summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
-        newest = remembered.figure(db, summary, queries.newest_row, chosen)
+        # What is above the newest of all is above the newest that matches, which may lie anywhere in a large run.
+        any_row = remembered.window_of(db, summary, queries.count, chosen) is not None
+        newest = remembered.figure(db, summary, queries.newest_row, RolloutFilter() if any_row else chosen)
     else:
         new = queries.new_since(db, id_of(run), chosen, newest)
     searched = _searched(db, summary, chosen, trouble)

@@ -8,6 +8,7 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app import htmx, urls
+from logs_ui.app import remembered as remembered_figures
 from logs_ui.app.columns import parse_columns, print_columns
 from logs_ui.app.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.pivot import PivotTable, make_pivot
@@ -15,7 +16,7 @@ from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, liv
 from logs_ui.app.source import Source, SourceOfPages, id_of
 from logs_ui.app.view import View, parse_view, print_view, split
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import Address, absolute, shown
+from logs_ui.recorder.address import Address, absolute, without_password
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
 from logs_ui.recorder.filters import RolloutFilter, print_filter, print_where
@@ -127,7 +128,7 @@ class _Maker:
         pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
         rows = lines_of(db, now.summary, chosen, view, []) if pivot else rows_of(db, now.summary, chosen, view, after)
         chips = filter_parts(chosen)
-        fallback = [] if rows.lines or pivot else chips
+        fallback = [] if rows.lines or pivot or rows.looked_at else chips
         return RolloutsPage(
             summary=now.summary,
             chosen=chosen,
@@ -139,7 +140,10 @@ class _Maker:
             pivot=pivot,
             is_first=after is None,
             live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
-            without=[Without(chip, queries.count(db, id_of(run), chip.without)) for chip in fallback],
+            without=[
+                Without(chip, remembered_figures.figure(db, now.summary, queries.count, chip.without))
+                for chip in fallback
+            ],
             mistake=mistake,
             meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
             in_pandas=pandas_line(run, self.source.address, chosen),
@@ -159,7 +163,7 @@ class _Maker:
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
     """Python that gives the same rollouts, wherever it is run on this machine."""
     where = f", where={print_where(chosen)!r}" if print_where(chosen) else ""
-    return f"load_run({run.uid!r}, db={shown(absolute(db))!r}{where})"
+    return f"load_run({run.uid!r}, db={without_password(absolute(db))!r}{where})"
 
 
 def remembered(request: Request) -> tuple[str, ...] | None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
 
 from logs_ui.app import charts, htmx, urls
-from logs_ui.app.notes import NotebookOfPages
+from logs_ui.app.notes import WritableNotebook
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.address import Address, shown
@@ -175,7 +175,7 @@ async def _sent(request: Request) -> urls.Pairs:
 
 @router.post("/tags")
 def tag_runs(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, sent: Annotated[urls.Pairs, Depends(_sent)]
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, sent: Annotated[urls.Pairs, Depends(_sent)]
 ) -> Response:
     """Gives the ticked runs a tag, or takes it from them, and shows the list that the ticks were made in."""
     tag = tag_of(next((value for name, value in sent if name == "label"), ""))

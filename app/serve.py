@@ -23,7 +23,13 @@ _START_SECONDS = 20.0
 
 
 def serve(
-    db: Address, *, host: str = "127.0.0.1", port: int = 7070, prefix: str = "", names: Sequence[str] = ()
+    db: Address,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7070,
+    prefix: str = "",
+    names: Sequence[str] = (),
+    read_only: bool = False,
 ) -> None:
     """Serves until it is interrupted, and prints the address as soon as it answers.
 
@@ -35,6 +41,7 @@ def serve(
         port: 0 takes a free one.
         prefix: the path under which a proxy serves it: see `create_app`.
         names: hosts by which a proxy asks for it, beside loopback's own.
+        read_only: nothing is written: see `create_app`.
 
     Raises:
         LogsUIError: the port is in use, or the host is none of this machine's.
@@ -44,7 +51,7 @@ def serve(
     token = None if _is_loopback(host) else secrets.token_urlsafe(16)
     # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
     hosts = (*LOOPBACK, host, *names) if token is None else ("*",)
-    app = create_app(db, hosts=hosts, token=token, port=port, prefix=prefix)
+    app = create_app(db, hosts=hosts, token=token, port=port, prefix=prefix, read_only=read_only)
     server = _server(app, on_ready=lambda: _announce(_url(host, port, token), db, prefix))
     # uvicorn raises the interrupt once more when it has shut down.
     with contextlib.suppress(KeyboardInterrupt), listening:

@@ -15,15 +15,18 @@ from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.database import identity as identity_of
 from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.rights import NONE, Rights, rights_of
 from logs_ui.recorder.search import planning
 from logs_ui.recorder.sidecars import FileIdentity
 
 
 class Source:
-    """One database file, which may not exist yet, and may be deleted or replaced while the dashboard runs."""
+    """One database, which may not exist yet; an SQLite file may be deleted or replaced while the dashboard runs."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, read_only: bool = False) -> None:
         self.address = address
+        self._read_only = read_only
+        self._rights = NONE
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._identity: tuple[FileIdentity | None, ...] = ()
@@ -44,6 +47,7 @@ class Source:
             if self._engine is None or identity[0] is None or identity != self._identity:
                 self._close()
                 self._engine = reading_engine(self.address)
+                self._rights = NONE if self._read_only else rights_of(self._engine)
                 self._identity = identity
             return self._engine
 
@@ -58,6 +62,26 @@ class Source:
         except NoDatabaseError:
             return False
         return True
+
+    def rights(self) -> Rights:
+        """What the dashboard may write, as it was when the database was opened.
+
+        Raises:
+            DatabaseError: as `reading`.
+        """
+        with errors_in_plain_words(self.address):
+            self._opened()
+        return self._rights
+
+    def refusal(self) -> str | None:
+        """Why nothing can be said of runs and rollouts here, for people, once the database was opened; None where it
+        can.
+        """
+        if self._rights.notes:
+            return None
+        if self._read_only:
+            return "This dashboard is read-only: stars, tags, notes and settings are shown, and not changed."
+        return "The user of the database may only read: stars, tags, notes and settings are shown, and not changed."
 
     def close(self) -> None:
         """Lets go of the file; the next `reading()` opens it again."""

@@ -12,7 +12,11 @@ err = Console(stderr=True, highlight=False)
 
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="PATH", help="The database. Default: LOGS_UI_DB, else the one that record() writes."),
+    typer.Option(
+        "--db",
+        metavar="PATH|URL",
+        help="A file, or postgresql://user@host/database. Default: LOGS_UI_DB, else the file that record() writes.",
+    ),
 ]
 
 

@@ -166,7 +166,7 @@ def why(
             choices=_choices(rows),
             ended=(len(rows), len(rows.steps)),
             needed=(FEW_ROLLOUTS, FEW_STEPS),
-            panel=make_panel(known, is_saved=saved is not None, file=str(notebook.path)),
+            panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
             refresh=urls.why(run.uid, **chosen.pairs, seen=now)
             if summary.state in {RunState.RUNNING, "died"}
             else None,

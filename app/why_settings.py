@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from logs_ui.app import urls
 from logs_ui.app.figures import brief
-from logs_ui.app.notes import FormOfPages, NotebookOfPages
+from logs_ui.app.notes import FormOfPages, WritableNotebook
 from logs_ui.app.source import SourceOfPages
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnose import Diagnosed, settings_of
@@ -46,16 +46,16 @@ class Panel:
     Attributes:
         thresholds: of what was found, where that is one figure, and of what somebody set.
         is_saved: whether somebody set any of it here, or by the command line.
-        file: where it is stored.
+        place: where it is stored.
     """
 
     fields: list[Field]
     thresholds: list[Field]
     is_saved: bool
-    file: str
+    place: str
 
 
-def make_panel(known: Diagnosed, *, is_saved: bool, file: str) -> Panel:
+def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     """As the settings in force are."""
     own, scale = known.settings, known.report.scale
     best, solved = (brief(round(it, 6)) for it in (scale.best, scale.solved))
@@ -71,12 +71,12 @@ def make_panel(known: Diagnosed, *, is_saved: bool, file: str) -> Panel:
             for name, limit in sorted(limits.items())
         ],
         is_saved=is_saved,
-        file=file,
+        place=place,
     )
 
 
 @router.post("/runs/{name}/why/settings")
-def save(source: SourceOfPages, notebook: NotebookOfPages, form: FormOfPages, name: str) -> Response:
+def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
     """Takes `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset`: none of it.
 
     Raises:

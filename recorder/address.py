@@ -61,6 +61,15 @@ def shown(address: Address) -> str:
     return url.render_as_string(hide_password=True).replace("%2F", "/")  # of the folder of a socket
 
 
+def without_password(address: Address) -> str:
+    """For a line that people copy: libpq finds the password in PGPASSWORD, or in ~/.pgpass."""
+    if isinstance(address, Path):
+        return str(address)
+    secrets = [name for name in ("password", "sslpassword") if name in address.query]
+    url = URL.create("postgresql", address.username, None, address.host, address.port, address.database, address.query)
+    return url.difference_update_query(secrets).render_as_string(hide_password=False).replace("%2F", "/")
+
+
 def as_text(address: Address) -> str:
     """What `database_address` makes the same of, in another process: password and all."""
     if isinstance(address, Path):

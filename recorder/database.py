@@ -56,6 +56,19 @@ def reading_engine(address: Address) -> Engine:
     return postgres.reading_engine(address)
 
 
+def migrating_engine(address: Address) -> Engine:
+    """An engine that writes a database of whichever schema there has been, as it is. For `schema.migrate` alone.
+
+    Raises:
+        NoDatabaseError: no file, or no tables in it yet.
+        RefusedDatabaseError: not a database of ours, of a newer schema, or of before 0.1.0.
+        DatabaseError: not writable now.
+    """
+    if isinstance(address, Path):
+        return sqlite.migrating_engine(address)
+    return postgres.migrating_engine(address)
+
+
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
     """An engine that writes notes, or the full-text index, under their own schema; makes SQLite's file, its folder and
     its tables where they are missing.

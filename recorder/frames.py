@@ -18,6 +18,7 @@ from logs_ui.recorder.address import database_address
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, nearest, parse_where
+from logs_ui.recorder.ingest import take_in_before_reading
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.models import EvaluationRow, Run
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
@@ -290,6 +291,7 @@ def opened(
 @contextmanager
 def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
     path = database_address(db)
+    take_in_before_reading(path)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
         try:

@@ -112,7 +112,9 @@ class Intake:
         return runs, refused
 
     def _known(self, connection: Connection, entry: Entry, runs: Runs, uids: set[str]) -> Runs:
-        return runs | store.run_ids(connection, uids - runs.keys(), self._heard(entry))
+        known = runs | store.run_ids(connection, uids - runs.keys(), self._heard(entry))
+        store.take_runs(connection, known.values())
+        return known
 
     def _write(self, connection: Connection, entry: Entry, batch: Batch, runs: Runs) -> None:
         store.write_runs(connection, batch.runs)

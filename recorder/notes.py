@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import col
 
-from logs_ui.recorder.address import Address
+from logs_ui.recorder.address import Address, without_password
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.diagnosis.settings import Settings
@@ -52,11 +52,14 @@ class Notebook:
         self._db = db
 
     @property
-    def elsewhere(self) -> Path | None:
-        """The file that they are written to where the database's own folder cannot be; None where they are with it."""
-        if not isinstance(self._db, Path) or NOTES.path(self._db) == NOTES.beside(self._db):
-            return None
-        return NOTES.path(self._db)
+    def place(self) -> str:
+        """Where they are kept, for people: a file, or a schema of a server's database."""
+        return str(NOTES.path(self._db)) if isinstance(self._db, Path) else f"{without_password(self._db)}, schema {NOTES.schema}"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether that is a file in another folder than the database's, which cannot be written to."""
+        return isinstance(self._db, Path) and NOTES.path(self._db) != NOTES.beside(self._db)
 
     def star(self, subject: Subject, *, starred: bool) -> None:
         """Raises DatabaseError: it cannot be written."""

@@ -14,6 +14,7 @@ from logs_ui.recorder import schema
 from logs_ui.recorder.address import shown
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.notes_tables import NotesTable
+from logs_ui.recorder.schema import Purpose
 from logs_ui.recorder.search_tables import POSTGRES_METADATA
 
 _CONNECT_SECONDS = 10
@@ -35,7 +36,7 @@ an administrator's shutdown, the server's own system, and transactions that stoo
 _HOPELESS = ("does not exist", "password authentication failed", "no pg_hba.conf entry")
 """Of a connection that was refused libpq has words alone, which may be in another language: then it is tried again."""
 _IN_WORDS = {
-    "42501": "does not let this user do that: its role lacks the right",
+    "42501": "does not let this user do that: its role lacks the right, which its owner can grant (docs/cluster.md)",
     "25006": "is read-only, as a standby is",
     "53100": "has no room left on its disk. Free some; recording goes on by itself",
     "53300": "has no connection left. Raise max_connections, or put a pooler before it",
@@ -46,7 +47,7 @@ def refuse_hopeless(url: URL) -> None:
     """See `database.refuse_hopeless`."""
     try:
         with errors_in_plain_words(url), _connected(url) as connection:
-            _check_schema(url, connection, writes=True)
+            _check_schema(url, connection, purpose=Purpose.RECORD)
     except RefusedDatabaseError:
         raise
     except DatabaseError as error:
@@ -58,9 +59,9 @@ def writing_engine(url: URL, patience: float) -> Engine:
     """See `database.writing_engine`."""
     engine = _engine(url, read_only=False, patience=patience)
     with errors_in_plain_words(url), engine.begin() as connection:
-        if not _check_schema(url, connection, writes=True):
+        if not _check_schema(url, connection, purpose=Purpose.RECORD):
             connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-            if not _check_schema(url, connection, writes=True):  # nobody made them meanwhile
+            if not _check_schema(url, connection, purpose=Purpose.RECORD):  # nobody made them meanwhile
                 _create(connection)
         is_behind = schema.is_behind(connection)
     if is_behind:
@@ -69,14 +70,19 @@ def writing_engine(url: URL, patience: float) -> Engine:
     return engine
 
 
+def migrating_engine(url: URL) -> Engine:
+    """See `database.migrating_engine`."""
+    engine = _engine(url, read_only=False)
+    with errors_in_plain_words(url), engine.connect() as connection:
+        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.MIGRATE))
+    return engine
+
+
 def reading_engine(url: URL) -> Engine:
     """See `database.reading_engine`."""
     engine = _engine(url, read_only=True)
     with errors_in_plain_words(url), engine.connect() as connection:
-        if not _check_schema(url, connection, writes=False):
-            raise NoDatabaseError(
-                f"{shown(url)} has no tables of logs-ui yet. Record a training into it first, or name {_ANOTHER}."
-            )
+        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.READ))
     return engine
 
 
@@ -105,10 +111,11 @@ def is_trouble_of_the_server(error: Exception) -> bool:
 
 
 def _explained(url: URL, error: DBAPIError) -> str:
-    state = _state(error)
+    state, said = _state(error), " ".join(str(error.orig).split())
     if state in _IN_WORDS:
-        return f"{shown(url)} {_IN_WORDS[state]}."
-    said = " ".join(str(error.orig).split())
+        return f"{shown(url)} {_IN_WORDS[state]}: {said[:100]}"
+    if "no password supplied" in said:
+        return f"{shown(url)} asks for a password: set PGPASSWORD, or write it into ~/.pgpass."
     if is_trouble_of_the_server(error):
         return f"{shown(url)} cannot be reached or used now: {said[:300]}"
     return f"{shown(url)} cannot be used: {said[:300]}"
@@ -175,7 +182,14 @@ def _create(connection: Connection) -> None:
         beside.create_all(connection)
 
 
-def _check_schema(url: URL, connection: Connection, *, writes: bool) -> bool:
+def _refuse_empty(url: URL, *, there: bool) -> None:
+    if not there:
+        raise NoDatabaseError(
+            f"{shown(url)} has no tables of logs-ui yet. Record a training into it first, or name {_ANOTHER}."
+        )
+
+
+def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool:
     """Whether the tables are there already.
 
     Raises:
@@ -186,4 +200,4 @@ def _check_schema(url: URL, connection: Connection, *, writes: bool) -> bool:
         raise RefusedDatabaseError(
             f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
         )
-    return schema.check(shown(url), connection, writes=writes)
+    return schema.check(shown(url), connection, purpose=purpose)

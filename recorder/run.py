@@ -16,6 +16,7 @@ from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.ingest import take_in_before_reading
 from logs_ui.recorder.queries import run_uids
 
 RUN_VARIABLE = "LOGS_UI_RUN"
@@ -83,6 +84,7 @@ def name_run(address: Address) -> RunName:
 
 def _taken(address: Address) -> set[str]:
     """Uids of the runs that are there. Reading waits for no writer."""
+    take_in_before_reading(address)
     try:
         engine = reading_engine(address)
     except NoDatabaseError:

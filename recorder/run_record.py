@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.address import absolute, database_address, shown
+from logs_ui.recorder.address import absolute, database_address, without_password
 from logs_ui.recorder.clean import column, error_line, trace
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import RunState
@@ -113,7 +113,7 @@ class RunRecord:
     def _serve_command(self) -> str:
         address = self._writer.address
         return "logs-ui serve" + (
-            "" if address == absolute(database_address()) else f" --db {shlex.quote(shown(address))}"
+            "" if address == absolute(database_address()) else f" --db {shlex.quote(without_password(address))}"
         )
 
 

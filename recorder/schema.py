@@ -7,6 +7,7 @@ so that programs from before it was made can tell, too.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, inspect, select, update
@@ -20,6 +21,15 @@ from logs_ui.recorder.prepared import run
 
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
 _UPGRADE = "Upgrade with: pip install -U logs-ui"
+
+
+class Purpose(Enum):
+    """What a database is opened for."""
+
+    READ = auto()
+    RECORD = auto()
+    """What stops nobody is brought up to date then."""
+    MIGRATE = auto()
 
 
 @dataclass(frozen=True)
@@ -45,13 +55,13 @@ def known() -> int:
     return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
 
 
-def check(said: str, connection: Connection, *, writes: bool) -> bool:
+def check(said: str, connection: Connection, *, purpose: Purpose) -> bool:
     """Whether it is there, and this program may use it.
 
     Args:
         said: what to call the database.
         connection: to it.
-        writes: whether it is to be written, too; what a recorder then brings up to date by itself passes.
+        purpose: of the connections to come.
 
     Raises:
         RefusedDatabaseError: it may not; the message says what to do.
@@ -63,13 +73,14 @@ def check(said: str, connection: Connection, *, writes: bool) -> bool:
         raise _from_before(said, lacking)
     stamp = stamp_of(connection)
     if stamp.version > known():
-        if known() < (stamp.oldest_writer if writes else stamp.oldest_reader):
+        if known() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
             raise RefusedDatabaseError(
                 f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). {_UPGRADE}"
             )
     elif stamp.version < known():
         steps = pending(stamp)
-        if not writes or not all(step.is_additive for step in steps):
+        can_record = purpose == Purpose.RECORD and all(step.is_additive for step in steps)
+        if purpose != Purpose.MIGRATE and not can_record:
             raise RefusedDatabaseError(_is_behind(said, stamp, steps))
     elif lacking := _lacking(there):
         raise _from_before(said, lacking)
@@ -98,8 +109,8 @@ def refuse_outgrown(said: str, connection: Connection) -> None:
     stamp = run(connection, {}, _stamped).one()
     if stamp.oldest_writer > known():
         raise RefusedDatabaseError(
-            f"{said} was brought to schema {stamp.version} meanwhile, which takes a newer logs-ui to write (this one knows "
-            f"{known()}). {_UPGRADE}"
+            f"{said} was brought to schema {stamp.version} meanwhile, which takes a newer logs-ui to write (this one "
+            f"knows {known()}). {_UPGRADE}"
         )
 
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, column, exists, literal, select, table
+from sqlalchemy import ColumnElement, Connection, and_, column, exists, literal, select, table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import col
@@ -92,9 +92,13 @@ def contains(text: str) -> ColumnElement[bool]:
     if kept is not None:
         # In an expression: rows that are read in an order are held against the list, rather than all of it sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
-    ours = exists().where(SOURCE.c.created == col(SchemaVersion.created))  # not of a database that stood here before
     words = _holds(literal(expression), literal(search_words.query(text)))
-    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, ours))
+    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, _is_ours()))
+
+
+def _is_ours() -> ColumnElement[bool]:
+    """Not the index of a database that stood here before."""
+    return exists().where(SOURCE.c.created == col(SchemaVersion.created))
 
 
 def is_rare(text: str) -> bool:
@@ -120,11 +124,10 @@ def planning(connection: Connection) -> Iterator[None]:
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
     """One look-up by primary key."""
-    known, run = INDEXED_RUN.c, Run
-    ours = known.run_id == col(run.id), known.uid == col(run.uid), SOURCE.c.created == col(SchemaVersion.created)
-    found = connection.execute(
-        select(known.texts, known.changed < col(run.changed)).where(col(run.id) == run_id, *ours)
-    ).first()
+    known = INDEXED_RUN.c
+    of_run = and_(known.run_id == col(Run.id), known.uid == col(Run.uid))
+    asked = select(known.texts, known.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)
+    found = connection.execute(asked.where(col(Run.id) == run_id, _is_ours())).first()
     return SearchState(found[0], bool(found[1])) if found else SearchState(0, behind=True)
 
 

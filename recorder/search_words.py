@@ -55,7 +55,8 @@ def words_of(text: str) -> list[str]:
 
 def vectors(text: str) -> list[str]:
     """Literals of `tsvector`: one for most texts; parts that overlap of what holds more than one of them can."""
-    return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in _parts(words_of(text))]
+    parts = _parts(words_of(text))
+    return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in parts]
 
 
 def query(text: str) -> str:

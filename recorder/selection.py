@@ -1,7 +1,7 @@
 """What a filter means in SQL: its conditions, its order, and where in that order a page begins."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -42,6 +42,9 @@ _LEADING = frozenset({"id", "group", "task", "tag", "is", "note", "text"})  # to
 _BY_ID = (Sort.NEWEST, Sort.OLDEST)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
+Span = tuple[int, int]
+"""Ids, the first and the last."""
+
 Place = tuple[float | int | None, int]
 """A row's place in an order: its sort key (None where it lacks it, or the order has none) and its id."""
 
@@ -80,8 +83,10 @@ class Ties:
     order: list[ColumnElement[Any]]
 
 
-def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnElement[bool]]:  # noqa: A002
-    """What must hold of a row as it is shown: see `lost_until`.
+def conditions(
+    run_id: int, filter: RolloutFilter, use: Use, span: Span | None = None  # noqa: A002
+) -> list[ColumnElement[bool]]:  # fmt: skip
+    """What must hold of a row as it is shown: see `lost_until`; where a span is given, of its rows alone.
 
     SQLite guesses that any index leaves a handful of rows. So some columns stand in an expression, which no index
     serves: what half of the rows have in common must not tempt it to collect and sort them, or away from the index that
@@ -89,9 +94,12 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     """
     # A group is smaller than anything else that is known of a row, as are the rows that have words which few have.
     of_group = filter.group is not None or any(it.field == "group" and not it.negated for it in filter.terms)
-    is_small = of_group or any(_is_rare_text(term) for term in filter.terms)
+    is_small = span is not None or of_group or any(_is_rare_text(term) for term in filter.terms)
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
+    if span is not None:
+        found.append(_ID.between(*span))
+        use = Use.ROWS
     for attribute, column in _KINDS.items():
         values = getattr(filter, attribute)
         served = use != Use.ROWS or (attribute == "statuses" and _is_rare(filter))
@@ -117,6 +125,20 @@ def conditions(run_id: int, filter: RolloutFilter, use: Use) -> list[ColumnEleme
     if use == Use.NUMBER and _reads_the_table(filter):
         found.append(_ID > 0)  # true of all, and of the index that has the order in which they lie there
     return found
+
+
+def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether it asks for more than all rollouts of a run, and no index leads to few of them."""
+    leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
+    few = leads or _is_narrow(filter) or _is_rare(filter) or filter.tasks or filter.group is not None
+    return not few and replace(filter, sort=Sort.NEWEST) != RolloutFilter()
+
+
+def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Of a broad filter: whether the first rows of its order may stand anywhere in the run, as far as indexes tell."""
+    kinds = {"eval", "mode", "status", "stop", "reward", "scored", "step"}
+    asked = {it.field for it in filter.terms} - kinds
+    return bool(asked) or filter.sort in _UNINDEXED or filter.since is not None or filter.until is not None
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:

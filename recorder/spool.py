@@ -30,7 +30,7 @@ logger = logging.getLogger("logs_ui")
 FOLDER_VARIABLE = "LOGS_UI_SPOOL"
 """A folder, in which each database gets one of its own."""
 
-_FORMAT = b"logs-ui spool 1\n"
+FORMAT = b"logs-ui spool 1\n"
 _HEADER = struct.Struct("<IIQ")  # length of the bytes, crc32 of number and bytes, number
 _NUMBER = struct.Struct("<Q")
 _FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
@@ -163,6 +163,8 @@ class Spool:
         for path in self._files.copy():
             self._delete(path)
         self._taken = 0
+        with suppress(OSError):  # others are in it
+            self.folder.rmdir()
 
     def close(self) -> None:
         """Leaves its files to whoever takes them in."""
@@ -177,19 +179,25 @@ class Spool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._part += 1
         path = self.folder / f"{self._writer}.{self._part:06d}.spool"
-        file = FileIO(path, "x")
+        made = path.with_suffix(".new")  # nobody looks for it before it is locked
+        try:
+            file = FileIO(made, "x")
+        except FileNotFoundError:  # another process has taken the empty folder away
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = FileIO(made, "x")
         try:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(file, _FORMAT)
+            _write_all(file, FORMAT)
             os.fsync(file.fileno())
+            made.rename(path)
             _sync_folder(self.folder)
         except OSError:
             file.close()
             with suppress(OSError):
-                path.unlink()
+                made.unlink()
             raise
-        self._file, self._end = file, len(_FORMAT)
+        self._file, self._end = file, len(FORMAT)
         self._files.append(path)
         self.size += self._end
 
@@ -237,25 +245,24 @@ class SpoolFullError(Exception):
     """It may not grow any more."""
 
 
-def frames(file: BinaryIO, start: int = 0, *, beyond: int = 0) -> Iterator[Frame]:
+def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
     """Whole frames from an offset on, or from the first, up to the end of the file or to what is no frame. One of
     length 0 comes last: nothing follows it.
 
     Args:
         file: opened for reading.
         start: `end` of the last frame that was read.
-        beyond: a frame of this number or a lower one is left out unread.
 
     Raises:
         NotASpoolError: the file is of another format.
     """
     if start == 0:
-        begins = file.read(len(_FORMAT))
-        if begins != _FORMAT:
-            if _FORMAT.startswith(begins):  # all that was written of it
+        begins = file.read(len(FORMAT))
+        if begins != FORMAT:
+            if FORMAT.startswith(begins):  # all that was written of it
                 return
             raise NotASpoolError
-        start = len(_FORMAT)
+        start = len(FORMAT)
     size = os.fstat(file.fileno()).st_size
     while start + _HEADER.size <= size:
         file.seek(start)
@@ -263,13 +270,12 @@ def frames(file: BinaryIO, start: int = 0, *, beyond: int = 0) -> Iterator[Frame
         end = start + _HEADER.size + length
         if end > size:
             return
-        if length == 0 or number > beyond:
-            data = file.read(length)
-            if zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))) != checksum:
-                return
-            yield Frame(number, data, end)
-            if length == 0:
-                return
+        data = file.read(length)
+        if zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))) != checksum:
+            return
+        yield Frame(number, data, end)
+        if length == 0:
+            return
         start = end
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.pool import QueuePool
 from logs_ui.recorder import schema
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.file_system import network_kind
+from logs_ui.recorder.schema import Purpose
 from logs_ui.recorder.sidecars import SIDECARS, Sidecar, tables
 
 WAL_BYTES = 4 << 20
@@ -54,7 +55,7 @@ def refuse_hopeless(path: Path) -> None:
             told now, passes.
     """
     try:
-        _look(path, writes=True, busy_timeout_ms=0)
+        _look(path, purpose=Purpose.RECORD, busy_timeout_ms=0)
     except RefusedDatabaseError:
         raise
     except DatabaseError:
@@ -75,19 +76,27 @@ def writing_engine(path: Path, patience: float) -> Engine:
     """
     busy_ms = round(patience * 1000)
     with suppress(NoDatabaseError):
-        _look(path, writes=True, busy_timeout_ms=busy_ms)  # before the journal mode is set, which writes to the file
+        _look(
+            path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms
+        )  # before the journal mode is set, which writes to the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = "WAL" if network_kind(path) is None else "DELETE"
         pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
         engine = _engine(f"file:{_quoted(path)}", pragmas, immediate=True)
         with engine.begin() as connection:
-            if not _check_schema(path, connection, writes=True):
+            if not _check_schema(path, connection, purpose=Purpose.RECORD):
                 schema.make(connection)
             is_behind = schema.is_behind(connection)
         if is_behind:
             schema.bring_up_to_date(engine)
     return engine
+
+
+def migrating_engine(path: Path) -> Engine:
+    """See `database.migrating_engine`."""
+    _look(path, purpose=Purpose.MIGRATE)
+    return _engine(f"file:{_quoted(path)}", (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
 
 
 def reading_engine(path: Path) -> Engine:
@@ -99,7 +108,7 @@ def reading_engine(path: Path) -> Engine:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not readable now.
     """
-    _look(path, writes=False)
+    _look(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
         uri = f"file:{_quoted(path)}?{_read_mode(path)}"
         # What another machine writes shows in a mapped file late, or in part.
@@ -221,7 +230,7 @@ def _read_mode(path: Path) -> str:
     return "mode=ro"
 
 
-def _look(path: Path, *, writes: bool, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
+def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
     """Whether the file holds tables of ours, of a schema that is known. Somebody else's stays as it was, to the byte,
     and nothing is left beside it, not even the -shm file that a reading connection makes: where there is no -wal,
     nobody writes to a WAL database, and `immutable` reads it, as any other, without locks and files of its own.
@@ -246,14 +255,14 @@ def _look(path: Path, *, writes: bool, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) 
         engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
         try:
             with engine.connect() as connection:
-                has_tables = _check_schema(path, connection, writes=writes)
+                has_tables = _check_schema(path, connection, purpose=purpose)
         finally:
             engine.dispose()
         if not has_tables:
             raise NoDatabaseError(f"{path} is empty. Record a training into it first, or name {_ANOTHER}.")
 
 
-def _check_schema(path: Path, connection: Any, *, writes: bool) -> bool:
+def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
     """Whether the tables are there already.
 
     Raises:
@@ -261,7 +270,7 @@ def _check_schema(path: Path, connection: Any, *, writes: bool) -> bool:
     """
     if not inspect(connection).get_table_names():
         return False
-    if not schema.check(str(path), connection, writes=writes):
+    if not schema.check(str(path), connection, purpose=purpose):
         raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
     return True
 

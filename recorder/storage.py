@@ -1,22 +1,21 @@
 """Where a process's entries go: into the database, and onto the disk while that cannot be written."""
 
-import fcntl
 import logging
-import sqlite3
 import threading
 import time
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder import entry as entries
-from logs_ui.recorder import store
 from logs_ui.recorder.address import Address, shown
+from logs_ui.recorder.checkpoints import checkpoint
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.entry import Entry
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.ingest import Ingester
 from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.spool import Spool, SpoolFullError, new_writer_name, spool_folder
@@ -56,6 +55,7 @@ class Storage:
         self._since: float | None = None  # when the trouble began
         self._next_try, self._pause = 0.0, _PAUSE
         self._said_unwritable = False
+        self._orphans: Ingester | None = Ingester(address)  # of processes that died
         writer = new_writer_name()
         self._intake = Intake(address, self.engine, writer, is_own=True)
         self._spool = Spool(spool_folder(address), writer, limits.spool_bytes)
@@ -104,9 +104,16 @@ class Storage:
             self._is_taken(entry)
 
     def catch_up(self) -> None:
-        """Takes in some of what waits on disk, where there is a database again."""
+        """Takes in some of what waits on disk, where there is a database: this process's own, and what others left."""
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
+        elif self._orphans is not None and self._engine is not None:
+            until = time.monotonic() + _AT_ONCE
+            with guard("taking in what other processes left"):
+                if self._orphans.take_in(lambda: time.monotonic() > until).is_all:
+                    self._orphans = None
+                return
+            self._orphans = None
 
     def hurry(self, *, hurried: bool) -> None:
         """While the process may end at any time, what cannot be written goes to the disk at once."""
@@ -115,28 +122,15 @@ class Storage:
         else:
             self._hurried.clear()
 
-    def checkpoint(self, beyond: int | None = None) -> None:
-        """Moves the write-ahead log into the database when it has grown; SQLite then begins it anew, and cuts its file
-        to `WAL_BYTES`. SQLite before 3.51.3 can corrupt a database when two processes do so at once, so all that write
-        do it under one lock, and nobody waits for it. Where it fails, as on a full disk, nothing is lost: the log grows
-        until a later one works.
-        """
-        if not isinstance(self._address, Path):
-            return
-        wal = self._address.with_name(self._address.name + "-wal")
-        try:
-            if wal.stat().st_size <= (WAL_BYTES if beyond is None else beyond):
-                return
-            with self._address.with_name(self._address.name + "-lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                store.checkpoint(self.engine())
-        except (OSError, sqlite3.Error, SQLAlchemyError) as error:
-            logger.debug("logs-ui: no checkpoint of %s: %s", self._address, error)
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the database where it has grown."""
+        if self._engine is not None:
+            checkpoint(self._address, self._engine, WAL_BYTES)
 
     def settle(self) -> None:
         """Moves all that is committed into the database's file, so that this alone can be copied."""
         if self._engine is not None:
-            self.checkpoint(beyond=0)
+            checkpoint(self._address, self._engine, 0)
 
     def close(self) -> None:
         """Leaves what waits on disk to others."""
@@ -158,6 +152,7 @@ class Storage:
         return not self.spools_always and self._is_drained(None) and self._is_taken(entry)
 
     def _goes_to_disk(self) -> bool:
+        """Whether an entry does, if there is room."""
         if self.spools_always or self._spool:
             return True
         away = 0.0 if self._since is None else time.monotonic() - self._since
@@ -230,7 +225,7 @@ class Storage:
             logger.warning("logs-ui: %s can be written again.", shown(self._address))
 
     def _say_unwritable_once(self, error: Exception) -> None:
-        if self._said_unwritable:
+        if self._said_unwritable or not self._limits.spool_bytes:
             return
         self._said_unwritable = True
         if isinstance(error, SpoolFullError):

@@ -252,6 +252,12 @@ def _measured(rows: Sequence[RowChange]) -> list[Facts]:
     return found
 
 
+def positions(connection: Connection) -> dict[str, int]:
+    """The number of the last entry that is in, by writer."""
+    found = select(col(WriterPosition.writer), col(WriterPosition.number))
+    return {writer: number for writer, number in connection.execute(found)}
+
+
 def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     """A change that names `created` describes the run, the others change what is there."""
     for change in changes:

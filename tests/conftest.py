@@ -21,19 +21,25 @@ os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+_LONG = {"test_examples", "test_faults", "test_live", "test_walk"}
+"""Files whose tests come first, so that no process has much left where the other has nothing more to do."""
+
 _PATIENCE_MS = 20_000  # of whatever waits for a page, on a machine that does much else
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread. With
-    several processes (`--dist loadgroup`) each runs whole files, those tests of them apart.
+    several processes (`--dist loadgroup --no-loadscope-reorder`) each runs whole files, those tests of them apart.
+    One that fails is tried once more, and reported: a browser on a machine that does much else is no clockwork.
     """
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
+    for item in items:
+        if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {_needs_browser(item)}"))
+        if config.pluginmanager.hasplugin("rerunfailures") and _needs_browser(item):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     yield
-    items.sort(key=_needs_browser)
+    items.sort(key=lambda item: (_needs_browser(item), item.path.stem not in _LONG))
 
 
 def _needs_browser(item: pytest.Item) -> bool:
@@ -98,7 +104,7 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
 
 @pytest.fixture
 def page(context: "BrowserContext") -> "Page":
-    """pytest-playwright's own, whose keys wait for the scripts that hear them: an address has changed before they run."""
+    """pytest-playwright's own, whose keys wait for the scripts that hear them: an address changes before they run."""
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
     press = page.keyboard.press

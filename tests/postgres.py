@@ -5,7 +5,9 @@ for all processes of a test run, reached by a socket alone, gone with them. LOGS
 instead, by the URL of a database whose user may make databases: postgresql://postgres@127.0.0.1:5432/postgres
 """
 
+import atexit
 import functools
+import logging
 import os
 import tempfile
 import uuid
@@ -16,8 +18,8 @@ from pathlib import Path
 
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
-from logs_ui.recorder import writer
 from logs_ui.recorder.address import Address, database_address
 from logs_ui.recorder.database import writing_engine
 
@@ -44,19 +46,17 @@ def fresh_database(kind: str, folder: Path) -> Iterator[Address]:
 def make_database() -> URL:
     """A fresh one with all tables, which no other test has."""
     name = f"{_template()}_{uuid.uuid4().hex[:12]}"
-    _administer(f"CREATE DATABASE {name} TEMPLATE {_template()}")
+    with _administrator() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {_template()}"))
     return server().set(database=name)
 
 
 def drop_database(url: URL) -> None:
-    """Unless this process's writer has it, which never ends: then it goes with the server."""
-    if writer_of(url) is None:
-        _administer(f"DROP DATABASE IF EXISTS {url.database} WITH (FORCE)")
-
-
-def writer_of(address: Address) -> "writer.Writer | None":
-    """This process's, where it has one."""
-    return writer._by_address.get(address)
+    """Unless somebody is connected, as a writer, whose thread never ends: then it goes with the server."""
+    with _administrator() as connection:
+        connected = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
+        if not connection.scalar(connected, {"name": url.database}):
+            connection.execute(text(f"DROP DATABASE {url.database}"))
 
 
 @functools.cache
@@ -73,6 +73,7 @@ def server() -> URL:
     # Not pytest's folder: another test run's start forbids it to all users but its own, and the server has its own.
     folder = Path(tempfile.gettempdir()) / f"logs-ui-postgres-{_RUN}"
     url = database_address(get_server(folder, cleanup_mode="delete").get_uri())
+    atexit.register(setattr, logging.getLogger("logs_ui"), "disabled", True)
     assert isinstance(url, URL)
     return url
 
@@ -104,13 +105,6 @@ def _hurry(connection: Connection) -> None:
     connection.execute(text("SELECT pg_reload_conf()"))
 
 
-def _administer(statement: str) -> None:
-    with _administrator() as connection:
-        connection.execute(text(statement))
-
-
 def _administrator() -> Connection:
     """To be closed; its locks end with it."""
-    from sqlalchemy.pool import NullPool
-
     return create_engine(server(), isolation_level="AUTOCOMMIT", poolclass=NullPool).connect()

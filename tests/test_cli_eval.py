@@ -1,10 +1,8 @@
 """`logs-ui eval` as a user types it, in the folder of their own module, against a real model server."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder import load_run, load_runs
+from tests.command import LOGS_UI, typed
 from tests.model_server import ModelServer, Reply, chat, chat_choice, model_server, refused
-
-LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 MODULE = """
 from logs_ui.rollout import evaluation
@@ -55,11 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def evaluate(folder: Path, *arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [str(each) for each in (LOGS_UI, "eval", *arguments)]
-    environment = {**os.environ, **variables}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return typed("eval", *arguments, folder=folder, **variables)
 
 
 def served(server: ModelServer, *more: Any) -> tuple[Any, ...]:

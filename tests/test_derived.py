@@ -1,7 +1,7 @@
 """What the diagnosis works out in numpy, and filters in SQL, is the same."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,21 @@ from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, Status, StopReason
 from logs_ui.recorder.queries import RunColumns
 from tests import factory
+from tests.postgres import DATABASES, fresh_database
 
 COUNT = 400
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, int]:
-    engine = writing_engine(tmp_path_factory.mktemp("derived") / "a.db")
-    with engine.begin() as connection:
-        made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
-        run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-        connection.execute(insert(EvaluationRow), rows_of(run_id, range(COUNT), changed=1))
-    return engine, run_id
+@pytest.fixture(scope="module", params=DATABASES)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, int]]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("derived")) as address:
+        engine = writing_engine(address)
+        with engine.begin() as connection:
+            made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
+            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
+            connection.execute(insert(EvaluationRow), rows_of(run_id, range(COUNT), changed=1))
+        yield engine, run_id
+        engine.dispose()
 
 
 def rows_of(run_id: int, numbers: range, *, changed: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """The diagnosis from the command line and from Python, what it is held against, and diagnostics of users' own."""
 
-import io
 import json
 import os
 import re
@@ -9,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from logs_ui.app.cli import main
 from logs_ui.recorder import (
     Card,
     Diagnostic,
@@ -37,8 +34,8 @@ from logs_ui.recorder.diagnose import settings_of
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.queries import annotated, find_run
 from logs_ui.recorder.sidecars import NOTES
+from tests.command import LOGS_UI, logs_ui, typed
 from tests.diagnosis_docs import PAGE, written
-from tests.test_cli import LOGS_UI, logs_ui
 from tests.training import guess_server, make_trainer, sequential
 
 HOSTILE = "<b>\x1b[31mred\u202e\n[bold]x[/]"
@@ -79,17 +76,6 @@ def own(tmp_path: Path) -> Iterator[Path]:
     make_run(path, "low", cut=2)
     yield path
     flush()
-
-
-def typed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command in this process, which saves seconds."""
-    said, wrong = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patched, redirect_stdout(said), redirect_stderr(wrong):
-        patched.setattr(sys, "argv", ["logs-ui", *map(str, arguments)])
-        patched.setattr(sys, "path", sys.path.copy())
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), said.getvalue(), wrong.getvalue())
 
 
 def refused(*arguments: str | Path, code: int = 1) -> str:
@@ -157,10 +143,10 @@ def test_every_cards_filter_opens_rollouts(db: Path) -> None:
 
 
 def test_a_healthy_run_raises_no_card_and_exits_with_0(db: Path) -> None:
-    done = logs_ui("diagnose", "healthy", "--db", db)
+    done = typed("diagnose", "healthy", "--db", db)
     assert done.returncode == 0, done.stdout
     assert "Healthy" in done.stdout
-    assert json.loads(logs_ui("diagnose", "healthy", "--db", db, "--json").stdout)["cards"] == []
+    assert json.loads(typed("diagnose", "healthy", "--db", db, "--json").stdout)["cards"] == []
 
 
 def test_a_run_that_warms_up_raises_no_card(db: Path) -> None:
@@ -440,8 +426,7 @@ def test_the_command_takes_them_by_name_and_says_when_they_break(db: Path, tmp_p
 
     def asked(run: str, *names: str) -> subprocess.CompletedProcess[str]:
         options = [part for name in names for part in ("--diagnostics", f"checks:{name}")]
-        command = [str(LOGS_UI), "diagnose", run, "--db", str(db), "--json", *options]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        return typed("diagnose", run, "--db", db, "--json", *options, folder=tmp_path)
 
     done = asked("low", "MINE", "BROKEN")
     said = json.loads(done.stdout)
@@ -481,8 +466,7 @@ def test_the_diagnostic_in_the_docs_works(db: Path, tmp_path: Path) -> None:
     ]
     (tmp_path / "checks.py").write_text(code)
     (line,) = re.findall(r"^logs-ui (diagnose latest --diagnostics .*)$", PAGE.read_text(), re.MULTILINE)
-    command = [str(LOGS_UI), *line.split(), "--db", str(db)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = typed(*line.split(), "--db", db, folder=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "100% of rollouts end after one turn [gave_up]" in done.stdout
 

@@ -1,5 +1,6 @@
 """Each example runs as its first lines say, is recorded, and every page of the dashboard can show it."""
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,16 +11,25 @@ import pytest
 from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
-from logs_ui.recorder import load_run, load_runs
+from logs_ui.recorder import flush, load_run, load_runs
 from tests.environments import ROOT
 from tests.miniwob import miniwob_server
 
 
 def ran(name: str, db: Path, *options: str, steps: int) -> list[pd.DataFrame]:
-    """The rollouts of each run that the example recorded, the latest first."""
-    command = [sys.executable, "-m", f"examples.{name}", "--steps", str(steps), "--db", str(db), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    """The rollouts of each run that the example recorded, the latest first. In this process, which saves seconds, but
+    for the first.
+    """
+    options = ("--steps", str(steps), "--db", str(db), *options)
+    if name == "echo":
+        command = [sys.executable, "-m", f"examples.{name}", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    else:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", [name, *options])
+            importlib.import_module(f"examples.{name}").main()
+        assert flush()
     runs = load_runs(db=db)
     assert set(runs.state) == {"finished"}
     assert (runs.unattributed_calls.sum(), runs.recorder_errors.sum(), runs.dropped.sum()) == (0, 0, 0)

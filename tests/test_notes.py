@@ -85,7 +85,7 @@ def test_marks_lie_beside_the_database_which_stays_as_it_was_to_the_byte(db: Pat
     book.tag(subject(db, 1), "  cheats\n again ")
     book.note(subject(db, 2), "look at turn 3\n")
     assert NOTES.path(db) == db.with_name("runs.notes.db")
-    assert book.elsewhere is None
+    assert book.place == str(NOTES.path(db))
     assert annotation(db, 1).starred
     assert annotation(db, 1).tags == ("cheats again",)
     assert annotation(db, 2).note == "look at turn 3"
@@ -165,7 +165,7 @@ print(int(load_run(db=db).starred.sum()))
 book = Notebook(db)
 book.star(Subject("noted-run-1234", sys.argv[3]), starred=True)
 print(int(load_run(db=db).starred.sum()))
-print(book.elsewhere)
+print(book.place)
 with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
     html = client.get("/runs/latest/overview").text
     print(re.sub("<[^>]*>", "", re.findall("Kept in .*cannot be written to", html)[-1]))

@@ -118,7 +118,7 @@ def test_it_does_not_grow_without_end(reader: Engine, monkeypatch: pytest.Monkey
         figure(reader, "ended", ask, f"step:{step}")
     figure(reader, "alive", ask)
     (known,) = remembered._known[reader].values()
-    assert len(known.figures) == 1
+    assert len(known) == 1
     figure(reader, "ended", ask, "step:19")
     assert ask.asked == 22
 

@@ -4,9 +4,7 @@ import asyncio
 import csv
 import functools
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import LogsUIError, load_run, record, record_environment, rescore, start_run
 from logs_ui.recorder.rescore import RESCORED_COLUMNS
 from logs_ui.recorder.rescored import compare, ranks
+from tests.command import typed
 from tests.training import ROWS, guess_server, make_trainer, sequential
 
-LOGS_UI = Path(sys.executable).with_name("logs-ui")
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 _GIVEN = ("prompts", "completions", "completion_ids", "task", "answer", "env_reward")
 
@@ -153,9 +151,9 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
 
 def test_nothing_that_is_stored_changes(db: Path) -> None:
     write(db, [(0.0, 1.0)])
-    before = load_run(db=db).drop(columns=["messages"]).to_json(default_handler=str)
+    before = load_run(db=db).drop(columns=["messages"]).to_json(default_handler=str, date_format="iso")
     rescore("latest", length, db)
-    assert load_run(db=db).drop(columns=["messages"]).to_json(default_handler=str) == before
+    assert load_run(db=db).drop(columns=["messages"]).to_json(default_handler=str, date_format="iso") == before
 
 
 def test_what_changes_is_worked_out_of_both_rewards(db: Path) -> None:
@@ -341,9 +339,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [str(LOGS_UI), "rescore", "latest", "--db", "a.db", *arguments]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return typed("rescore", "latest", "--db", "a.db", *arguments, folder=folder, COLUMNS="200")
 
 
 def test_the_command_shows_what_changes(folder: Path) -> None:

@@ -19,7 +19,7 @@ from logs_ui.rollout.backends import GenerationError, Model, Sampling
 from logs_ui.rollout.chat import Chat
 from logs_ui.rollout.episode import Answer, Trajectory
 from logs_ui.rollout.trainer_model import TrainerModel
-from tests.ranks import run_on_two_ranks
+from tests.ranks import run_on_two_ranks, two_ranks
 from tests.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
 from tests.training import make_trainer
 
@@ -456,16 +456,18 @@ import pytest
 from accelerate import PartialState
 from tests.test_rollout_model import rounds, trainer_with
 from tests.test_vllm import generation_of
-generation = generation_of(pytest.MonkeyPatch(), mode="server", server_base_url=sys.argv[1])
 rank = PartialState().process_index
-for turns in ([[1, 2], [4, 0, 3]], [[3, 1], [0, 0]]):
-    for row in rounds(trainer_with(generation), turns[rank], base=100 + 900 * rank):
-        for context, answer in row:
-            assert answer.ids[0] == context[-1] + 10, (rank, context, answer)
+with pytest.MonkeyPatch.context() as patch:
+    generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])
+    for turns in ([[1, 2], [4, 0, 3]], [[3, 1], [0, 0]]):
+        for row in rounds(trainer_with(generation), turns[rank], base=100 + 900 * rank):
+            for context, answer in row:
+                assert answer.ids[0] == context[-1] + 10, (rank, context, answer)
 (Path(sys.argv[2]) / str(rank)).touch()
 """
 
 
+@two_ranks
 def test_ranks_with_unequal_turns_and_rows_neither_wait_for_ever_nor_get_each_others_answers(
     server: Server, tmp_path: Path
 ) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event, func, insert, select, update
+from sqlalchemy import URL, Engine, event, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries, store
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepDetails, StepStatistics, StopReason
 from logs_ui.recorder.queries import Series, Step
@@ -25,7 +26,7 @@ from tests import factory
 
 NOW = 1_800_000_000_000_000
 LATER = NOW + 10_000_000
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMBERS = st.sampled_from([None, -1.5, 0.0, 0.1, 0.5, 1.0, 1.0, 250.0])
 COLUMNS = st.fixed_dictionaries(
     {},
@@ -41,12 +42,20 @@ COLUMNS = st.fixed_dictionaries(
     },
 )
 CHANGES = st.lists(
-    st.tuples(st.integers(0, 7), COLUMNS, st.sampled_from([0, 100_000, 700_000, 2_000_000])), min_size=1, max_size=25
+    st.tuples(st.integers(0, 7), COLUMNS, st.sampled_from([0, 100_000, 700_000, 2_000_000])), min_size=1, max_size=15
 )
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(address: Address) -> Iterator[Engine]:
+    engine = writing_engine(address)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Engine]:
+    """For what is SQLite's alone."""
     engine = writing_engine(tmp_path / "a.db")
     yield engine
     engine.dispose()
@@ -135,8 +144,20 @@ def assert_equal(found: list[Step], expected: list[Step]) -> None:
 @FEW
 @given(changes=CHANGES)
 def test_steps_are_exact_after_each_change_whatever_is_stored_of_them(
-    engine: Engine, changes: list[tuple[int, dict[str, Any], int]]
+    sqlite: Engine, changes: list[tuple[int, dict[str, Any], int]]
 ) -> None:
+    check_steps(sqlite, changes)
+
+
+@settings(FEW, max_examples=6)
+@given(changes=CHANGES)
+def test_steps_are_exact_on_postgresql(postgres_url: URL, changes: list[tuple[int, dict[str, Any], int]]) -> None:
+    engine = writing_engine(postgres_url)
+    check_steps(engine, changes)
+    engine.dispose()
+
+
+def check_steps(engine: Engine, changes: list[tuple[int, dict[str, Any], int]]) -> None:
     uid, now = f"r{time.perf_counter_ns()}", NOW
     for number, columns, wait in changes:
         now += wait
@@ -199,9 +220,9 @@ def test_details_are_made_at_most_once_a_second_and_at_the_end(engine: Engine) -
     assert stale(engine) == 0
 
 
-def test_what_is_stale_is_found_in_its_index(engine: Engine) -> None:
-    statement = str(store._stale_steps().compile(dialect=engine.dialect))
-    with engine.connect() as connection:
+def test_what_is_stale_is_found_in_its_index(sqlite: Engine) -> None:
+    statement = str(store._stale_steps().compile(dialect=sqlite.dialect))
+    with sqlite.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, 0, 0)).all()
     assert "step_stale" in str(plan)
 
@@ -280,16 +301,16 @@ def test_a_run_without_rollouts_has_no_series(engine: Engine) -> None:
         (lambda db, run, of: queries.lowest_tasks(db, run, of, 1, 3, 8), "avg(", "COVERING INDEX row_by_kind"),
     ],
 )
-def test_rows_are_read_from_the_index_that_has_the_fewest(engine: Engine, asked: Any, mark: str, index: str) -> None:
-    run_id = factory.make_run(engine, steps=3)
-    (series,) = queries.step_series(engine, run_id)
+def test_rows_are_read_from_the_index_that_has_the_fewest(sqlite: Engine, asked: Any, mark: str, index: str) -> None:
+    run_id = factory.make_run(sqlite, steps=3)
+    (series,) = queries.step_series(sqlite, run_id)
     plans = []
 
     def explain(connection: Any, _: Any, statement: str, parameters: Any, *__: Any) -> None:
         if mark in statement and "EXPLAIN" not in statement:
             plans.append(str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()))
 
-    event.listen(engine, "before_cursor_execute", explain)
-    asked(engine, run_id, series)
+    event.listen(sqlite, "before_cursor_execute", explain)
+    asked(sqlite, run_id, series)
     assert len(plans) == 1
     assert index in plans[0]

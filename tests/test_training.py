@@ -25,6 +25,7 @@ from logs_ui.recorder.models import Run, Scalar, SourceKind
 from logs_ui.recorder.queries import run_sources, source_texts
 from logs_ui.rollout.guess_env import GuessEnv
 from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS
+from logs_ui.rollout.guess_server import GuessServer
 from tests.training import GROUP, ROWS, batched, guess_server, logged_by_trl, make_trainer, sequential, solved
 
 
@@ -311,8 +312,8 @@ def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, 
 @pytest.mark.versions
 def test_an_environment_that_dies_is_named(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
-    with guess_server() as doomed:
-        inner = sequential(doomed)
+    with GuessServer() as doomed:
+        inner = sequential(doomed.wait_until_ready())
 
     @record(db=db)
     def rollout_func(prompts: Any, trainer: Any) -> Any:

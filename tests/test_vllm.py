@@ -24,7 +24,7 @@ import pytest
 
 from logs_ui.recorder.calls import CallLog, Generation, Sequence, collecting
 from logs_ui.recorder.instruments import install, trl_vllm
-from tests.ranks import run_on_two_ranks
+from tests.ranks import run_on_two_ranks, two_ranks
 
 REAL_ENGINE = importlib.util.find_spec("vllm") is not None
 
@@ -302,15 +302,16 @@ from pathlib import Path
 import pytest
 from accelerate import PartialState
 from tests.test_vllm import generation_of, recorded, shown
-generation = generation_of(pytest.MonkeyPatch(), mode="server", server_base_url=sys.argv[1])
 rank = PartialState().process_index
-with recorded() as generations:
+with pytest.MonkeyPatch.context() as patch, recorded() as generations:
+    generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])
     generation.generate([[5 + rank], [5 + rank]], None, 2)
 seen = [[shown(sequence)[:3] for sequence in one.sequences] for one in generations]
 (Path(sys.argv[2]) / str(rank)).write_text(str(seen))
 """
 
 
+@two_ranks
 def test_each_rank_records_its_own_slice(server: Server, tmp_path: Path) -> None:
     run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").read_text() == "[[([5], [15, 16], 'stop'), ([5], [25, 26, 27], 'length')]]"

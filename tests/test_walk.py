@@ -1,8 +1,7 @@
 """Every page of the dashboard in a browser, on what a real training recorded."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from logs_ui.app.serve import BackgroundServer
+from logs_ui.recorder import flush, record
+from logs_ui.rollout.demo import DemoSettings, train_demo
 from tests.site import pages
 
 WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
@@ -20,9 +21,14 @@ WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two short runs of the demo."""
     db = tmp_path_factory.mktemp("walk") / "demo.db"
-    for steps in ("4", "8"):
-        command = Path(sys.executable).with_name("logs-ui")
-        subprocess.run([command, "demo", "--no-serve", "--steps", steps, "--db", db], check=True, capture_output=True)
+
+    def train() -> None:
+        for steps in (4, 8):
+            train_demo(DemoSettings(steps=steps), wrap=record(eval_name="guess", db=db, announce=False))
+        assert flush()
+
+    with ThreadPoolExecutor(1) as thread:  # this one has Playwright's event loop
+        thread.submit(train).result()
     return db
 
 

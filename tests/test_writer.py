@@ -23,8 +23,10 @@ from sqlalchemy import event
 from logs_ui.recorder import guard as guards
 from logs_ui.recorder import job_queue, load_run, storage, store
 from logs_ui.recorder import writer as writers
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.calls import CallLog, Generation, Sequence
 from logs_ui.recorder.clean import snapshot
+from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.limits import Limits
@@ -71,24 +73,27 @@ def only_pages(writer: Writer, most: int) -> None:
     raw.close()
 
 
-def stored(db: Path, query: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
-        return connection.execute(query).fetchall()
+def stored(address: Address, query: str) -> list[tuple[Any, ...]]:
+    engine = reading_engine(address)
+    with engine.connect() as connection:
+        found = [tuple(row) for row in connection.exec_driver_sql(query)]
+    engine.dispose()
+    return found
 
 
-def test_what_was_flushed_is_there(db: Path) -> None:
-    writer = Writer(db)
+def test_what_was_flushed_is_there(address: Address) -> None:
+    writer = Writer(address)
     writer.put(job(BEGUN))
     for i in range(1_000):
         writer.put(job(row(str(i), {"reward": float(i)}, pack_content({"messages": [i]}))))
     assert writer.flush(30)
-    assert stored(db, "select count(*), sum(reward) from evaluation_row") == [(1_000, 499_500.0)]
-    assert stored(db, "select count(*) from rollout_payload where content is not null") == [(1_000,)]
-    assert stored(db, "select rollouts, scored, reward_sum from step_statistics") == [(1_000, 1_000, 499_500.0)]
+    assert stored(address, "select count(*), sum(reward) from evaluation_row") == [(1_000, 499_500.0)]
+    assert stored(address, "select count(*) from rollout_payload where content is not null") == [(1_000,)]
+    assert stored(address, "select rollouts, scored, reward_sum from step_statistics") == [(1_000, 1_000, 499_500.0)]
 
 
-def test_later_changes_merge_field_by_field(db: Path) -> None:
-    writer = Writer(db)
+def test_later_changes_merge_field_by_field(address: Address) -> None:
+    writer = Writer(address)
     writer.put(job(BEGUN, row("a", {"status": "running", "task": "t"}, b"first")))
     assert writer.flush(30)
     writer.put(job(row("a", {"status": "ok", "turns": 2}, b"second")))
@@ -96,47 +101,47 @@ def test_later_changes_merge_field_by_field(db: Path) -> None:
     assert writer.flush(30)
     writer.put(job(row("a", {"advantage": -1.0})))
     assert writer.flush(30)
-    assert stored(db, "select status, task, turns, reward, advantage from evaluation_row") == [
+    assert stored(address, "select status, task, turns, reward, advantage from evaluation_row") == [
         ("ok", "t", 2, 0.5, -1.0)
     ]
-    assert stored(db, "select content from rollout_payload") == [(b"second",)]
+    assert stored(address, "select content from rollout_payload") == [(b"second",)]
 
 
-def test_ids_follow_the_order_in_which_rows_began_whatever_ended_first(db: Path) -> None:
+def test_ids_follow_the_order_in_which_rows_began_whatever_ended_first(address: Address) -> None:
     changes = []
     for began, columns in ((3, {"turns": 2}), (1, {"reward": 1.0}), (2, {"turns": 1}), (4, {"reward": 0.0})):
         change = row(f"began {began}", columns)
         changes.append(replace(change, identity={**change.identity, "created": began}))
-    writer = Writer(db)
+    writer = Writer(address)
     writer.put(job(BEGUN, *changes))
     assert writer.flush(30)
-    assert stored(db, "select uid from evaluation_row order by id") == [(f"began {i}",) for i in (1, 2, 3, 4)]
+    assert stored(address, "select uid from evaluation_row order by id") == [(f"began {i}",) for i in (1, 2, 3, 4)]
 
 
-def test_changed_grows_with_each_batch_and_is_the_runs_own(db: Path) -> None:
-    writer = Writer(db)
+def test_changed_grows_with_each_batch_and_is_the_runs_own(address: Address) -> None:
+    writer = Writer(address)
     writer.put(job(BEGUN, row("a", {})))
     assert writer.flush(30)
-    (first,) = stored(db, "select changed from evaluation_row")
+    (first,) = stored(address, "select changed from evaluation_row")
     writer.put(job(row("b", {})))
     assert writer.flush(30)
-    assert stored(db, "select changed from evaluation_row where uid = 'b'") > [first]
-    assert stored(db, "select changed from run") == stored(db, "select max(changed) from evaluation_row")
+    assert stored(address, "select changed from evaluation_row where uid = 'b'") > [first]
+    assert stored(address, "select changed from run") == stored(address, "select max(changed) from evaluation_row")
 
 
 def test_a_poison_row_costs_nobody_else_anything(
-    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    address: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
-    writer = Writer(db)
+    writer = Writer(address)
     writer.put(job(BEGUN))
     writer.put(job(row("a", {"reward": 1.0}), row("b", {"task": object()}), row("c", {"reward": 3.0})))
     with caplog.at_level(logging.ERROR):
         assert writer.flush(30)
     writer.put(job(row("d", {"reward": 4.0})))
     assert writer.flush(30)
-    assert [uid for (uid,) in stored(db, "select uid from evaluation_row")] == ["a", "c", "d"]
-    ((errors, dropped, last),) = stored(db, "select recorder_errors, dropped, last_recorder_error from run")
+    assert [uid for (uid,) in stored(address, "select uid from evaluation_row order by id")] == ["a", "c", "d"]
+    ((errors, dropped, last),) = stored(address, "select recorder_errors, dropped, last_recorder_error from run")
     assert errors > 0
     assert dropped == 1
     assert "writing one row" in last
@@ -263,15 +268,20 @@ def test_the_statistics_of_a_process_that_was_killed_agree_with_its_rows(db: Pat
     assert stored(db, "select rollouts, scored, reward_sum from step_statistics") == [(rows, rows, float(rows))]
 
 
-def test_statistics_count_each_steps_rows_as_they_are_now(db: Path) -> None:
-    writer = Writer(db)
+def test_statistics_count_each_steps_rows_as_they_are_now(address: Address) -> None:
+    writer = Writer(address)
     ended = {"status": "error", "stop_reason": "length"}
     writer.put(job(BEGUN, *(row(str(i), {"reward": 1.0}, step=i % 3) for i in range(6)), row("e", ended, step=7)))
     assert writer.flush(30)
     writer.put(job(row("0", {"reward": 0.25}, step=0), row("e", {"status": "ok"}, step=7)))
     assert writer.flush(30)
     sums = "select step, rollouts, scored, reward_sum, errors, truncated from step_statistics order by step"
-    assert stored(db, sums) == [(0, 2, 2, 1.25, 0, 0), (1, 2, 2, 2.0, 0, 0), (2, 2, 2, 2.0, 0, 0), (7, 1, 0, 0.0, 0, 1)]
+    assert stored(address, sums) == [
+        (0, 2, 2, 1.25, 0, 0),
+        (1, 2, 2, 2.0, 0, 0),
+        (2, 2, 2, 2.0, 0, 0),
+        (7, 1, 0, 0.0, 0, 1),
+    ]
 
 
 def test_a_transaction_has_a_bound_in_rows_however_many_a_job_has(db: Path) -> None:
@@ -287,7 +297,7 @@ def test_a_transaction_has_a_bound_in_rows_however_many_a_job_has(db: Path) -> N
 
 def test_a_transaction_has_a_bound_in_bytes(db: Path) -> None:
     """What it holds is encoded already, so that nothing of it can be dropped."""
-    writer = Writer(db, Limits(queue_bytes=100_000))
+    writer = Writer(db, Limits(queue_bytes=100_000, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     with locked(db):
@@ -402,7 +412,7 @@ def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
 ) -> None:
     command = [sys.executable, "-c", ENDED, str(db), trouble]
     root = Path(__file__).parent.parent
-    environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5"}
+    environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5", "LOGS_UI_SPOOL_MB": "0"}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
     assert time.time() - float(done.stdout) < 7, "no longer than it was told to wait"
     last = done.stderr.splitlines()[-1]
@@ -459,7 +469,7 @@ def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
 ) -> None:
     monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
     limit, steps = 1_000_000, 60
-    writer = Writer(db, Limits(queue_bytes=limit))
+    writer = Writer(db, Limits(queue_bytes=limit, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     waits, most, longest = [], 0, 0.0
@@ -504,7 +514,7 @@ def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
 
 
 def test_a_queue_that_is_full_of_headers_drops_what_comes_and_counts_it_apart(db: Path) -> None:
-    writer = Writer(db, Limits(queue_bytes=50_000))
+    writer = Writer(db, Limits(queue_bytes=50_000, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     with locked(db):
@@ -526,7 +536,7 @@ def test_a_queue_that_is_full_of_headers_drops_what_comes_and_counts_it_apart(db
 
 def test_what_the_writer_holds_leaves_room_for_headers(db: Path) -> None:
     """It is encoded by then, and as small as it is in the database."""
-    writer = Writer(db, Limits(queue_bytes=200_000))
+    writer = Writer(db, Limits(queue_bytes=200_000, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     large = rollout(0)
@@ -542,7 +552,7 @@ def test_what_the_writer_holds_leaves_room_for_headers(db: Path) -> None:
 
 
 def test_what_is_larger_than_the_queue_loses_its_own_payload_and_costs_no_other(db: Path) -> None:
-    writer = Writer(db, Limits(queue_bytes=90_000))
+    writer = Writer(db, Limits(queue_bytes=90_000, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     large = rollout(2)
@@ -559,7 +569,7 @@ def test_what_is_larger_than_the_queue_loses_its_own_payload_and_costs_no_other(
 def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path) -> None:
     blocked = sqlite3.connect(db, isolation_level=None)
     blocked.execute("BEGIN EXCLUSIVE")
-    writer = Writer(db, Limits(queue_bytes=10_000))
+    writer = Writer(db, Limits(queue_bytes=10_000, spool_bytes=0))
     for i in range(20):
         writer.put(job(BEGUN, row(str(i), {}), size=1_000))
     blocked.execute("ROLLBACK")
@@ -572,7 +582,7 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path) -> None:
 
 
 def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(db: Path) -> None:
-    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=0.5))
+    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=0.5, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     with locked(db):
@@ -590,7 +600,7 @@ def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(d
 
 
 def test_room_that_comes_in_time_costs_nothing(db: Path) -> None:
-    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=60))
+    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=60, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     for i in range(50):
@@ -602,7 +612,7 @@ def test_room_that_comes_in_time_costs_nothing(db: Path) -> None:
 
 def test_the_writers_own_thread_waits_for_no_room(db: Path) -> None:
     """Nobody else could make it."""
-    writer = Writer(db, Limits(queue_bytes=1_500, queue_seconds=60))
+    writer = Writer(db, Limits(queue_bytes=1_500, queue_seconds=60, spool_bytes=0))
     writer._queue.bytes = 1_000
     writer._queue.followed = [job_queue.Followed(RunningJob(rollout(0)), 0.0, 1.0)]
     began = time.monotonic()
@@ -612,7 +622,7 @@ def test_the_writers_own_thread_waits_for_no_room(db: Path) -> None:
 
 
 def test_the_end_of_a_training_waits_no_longer_than_the_limit(db: Path) -> None:
-    writer = Writer(db, Limits(end_seconds=0.3))
+    writer = Writer(db, Limits(end_seconds=0.3, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     with locked(db):
@@ -624,9 +634,10 @@ def test_the_end_of_a_training_waits_no_longer_than_the_limit(db: Path) -> None:
 
 def test_the_environment_sets_the_limits(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Limits.from_environment() == Limits(256 << 20, 0.0, 10.0)
-    for name, value in {"QUEUE_MB": "1.5", "QUEUE_SECONDS": "2", "END_SECONDS": " 0 "}.items():
+    said = {"QUEUE_MB": "1.5", "QUEUE_SECONDS": "2", "END_SECONDS": " 0 ", "SPOOL_MB": "0", "SPOOL_SECONDS": "1"}
+    for name, value in said.items():
         monkeypatch.setenv(f"LOGS_UI_{name}", value)
-    assert Limits.from_environment() == Writer(db)._limits == Limits(3 << 19, 2.0, 0.0)
+    assert Limits.from_environment() == Writer(db)._limits == Limits(3 << 19, 2.0, 0.0, 0, 1.0)
 
 
 @pytest.mark.parametrize("value", ["much", "0", "-1", "nan", "inf", "1e9"])
@@ -640,9 +651,9 @@ def test_a_limit_that_is_none_is_refused_before_anything_is_recorded(
     assert not db.exists()
 
 
-def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> None:
-    writer = Writer(db)
-    writers._by_address[db] = writer
+def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(address: Address) -> None:
+    writer = Writer(address)
+    writers._by_address[address] = writer
     writer.put(job(BEGUN, row("parent", {})))
     assert writer.flush(30)
     child = os.fork()
@@ -652,8 +663,8 @@ def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(db: Path) -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     writer.put(job(row("parent again", {})))
     assert writer.flush(30)
-    del writers._by_address[db]
-    assert {uid for (uid,) in stored(db, "select uid from evaluation_row")} == {"parent", "child", "parent again"}
+    del writers._by_address[address]
+    assert {uid for (uid,) in stored(address, "select uid from evaluation_row")} == {"parent", "child", "parent again"}
 
 
 @pytest.mark.parametrize("held", ["the writer's", "the guard's"])
@@ -693,19 +704,19 @@ def test_a_forked_child_leaves_the_parents_connection_open(db: Path) -> None:
 
 @pytest.mark.parametrize(("state", "goes_on"), [("running", True), ("finished", False)])
 def test_a_heartbeat_goes_on_until_the_run_has_ended(
-    db: Path, monkeypatch: pytest.MonkeyPatch, *, state: str, goes_on: bool
+    address: Address, monkeypatch: pytest.MonkeyPatch, *, state: str, goes_on: bool
 ) -> None:
     monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
-    writer = Writer(db)
+    writer = Writer(address)
     writer.put(job(BEGUN, row("a", {}), RunChange("r", {"state": state})))
     assert writer.flush(30)
     time.sleep(0.6)  # one transaction finds out
     begun: list[Any] = []
     event.listen(writer.engine(), "begin", begun.append)
-    before = stored(db, "select heartbeat from run")
+    before = stored(address, "select heartbeat from run")
     time.sleep(0.6)
     assert bool(begun) == goes_on
-    assert (stored(db, "select heartbeat from run") > before) == goes_on
+    assert (stored(address, "select heartbeat from run") > before) == goes_on
 
 
 def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,8 +729,7 @@ def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: 
     raw.cursor().execute("PRAGMA busy_timeout=0")
     raw.close()
     other.execute("BEGIN IMMEDIATE")
-    time.sleep(0.6)
-    assert writer._storage.trouble is not None
+    wait_until(lambda: writer._storage.trouble is not None)
     other.execute("ROLLBACK")
     (before,) = stored(db, "select heartbeat from run")
     deadline = time.monotonic() + 10
@@ -728,11 +738,11 @@ def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: 
         time.sleep(0.05)
 
 
-def test_scalars_keep_their_last_value_and_nan_is_null(db: Path) -> None:
-    writer = Writer(db)
+def test_scalars_keep_their_last_value_and_nan_is_null(address: Address) -> None:
+    writer = Writer(address)
     writer.put(job(BEGUN, ScalarsChange("r", 1, {"loss": 1.0}), ScalarsChange("r", 1, {"loss": 0.5, "kl": None})))
     assert writer.flush(30)
-    assert sorted(stored(db, "select name, value from scalar")) == [("kl", None), ("loss", 0.5)]
+    assert sorted(stored(address, "select name, value from scalar")) == [("kl", None), ("loss", 0.5)]
 
 
 def test_the_write_ahead_log_does_not_grow_for_ever(db: Path) -> None:
@@ -765,25 +775,26 @@ def test_a_write_ahead_log_that_was_moved_is_not_moved_again_before_it_has_grown
     assert len(moved) == 1
 
 
-def test_what_identifies_a_row_stays_as_it_was_first_told(db: Path) -> None:
+def test_what_identifies_a_row_stays_as_it_was_first_told(address: Address) -> None:
     """So that a later change writes only the indexes of what it changes."""
-    writer = Writer(db)
+    writer = Writer(address)
     writer.put(job(BEGUN, row("a", {"reward": 1.0}, step=1)))
     assert writer.flush(30)
     writer.put(job(row("a", {"reward": 2.0}, step=2)))
     assert writer.flush(30)
-    assert stored(db, "select step, reward from evaluation_row") == [(1, 2.0)]
+    assert stored(address, "select step, reward from evaluation_row") == [(1, 2.0)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 127, 300])
-def test_any_number_of_rows_goes_in_at_once(db: Path, count: int) -> None:
-    writer = Writer(db)
+def test_any_number_of_rows_goes_in_at_once(address: Address, count: int) -> None:
+    writer = Writer(address)
     rewards = {"rewards": {"a": 0.5}, "odd_rewards": None}
     writer.put(job(BEGUN, *(row(str(i), {"reward": float(i), **rewards}, str(i).encode()) for i in range(count))))
     assert writer.flush(30)
     found = stored(
-        db,
-        "select uid, reward, rewards, odd_rewards, content from evaluation_row join rollout_payload on row_id = id"
+        address,
+        "select uid, reward, cast(rewards as text), cast(odd_rewards as text), content "
+        "from evaluation_row join rollout_payload on row_id = id"
         " order by id",
     )
     assert found == [(str(i), float(i), '{"a":0.5}', "null", str(i).encode()) for i in range(count)]

@@ -1,8 +1,10 @@
 """Small real trainings: a real GRPOTrainer, a tiny real model, a real OpenEnv server over its socket."""
 
+import atexit
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,25 @@ ROWS = 8
 GROUP = 4
 
 
+@cache
+def _server() -> str:
+    server = GuessServer()
+    atexit.register(server.__exit__)
+    return server.__enter__().wait_until_ready()
+
+
+_clients: list[Any] = []
+
+
 @contextmanager
 def guess_server() -> Iterator[str]:
-    """The address of a real OpenEnv server in a process of its own."""
-    with GuessServer() as server:
-        yield server.wait_until_ready()
+    """The address of a real OpenEnv server in a process of its own: one for all tests, which takes seconds to start."""
+    try:
+        yield _server()
+    finally:
+        while _clients:
+            with suppress(Exception):  # a test may have broken it
+                _clients.pop().close()
 
 
 def numbered(task: str, game: int) -> Messages:
@@ -51,6 +67,27 @@ def solved(env_reward: list[float], **_: Any) -> list[float]:
     return env_reward
 
 
+def _warm_model(steps: int) -> Any:
+    """A new model, as it is after so many steps, and with torch's dice as they lie then."""
+    weights, dice = _warmed(steps)
+    model = make_model(make_tokenizer(), 0)
+    model.load_state_dict(weights)
+    model.train()
+    torch.set_rng_state(dice)
+    return model
+
+
+@cache
+def _warmed(steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Weights, and the state of torch's dice: what takes seconds, and is the same in every test."""
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, 0)
+    if steps:
+        warm_up(model, tokenizer, seed=0, steps=steps)
+    return {name: it.detach().clone() for name, it in model.state_dict().items()}, torch.get_rng_state()
+
+
 def make_trainer(
     rollout_func: Callable[..., Any],
     folder: Path,
@@ -62,11 +99,7 @@ def make_trainer(
 ) -> GRPOTrainer:
     """A trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 0)
-    if warm:
-        warm_up(model, tokenizer, seed=0, steps=warm)
+    tokenizer, model = make_tokenizer(), _warm_model(warm)
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "seed": 0,
@@ -77,6 +110,7 @@ def make_trainer(
         "learning_rate": 1e-3,
         "logging_steps": 1,
         "log_completions": True,
+        "num_completions_to_print": 1,
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
@@ -103,6 +137,7 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
     """
     client = GuessEnv(base_url=url).sync()
     client.connect()
+    _clients.append(client)
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         games = [Game(client, messages, trainer.processing_class) for messages in prompts]

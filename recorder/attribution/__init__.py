@@ -25,6 +25,7 @@ from collections.abc import Sequence as Seq
 from logs_ui.recorder.attribution.chains import Branches, chains_of
 from logs_ui.recorder.attribution.episodes import give_environment_calls, give_functions, give_leftovers
 from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
+from logs_ui.recorder.attribution.scoped import of_one_scope
 from logs_ui.recorder.attribution.tokens import Matching, RowTokens
 from logs_ui.recorder.attribution.unfinished import give_unfinished
 from logs_ui.recorder.attribution.work import Work
@@ -44,6 +45,8 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
         seen: its calls.
         decode: token ids to text; asked only where ids do not tell.
     """
+    if found := of_one_scope(len(prompts), seen):
+        return found
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     work = Work(seen, len(tokens), Branches(seen.calls))
     matching = Matching(tokens, work, lambda index: decode(completions[index]))
@@ -53,8 +56,8 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
         if chain.row is None or chain.row >= len(tokens):
             outside.append(chain)
         else:
-            found = matching.fit(chain, chain.row)
-            work.give(chain.row, chain, found.starts if found else [None] * len(chain.parts), "scope")
+            fit = matching.fit(chain, chain.row)
+            work.give(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
     work.left = matching.match([part for chain in matching.match(outside) for part in chain.split()])
     give_environment_calls(work, decode, finished=True)
     give_functions(work)
@@ -73,6 +76,8 @@ def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode:
             is not known.
         decode: token ids to text; asked only where prompts differ.
     """
+    if found := of_one_scope(count, seen):
+        return found
     work = give_unfinished(count, seen, prompts, decode)
     give_environment_calls(work, decode, finished=False)
     give_functions(work)

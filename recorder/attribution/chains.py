@@ -116,21 +116,46 @@ def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_
             current = None
         row = row_of(generation)
         own = [chain for chain in chains if chain.row == row]
-        free = {id(chain): chain for chain in own if chain.tail is not None}
+        free = _Open(own)
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = bytes_of(sequence.context)
-            chain = None if context is None else _continued(generation, context, free.values(), episodes)
+            chain = None if context is None else _continued(generation, context, free, episodes)
             if chain is None and current is not None and not _is_first_again(context, own):
                 chain = current
             if chain is None:
                 chain = Chain(branch, row, _begins(context, own))
                 chains.append(chain)
+            free.close(chain)
             chain.add(generation, sequence, context)
-            free.pop(id(chain), None)
             taken[id(chain)] = chain
         current = next(iter(taken.values()), None) if alone else None
     return chains
+
+
+class _Open:
+    """Chains that a generation may continue, by their tails: to look through all of them for each of its sequences takes
+    as long as everything else.
+    """
+
+    def __init__(self, chains: Iterable[Chain]) -> None:
+        self._by_tail: dict[bytes, list[Chain]] = defaultdict(list)
+        for chain in chains:
+            if chain.tail is not None:
+                self._by_tail[chain.tail].append(chain)
+        self._lengths = sorted({len(tail) for tail in self._by_tail}, reverse=True)
+
+    def longest_that_begin(self, context: bytes) -> list[Chain]:
+        """Those whose tail the context begins with; of several tails, of the longest."""
+        for length in self._lengths:
+            if length <= len(context) and (found := self._by_tail.get(context[:length])):
+                return found
+        return []
+
+    def close(self, chain: Chain) -> None:
+        """It is continued, or new."""
+        if chain.tail is not None and chain in (found := self._by_tail.get(chain.tail, [])):
+            found.remove(chain)
 
 
 def place_of(branch: Strand | None) -> int:
@@ -151,14 +176,12 @@ def bytes_of(ids: Ids | None) -> bytes | None:
     return None if ids is None else ids.tobytes()
 
 
-def _continued(generation: Generation, context: bytes, chains: Iterable[Chain], episodes: "_Episodes") -> Chain | None:
+def _continued(generation: Generation, context: bytes, chains: "_Open", episodes: "_Episodes") -> Chain | None:
     """The chain whose last answer stands at the end of what the context repeats. Of several the longest; of those,
     twins so far, the one whose episode goes on; then the first of one generation, else the latest.
     """
-    fitting = [chain for chain in chains if chain.tail is not None and context.startswith(chain.tail)]
+    fitting = chains.longest_that_begin(context)
     if len(fitting) > 1:
-        longest = max(len(chain.tail or b"") for chain in fitting)
-        fitting = [chain for chain in fitting if len(chain.tail or b"") == longest]
         fitting = [chain for chain in fitting if episodes.lead(chain.last, generation.order)] or fitting
     latest = max((chain.last for chain in fitting), default=0)
     return next((chain for chain in fitting if chain.last == latest), None)

@@ -4,7 +4,7 @@ Rows are given as `common.shown` has them: what ran when its process died was ab
 """
 
 from logs_ui.recorder.queries.columns import RunColumns, mode_of
-from logs_ui.recorder.queries.common import COUNT_CAP, Count, Database
+from logs_ui.recorder.queries.common import COUNT_CAP, LARGE, WINDOW, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
     GroupResult,
@@ -63,8 +63,10 @@ from logs_ui.recorder.queries.rows import (
     new_since,
     newest_row,
     page,
+    page_in_time,
     rollout,
     rollouts,
+    window,
 )
 from logs_ui.recorder.queries.run_list import (
     DIED,
@@ -102,10 +104,12 @@ __all__ = [
     "COUNT_CAP",
     "DEAD",
     "DIED",
+    "LARGE",
     "MOST_COLUMNS",
     "MOST_ROWS",
     "MOST_TASKS",
     "NOTHING",
+    "WINDOW",
     "Annotated",
     "Annotation",
     "Cell",
@@ -182,6 +186,7 @@ __all__ = [
     "newest_run",
     "opened",
     "page",
+    "page_in_time",
     "pivot",
     "recorded_tags",
     "reward_ends",
@@ -212,4 +217,5 @@ __all__ = [
     "task_results",
     "these_runs",
     "tokenizer_json",
+    "window",
 ]

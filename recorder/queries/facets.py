@@ -18,6 +18,7 @@ from logs_ui.recorder.models import (
 )
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.selection import (
+    Span,
     Use,
     conditions,
 )
@@ -58,15 +59,17 @@ class Histogram:
     counts: tuple[int, ...]
 
 
-def facets(db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None) -> Facets:  # noqa: A002
+def facets(
+    db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None, span: Span | None = None  # noqa: A002
+) -> Facets:  # fmt: skip
     """Beside the run's own values, those that the filter names are there, too. `whole` is `kinds` of the whole run,
-    where that is known.
+    where that is known; `span`: where to count.
     """
     chosen = [getattr(filter, name) for name in _FACETS]
     ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
     with Session(db) as session:
         is_whole = ranges == RolloutFilter()
-        found = whole if is_whole and whole is not None else _kinds(session, run_id, ranges)
+        found = whole if is_whole and whole is not None else _kinds(session, run_id, ranges, span)
         if whole is None:
             whole = found if is_whole else _kinds(session, run_id, RolloutFilter())
     known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
@@ -92,15 +95,19 @@ def facets(db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | N
     )
 
 
-def reward_histogram(db: Database, run_id: int, filter: RolloutFilter, bins: int = 24) -> Histogram | None:  # noqa: A002
-    """Under the filter less its reward range; None where no row has a reward. The bins span the run's own rewards."""
+def reward_histogram(
+    db: Database, run_id: int, filter: RolloutFilter, bins: int = 24, *, span: Span | None = None  # noqa: A002
+) -> Histogram | None:  # fmt: skip
+    """Under the filter less its reward range, of a span's rows where one is given; None where no row has a reward. The
+    bins span the run's own rewards.
+    """
     reward = col(EvaluationRow.reward)
     of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
     ends = [
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
     rest = tuple(term for term in filter.terms if term is not strict_rewards(filter))
-    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None, terms=rest), Use.NUMBER)
+    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None, terms=rest), Use.NUMBER, span)
     with Session(db) as session:
         low, high = session.execute(select(*ends)).one()
         if low is None or high is None:
@@ -123,18 +130,18 @@ def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A
         return _kinds(session, run_id, filter)
 
 
-def _kinds(session: Session, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002
+def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
     row = EvaluationRow
     # In one pass, in the order of the index that covers them.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
     grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
     # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
-    awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS)
+    awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS, span)
     awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
-    aborted = conditions(run_id, replace(filter, statuses=(Status.ABORTED.value,)), Use.KINDS)
+    aborted = conditions(run_id, replace(filter, statuses=(Status.ABORTED.value,)), Use.KINDS, span)
     lost = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
     found: Counter[tuple[str | None, ...]] = Counter()
-    for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS))):
+    for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS, span))):
         waiting = awaited[tuple(values)]
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}

@@ -1,5 +1,6 @@
 """Rollouts: a page of them, all of them, one of them."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,11 +22,12 @@ from logs_ui.recorder.models import (
     StepStatistics,
 )
 from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
-from logs_ui.recorder.queries.common import COUNT_CAP, Count, Database, counted, shown
+from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, counted, newest_ids, shown
 from logs_ui.recorder.search import planning
 from logs_ui.recorder.selection import (
     Place,
     Section,
+    Span,
     Use,
     conditions,
     in_statistics,
@@ -37,6 +39,7 @@ from logs_ui.recorder.selection import (
 _CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
 
 _AT_ONCE = 10  # packed payloads in memory
+_FIRST_PART, _LARGEST_PART = 2_000, 32_000  # rollouts that are looked through at once
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,16 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows in order, and where the next begins (None at the end)."""
+    """Some rows in order, and where the next begins (None at the end).
+
+    Attributes:
+        looked_at: how many rollouts they were looked for in, where time was over before there were enough of them, or
+            all of the run's were too many to be put in order; None where that makes no difference.
+    """
 
     rows: list[EvaluationRow]
     next: Cursor | None
+    looked_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,16 +116,41 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
     return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
 
 
+def page_in_time(
+    db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
+    seconds: float = 1.0,
+) -> Page:  # fmt: skip
+    """As `page`, of a large run, and a filter that no index serves: by id, as many as are found in so many seconds, or
+    a little more; in any other order, of the newest WINDOW rollouts.
+    """
+    with Session(db) as session:
+        if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
+            return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
+        span = newest_ids(session, run_id, filter.step_max)
+        place = None if after is None else (after.key, after.id)
+        rows = _in_order(session, run_id, filter, place, limit + 1, span=span)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None, WINDOW)
+
+
+def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
+    """Where to count what a filter leaves of a large run: see `common.WINDOW`."""
+    with Session(db) as session:
+        return newest_ids(session, run_id, filter.step_max)
+
+
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
     """The highest id of its rows; 0 where it has none."""
     top = page(db, run_id, replace(filter, sort=Sort.NEWEST), limit=1).rows
     return top[0].id or 0 if top else 0
 
 
-def count(db: Database, run_id: int, filter: RolloutFilter) -> Count:  # noqa: A002
-    """Up to COUNT_CAP."""
+def count(db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None) -> Count:  # noqa: A002
+    """Up to COUNT_CAP; where a span is given, of its rows alone, and so never exact."""
     with Session(db) as session:
-        return counted(session, conditions(run_id, filter, Use.NUMBER))
+        found = counted(session, conditions(run_id, filter, Use.NUMBER, span))
+        return found if span is None else replace(found, exact=False)
 
 
 def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
@@ -126,9 +160,11 @@ def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noq
         return session.scalar(query) or 0
 
 
-def mean_reward(db: Database, run_id: int, filter: RolloutFilter) -> float | None:  # noqa: A002
-    """Over the filter's rows that have one; None where none has."""
-    query = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER))
+def mean_reward(
+    db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None  # noqa: A002
+) -> float | None:  # fmt: skip
+    """Over the filter's rows that have one, those of a span where one is given; None where none has."""
+    query = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
@@ -230,14 +266,45 @@ def _in_order(
     limit: int,
     *,
     backwards: bool = False,
+    span: Span | None = None,
 ) -> list[EvaluationRow]:
     rows: list[EvaluationRow] = []
-    selected = conditions(run_id, filter, Use.ROWS)
+    selected = conditions(run_id, filter, Use.ROWS, span)
     for section in sections(filter, after, backwards=backwards):
         rows += _in_section(session, selected, section, limit - len(rows))
         if len(rows) == limit:
             break
     return shown(session, run_id, rows)
+
+
+def _found_in_time(
+    session: Session,
+    run_id: int,
+    filter: RolloutFilter,  # noqa: A002
+    after: Cursor | None,
+    limit: int,
+    until: float,
+) -> Page:
+    """Part by part, as they lie in the table, each longer than the one before."""
+    is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
+    of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
+    found: list[EvaluationRow] = []
+    place, looked_at, size = None if after is None else after.id, 0, _FIRST_PART
+    while True:
+        left = of_run if place is None else of_run.where(row_id < place if is_newest else row_id > place)
+        ids = left.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
+        low, high, number = session.execute(select(func.min(ids.c.id), func.max(ids.c.id), func.count())).one()
+        if low is not None:
+            found += _in_order(session, run_id, filter, None, limit + 1 - len(found), span=(low, high))
+            place = low if is_newest else high
+        looked_at += number
+        if len(found) > limit:
+            return Page(found[:limit], Cursor(None, found[limit - 1].id or 0))
+        if number < size:
+            return Page(found, None)
+        if time.monotonic() > until:
+            return Page(found, Cursor(None, place or 0), looked_at)
+        size = min(2 * size, _LARGEST_PART)
 
 
 def _in_section(

@@ -4,6 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, func, select
@@ -23,7 +24,21 @@ from logs_ui.recorder.selection import (
 from logs_ui.recorder.totals import Totals, totals
 
 _REMEMBERED = 4_000  # runs
-_totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, tuple[str, int, Totals]]]" = WeakKeyDictionary()
+_MANY_STEPS = 5_000  # up to so many, adding them up is not felt
+_REST = 50  # times as long as it took: see `app.remembered`
+
+
+class _Known(NamedTuple):
+    """Totals of a run, when it had changed last, and until when they are shown after that: of `time.monotonic`."""
+
+    uid: str
+    changed: int
+    state: str
+    until: float
+    totals: Totals
+
+
+_totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -125,18 +140,23 @@ def last_change(db: Database, run_id: int) -> int:
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     """Those of a run whose rows have not changed since are remembered: adding up the steps of 50 long runs takes longer
-    than all else on their page.
+    than all else on their page. Those of a run of very many steps are remembered for a while, even so.
     """
     known = _totals_known.setdefault(session.connection().engine, OrderedDict())
     found: dict[int, Totals] = {}
     for run in runs:
-        uid, changed, totals_of = known.get(run.id or 0, ("", 0, Totals()))
-        if (uid, changed) == (run.uid, run.changed):
-            found[run.id or 0] = totals_of
+        it = known.get(run.id or 0)
+        is_same = it is not None and (it.uid, it.state) == (run.uid, run.state)
+        if it is not None and is_same and (it.changed == run.changed or time.monotonic() < it.until):
+            found[run.id or 0] = it.totals
     unknown = {run.id or 0: run for run in runs if run.id not in found}
+    began = time.monotonic()
     new = totals(session, unknown) if unknown else {}
+    now = time.monotonic()
     for run_id, run in unknown.items():
-        known[run_id] = run.uid, run.changed, new.get(run_id, Totals())
+        of_run = new.get(run_id, Totals())
+        rest = _REST * (now - began) if of_run.steps > _MANY_STEPS else 0.0
+        known[run_id] = _Known(run.uid, run.changed, run.state, now + rest, of_run)
     while len(known) > _REMEMBERED:
         known.popitem(last=False)
     return found | new

@@ -32,8 +32,10 @@ def unseen(_what: str, _done: int, _total: int) -> None:
 
 
 _FEWEST, _MOST = 16, 4_096  # rows in one transaction
-_SHORT, _LONG = 0.02, 0.08  # seconds that one takes: below it takes more rows, above fewer
+_SHORT, _LONG = 0.02, 0.08  # seconds that one takes beside a training: below it takes more rows, above fewer
+_ALONE = 10  # times as long where nobody records
 _LONGEST_PAUSE = 0.5
+_LOOK_EVERY = 2.0  # seconds
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +96,8 @@ class Steady:
         self.engine = engine
         self.rows = 128
         self._pause = 0.0
+        self._is_alone = False
+        self._looked = -_LOOK_EVERY
 
     @contextmanager
     def piece(self) -> Iterator[Connection]:
@@ -104,11 +108,15 @@ class Steady:
                 # Pages that are given up are not overwritten with zeros, as some builds do: that is most of the work.
                 connection.exec_driver_sql("PRAGMA secure_delete=OFF")
             began = time.monotonic()
+            if began - self._looked > _LOOK_EVERY:
+                self._looked, self._is_alone = began, not under_way(connection)
             yield connection
-        self._pause = time.monotonic() - began
-        if self._pause < _SHORT:
+        took = time.monotonic() - began
+        self._pause = 0.0 if self._is_alone else took
+        longer = _ALONE if self._is_alone else 1
+        if took < _SHORT * longer:
             self.rows = min(self.rows * 2, _MOST)
-        elif self._pause > _LONG:
+        elif took > _LONG * longer:
             self.rows = max(self.rows // 2, _FEWEST)
         move_log(self.address, self.engine, WAL_BYTES)
 

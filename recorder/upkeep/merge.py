@@ -1,0 +1,322 @@
+"""Runs of other databases into one: SQLite into SQLite, to PostgreSQL and back."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import orjson
+import zstandard
+from sqlalchemy import JSON, Connection, Engine, Select, Text, and_, cast, func, null, select, tuple_
+from sqlmodel import col
+
+from logs_ui.recorder import queries, store
+from logs_ui.recorder.address import Address, absolute, database_address, shown
+from logs_ui.recorder.database import sidecar_engine
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.images import StoredImage
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Image,
+    RolloutPayload,
+    RowTag,
+    Run,
+    RunSource,
+    Scalar,
+    SourceKind,
+    Status,
+)
+from logs_ui.recorder.models import Text as StoredText
+from logs_ui.recorder.notes_tables import NotesTable
+from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.sources import Source
+from logs_ui.recorder.step_sums import OF_STEP
+from logs_ui.recorder.store import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.upkeep.images import hashes_in
+from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, unseen, writing
+
+Values = dict[str, Any]
+
+_MOST = 512  # rollouts in one read, of some 10 kB each
+_SCALARS = 5_000  # in one
+_OF_ROW = ("policy_step", "group", "generation", "process", "created", *OF_STEP)  # never change
+_OWN = frozenset({"id", "run_id", "uid", "changed"})  # each database's own, or looked up by
+_COUNTERS = ("recorder_errors", "dropped", "dropped_payloads", "pruned", "unattributed_calls")
+
+
+@dataclass(frozen=True)
+class MergedRun:
+    """What became of one run.
+
+    Attributes:
+        was_there: whether the database had it before.
+        rollouts: how many were copied: new ones, and those that have come further since.
+    """
+
+    uid: str
+    was_there: bool
+    rollouts: int
+
+
+def merge(
+    sources: Sequence[str | os.PathLike[str]],
+    into: str | os.PathLike[str],
+    *,
+    run: Sequence[str] = (),
+    progress: Progress = unseen,
+) -> list[MergedRun]:
+    """Copies runs with all that belongs to them: rollouts, figures, sources, tokenizers, images, and what people said.
+    The sources stay as they are. What lies in a step's sums is worked out anew from the rollouts.
+
+    A run is known by its id, and a rollout by its own within it: what is there already is left alone, or brought up to
+    date where the source has come further. So the same can be merged again, whatever ended it, or when a run has gone
+    on; and files that several hosts wrote of one run become one.
+
+    Args:
+        sources: databases, each as `load_run` takes it. Of several that have a run, the last has its figures.
+        into: the database that gets them; made where it is missing.
+        run: these alone, as `load_run` takes them, each from every source that has it; all by default.
+        progress: called with what is being done, how much of it is, and of how much.
+
+    Raises:
+        LogsUIError: a source is the database itself.
+        RunNotFoundError: no source has the run.
+        DatabaseError: one of them is missing, or cannot be read or written.
+    """
+    target = absolute(database_address(into))
+    addresses = [absolute(database_address(source)) for source in sources]
+    for address in addresses:
+        if _place(address) == _place(target):
+            raise LogsUIError(f"{shown(address)} is the database to merge into. Name others.")
+    merged: list[MergedRun] = []
+    for address in addresses:
+        with reading(address) as engine, writing(target) as steady:
+            for each in _wanted(engine, run):
+                merged.append(_Copy(engine, steady, each).everything(progress))
+                _copy_notes(engine, target, each.uid)
+    return merged
+
+
+class _Copy:
+    """One run's way from one database into another."""
+
+    def __init__(self, source: Engine, steady: Steady, run: Run) -> None:
+        self._source = source
+        self._steady = steady
+        self._run = run
+        self._run_id = run.id or 0
+        self._new_id = 0
+        self._images: set[str] = set()  # that are there by now
+        with source.connect() as connection:
+            self._has_images = connection.scalar(select(col(Image.hash)).limit(1)) is not None
+            rows = select(func.count()).where(col(EvaluationRow.run_id) == run.id)
+            self._total = connection.scalar(rows) or 0
+
+    def everything(self, progress: Progress) -> MergedRun:
+        was_there = self._begin()
+        copied = done = 0
+        for rows in self._rows():
+            copied += self._write(rows, was_there=was_there)
+            done += len(rows)
+            progress(f"copying {self._run.uid}", min(done, self._total), self._total)
+        self._figures()
+        return MergedRun(self._run.uid, was_there, copied)
+
+    def _begin(self) -> bool:
+        """The run itself, its tokenizer and its sources; returns whether it was there."""
+        uid = self._run.uid
+        with self._source.connect() as connection:
+            (given,) = _read(connection, _raw(Run).where(col(Run.id) == self._run_id))
+            sources = SourcesChange(uid, tuple(_sources(connection, self._run_id)))
+        tokenizer = None if self._run.tokenizer is None else queries.tokenizer_json(self._source, self._run.tokenizer)
+        with self._steady.piece() as connection:
+            there = next(iter(_read(connection, _raw(Run).where(col(Run.uid) == uid))), None)
+            store.write_runs(connection, [RunChange(uid, _as_written(Run, _newer(given, there)))])
+            self._new_id = store.run_ids(connection, [uid], self._run.heartbeat)[uid]
+            if tokenizer is not None:
+                change = TokenizerChange(self._run.tokenizer or "", tokenizer.decode())
+                store.write_tokenizers(connection, [change])
+            store.write_sources(connection, [sources], {uid: self._new_id})
+        return there is not None
+
+    def _rows(self) -> Iterator[list[Values]]:
+        """By id, with payloads, in reads that are short."""
+        row, payload, last = EvaluationRow, RolloutPayload, 0
+        of_payload = (col(payload.content), col(payload.tokens))
+        query = _raw(row).add_columns(*of_payload).outerjoin(payload, col(payload.row_id) == col(row.id))
+        query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
+        while True:
+            with self._source.connect() as connection:
+                following = query.where(col(row.id) > last).limit(min(self._steady.rows, _MOST))
+                found = _read(connection, following)
+            if not found:
+                return
+            yield found
+            last = found[-1]["id"]
+
+    def _write(self, rows: list[Values], *, was_there: bool) -> int:
+        with self._source.connect() as connection:
+            tags = _tags(connection, [it["id"] for it in rows])
+            images = self._images_of(connection, rows) if self._has_images else {}
+        with self._steady.piece() as connection:
+            there = self._there(connection, [it["uid"] for it in rows]) if was_there else {}
+            news = [it for it in rows if _is_news(it, there.get(it["uid"]))]
+            changes = [
+                _change(self._run.uid, it, there.get(it["uid"]), tags.get(it["id"], ()), images.get(it["id"], ()))
+                for it in news
+            ]
+            if changes:
+                heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
+                store.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
+        return len(news)
+
+    def _there(self, connection: Connection, uids: list[str]) -> dict[str, Values]:
+        row = EvaluationRow
+        query = _raw(row).where(col(row.run_id) == self._new_id, col(row.uid).in_(uids))
+        return {it["uid"]: it for it in _read(connection, query)}
+
+    def _images_of(self, connection: Connection, rows: list[Values]) -> dict[int, tuple[StoredImage, ...]]:
+        """Those that were not copied yet, by the row that refers to them first."""
+        found: dict[int, tuple[StoredImage, ...]] = {}
+        for row in rows:
+            wanted = hashes_in(row["content"]) - self._images
+            if wanted:
+                images = _read(connection, _raw(Image).where(col(Image.hash).in_(wanted)))
+                found[row["id"]] = tuple(StoredImage(**it) for it in images)
+                self._images |= wanted
+        return found
+
+    def _figures(self) -> None:
+        """Scalars, and what a step's details are."""
+        uid, runs = self._run.uid, {self._run.uid: self._new_id}
+        for changes in _scalars(self._source, self._run_id, uid):
+            with self._steady.piece() as connection:
+                store.write_scalars(connection, changes, runs)
+        with self._steady.piece() as connection:
+            ended = Batch(runs=[RunChange(uid, {"finished": self._run.heartbeat})])
+            store.write_details(connection, ended, runs, self._run.heartbeat)
+
+
+def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
+    """Oldest first.
+
+    Raises:
+        RunNotFoundError: no such run.
+    """
+    if names:
+        return [queries.find_run(engine, name) for name in names]
+    return [it.run for it in reversed(queries.all_runs(engine))]
+
+
+def _raw(table: Any) -> Select[Any]:
+    """All columns, JSON as the text that it is: a NULL is no JSON null."""
+    columns = table.__table__.columns
+    found: Select[Any] = select(*(cast(it, Text).label(it.name) if isinstance(it.type, JSON) else it for it in columns))
+    return found
+
+
+def _read(connection: Connection, query: Select[Any]) -> list[Values]:
+    return [dict(it) for it in connection.execute(query).mappings()]
+
+
+def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
+    """As `store` takes them."""
+    kinds = {it.name: it.type for it in table.__table__.columns}
+
+    def written(name: str, value: Any) -> Any:
+        if not isinstance(kinds[name], JSON):
+            return value
+        return null() if value is None else orjson.Fragment(value)
+
+    return {name: written(name, value) for name, value in values.items() if name in kinds and name not in _OWN}
+
+
+def _newer(given: Values, there: Values | None) -> Values:
+    """Of a run's two descriptions the one that was heard of later; counts are of both."""
+    if there is None:
+        return dict(given)
+    found = dict(given if given["heartbeat"] >= there["heartbeat"] else there)
+    return {**found, **{name: max(given[name], there[name]) for name in _COUNTERS}}
+
+
+def _is_news(given: Values, there: Values | None) -> bool:
+    """Whether a rollout is another one than is there, and has come no less far."""
+    if there is None:
+        return True
+    compared = there.keys() - {*_OWN, "pruned"}
+    if all(given[name] == there[name] for name in compared):
+        return False
+    return _how_far(given) >= _how_far(there)
+
+
+def _how_far(row: Values) -> tuple[bool, ...]:
+    return row["status"] != Status.RUNNING, row["scored"] is not None, row["advantage"] is not None
+
+
+def _change(
+    run: str, given: Values, there: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
+) -> RowChange:
+    written = _as_written(EvaluationRow, given)
+    identity = {name: written.pop(name) for name in _OF_ROW}
+    if there is not None and given["content"] is None:
+        written["pruned"] = there["pruned"]  # what is there of its text stays
+    return RowChange(run, given["uid"], identity, written, given["content"], given["tokens"], images, tags)
+
+
+def _tags(connection: Connection, ids: list[int]) -> dict[int, tuple[str, ...]]:
+    query = select(col(RowTag.row_id), col(RowTag.tag)).where(col(RowTag.row_id).in_(ids)).order_by(col(RowTag.row_id))
+    found = connection.execute(query).all()
+    return {row_id: tuple(tag for _, tag in tags) for row_id, tags in groupby(found, lambda it: it[0])}
+
+
+def _sources(connection: Connection, run_id: int) -> Iterator[Source]:
+    source = RunSource
+    query = select(col(source.kind), col(source.name), col(source.weight), col(StoredText.data))
+    query = query.outerjoin(StoredText, and_(col(StoredText.hash) == col(source.hash)))
+    for kind, name, weight, data in connection.execute(query.where(col(source.run_id) == run_id)):
+        yield Source(SourceKind(kind), name, None if data is None else zstandard.decompress(data).decode(), weight)
+
+
+def _scalars(db: Engine, run_id: int, uid: str) -> Iterator[list[ScalarsChange]]:
+    step, name = col(Scalar.step), col(Scalar.name)
+    query = select(step, name, col(Scalar.value)).where(col(Scalar.run_id) == run_id).order_by(step, name)
+    last: tuple[int, str] | None = None
+    while True:
+        following = query if last is None else query.where(tuple_(step, name) > tuple_(*last))
+        with db.connect() as connection:
+            found = connection.execute(following.limit(_SCALARS)).all()
+        if not found:
+            return
+        yield [
+            ScalarsChange(uid, at, {name: value for _, name, value in figures})
+            for at, figures in groupby(found, lambda it: it[0])
+        ]
+        last = found[-1][0], found[-1][1]
+
+
+def _copy_notes(db: Engine, target: Address, uid: str) -> None:
+    """What was said last has it."""
+    with db.connect() as connection:
+        said = {
+            table: _read(connection, select(*table.columns).where(table.c.run == uid))
+            for table in NotesTable.metadata.sorted_tables
+        }
+    if not any(said.values()):
+        return
+    engine = sidecar_engine(NOTES, target)
+    try:
+        with engine.begin() as connection:
+            for table, rows in said.items():
+                for row in rows:
+                    same = and_(*(key == row[key.name] for key in table.primary_key))
+                    changed = connection.scalar(select(table.c.changed).where(same))
+                    if changed is None or changed < row["changed"]:
+                        connection.execute(table.delete().where(same))
+                        connection.execute(table.insert(), row)
+    finally:
+        engine.dispose()
+
+
+def _place(address: Address) -> str:
+    return os.path.realpath(address) if isinstance(address, os.PathLike) else shown(address)

@@ -1,0 +1,46 @@
+"""Bringing a database of an earlier schema up to date."""
+
+import os
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from logs_ui.recorder import schema
+from logs_ui.recorder.address import database_address
+from logs_ui.recorder.database import errors_in_plain_words, migrating_engine
+from logs_ui.recorder.migrations import Migration
+from logs_ui.recorder.upkeep.steady import refuse_under_way
+
+
+def migrate_database(
+    db: str | os.PathLike[str] | None = None, *, applied: Callable[[Migration], None] = lambda _: None
+) -> int:
+    """Applies the migrations that are pending, in order, each whole or not at all. Those that are additive go beside
+    trainings that record, whichever version they have; before any other nobody may record.
+
+    Args:
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        applied: called with each, once it is.
+
+    Returns:
+        The schema that the database has then.
+
+    Raises:
+        LogsUIError: somebody records, and one of them would break that.
+        DatabaseError: the database is missing, cannot be written, or is of a newer schema, or of before 0.1.0.
+    """
+    address = database_address(db)
+
+    def refuse(connection: Connection, step: Migration) -> None:
+        if not step.is_additive:
+            refuse_under_way(connection, address, f"brought to schema {step.number} ({step.what})")
+
+    with errors_in_plain_words(address):
+        engine = migrating_engine(address)
+        try:
+            for step in schema.migrate(engine, refuse):
+                applied(step)
+            with engine.connect() as connection:
+                return schema.stamp_of(connection).version
+        finally:
+            engine.dispose()

@@ -1,0 +1,143 @@
+"""Giving the room of what was pruned and deleted back to the disk."""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, text
+
+from logs_ui.recorder.address import database_address, shown
+from logs_ui.recorder.database import errors_in_plain_words, writing_engine
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.models import Table
+from logs_ui.recorder.upkeep.steady import Progress, reading, refuse_under_way, unseen
+
+_SPARE = 1.05  # of the room that is needed, as others use the disk, too
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """Bytes of the database before and after; of SQLite, its file and its write-ahead log."""
+
+    before: int
+    after: int
+
+
+def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = unseen) -> Vacuumed:
+    """Writes the database anew without its free pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). It is whole or
+    as it was, whatever ends it. Meanwhile readers read on, on SQLite; a recorder that begins keeps its rows in memory.
+
+    Args:
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        progress: called with what is being done, how much of it is, and of how much.
+
+    Raises:
+        LogsUIError: somebody records into it, or the disk lacks the room: twice what is in use.
+        DatabaseError: the database is missing, or cannot be written.
+    """
+    address = database_address(db)
+    with reading(address) as engine:
+        refuse_under_way(engine, address, "vacuumed")
+    writing_engine(address).dispose()  # says so where it cannot be written
+    with errors_in_plain_words(address):
+        return _file(address, progress) if isinstance(address, Path) else _server(address, progress)
+
+
+def _file(path: Path, progress: Progress) -> Vacuumed:
+    before = stored(path)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)) as connection:
+        # The copy is made beside the database, not in memory, nor in a /tmp that may be small.
+        folder = str(path.absolute().parent).replace("'", "''")
+        connection.execute("PRAGMA temp_store=FILE")
+        connection.execute(f"PRAGMA temp_store_directory='{folder}'")
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        _check_room(path, used(connection))
+        try:
+            _in_background(connection, "VACUUM", progress)
+        finally:
+            connection.execute("PRAGMA temp_store_directory=''")  # it is the process's
+        with _checkpoints_alone(path):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Vacuumed(before, stored(path))
+
+
+def _server(url: URL, progress: Progress) -> Vacuumed:
+    names = [table.name for table in Table.metadata.sorted_tables]
+    engine = writing_engine(url)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            size = text("SELECT pg_database_size(current_database())")
+            before = connection.scalar(size) or 0
+            for number, name in enumerate(names):
+                progress("vacuuming", number, len(names))
+                connection.execute(text(f"VACUUM (FULL, ANALYZE) {name}"))
+            progress("vacuuming", len(names), len(names))
+            return Vacuumed(before, connection.scalar(size) or 0)
+    finally:
+        engine.dispose()
+
+
+def used(connection: sqlite3.Connection) -> int:
+    """Bytes of SQLite's pages that hold something."""
+    size, pages, free = (connection.execute(f"PRAGMA {it}").fetchone()[0] for it in _PAGES)
+    return int(size * (pages - free))
+
+
+_PAGES = ("page_size", "page_count", "freelist_count")
+
+
+def stored(path: Path) -> int:
+    """Bytes of the file and of its write-ahead log."""
+    return sum(file.stat().st_size for file in (path, path.with_name(path.name + "-wal")) if file.exists())
+
+
+def _check_room(path: Path, needed: int) -> None:
+    """
+    Raises:
+        LogsUIError: the copy, and the log through which it gets into the file, do not fit beside it.
+    """
+    free, wanted = shutil.disk_usage(path.parent).free, int(2 * needed * _SPARE)
+    if free < wanted:
+        raise LogsUIError(
+            f"{shown(path)} takes {wanted / 1e6:,.0f} MB of free disk to be vacuumed, and there are {free / 1e6:,.0f}. "
+            "Make room, or go without: new rollouts fill what was pruned."
+        )
+
+
+def _in_background(connection: sqlite3.Connection, statement: str, progress: Progress) -> None:
+    """So that Ctrl-C ends it at once: SQLite does not listen while it works."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            connection.execute(statement)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="logs-ui vacuum", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            progress("vacuuming", 0, 1)
+            thread.join(0.1)
+    except BaseException:
+        connection.interrupt()
+        thread.join()
+        raise
+    if failed:
+        raise failed[0]
+    progress("vacuuming", 1, 1)
+
+
+@contextmanager
+def _checkpoints_alone(path: Path) -> Iterator[None]:
+    """As every writer does it: SQLite before 3.51.3 can corrupt a database when two do."""
+    with path.with_name(path.name + "-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,274 @@
+"""SQLite and PostgreSQL hold the same of the same recording, and answer the same."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine, Table, select
+
+from logs_ui.recorder import flush, load_run, load_runs, load_scalars, queries, record, start_run
+from logs_ui.recorder.address import Address, as_text
+from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.entry import Entry
+from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
+from logs_ui.recorder.intake import Intake
+from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState
+from logs_ui.recorder.queries import Dimension, Measure, RunColumns, RunFilter
+from tests.factory import make_run
+from tests.postgres import fresh_database
+from tests.training import guess_server, make_trainer, sequential, solved
+
+HOSTILE = "NUL \x00 \ud800 \u202e </script> 素 %s %(x)s :y {z} ' \" \\ \\u0000 $1"
+LONG = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=20_000))
+FOR_ITSELF = {"logs_ui_schema", "writer_position"}
+CLOCK = {("run", "heartbeat"), ("step_details", "made")}
+
+
+class Both:
+    """A database of each kind. What this process records into SQLite's is written to PostgreSQL's, too."""
+
+    def __init__(self, path: Path, url: Any) -> None:
+        self.addresses: tuple[Address, Address] = (path, url)
+        self._engine = writing_engine(url)
+        self._mirror = Intake(url, lambda: self._engine, "mirror", is_own=True)
+        self._take = Intake.take
+
+    def take(self, intake: Intake, entry: Entry) -> int:
+        refused = self._take(intake, entry)
+        assert self._take(self._mirror, entry) == refused
+        return refused
+
+    @property
+    def engines(self) -> tuple[Engine, Engine]:
+        return reading_engine(self.addresses[0]), reading_engine(self.addresses[1])
+
+
+@pytest.fixture
+def both(tmp_path: Path, postgres_url: Any, monkeypatch: pytest.MonkeyPatch) -> Both:
+    made = Both(tmp_path / "a.db", postgres_url)
+
+    def take(intake: Intake, entry: Entry) -> int:
+        return made.take(intake, entry)
+
+    monkeypatch.setattr(Intake, "take", take)
+    return made
+
+
+def stored(engine: Engine, table: Table) -> list[dict[str, Any]]:
+    """All rows of a table in their order. In place of a row's number, of which PostgreSQL leaves out some, its uid."""
+    tables = EvaluationRow.metadata.tables
+    order = [column for column in table.columns if column.primary_key]
+    with engine.connect() as connection:
+        ids = select(tables["evaluation_row"].c.id, tables["evaluation_row"].c.uid)
+        uids = {row_id: uid for row_id, uid in connection.execute(ids)}  # noqa: C416 - rows, typed
+        found = [dict(row) for row in connection.execute(select(table).order_by(*order)).mappings()]
+    for row in found:
+        for name in {"id", "row_id"} & row.keys():
+            row[name] = uids.get(row[name])
+        for name in row.keys() & {column for of_table, column in CLOCK if of_table == table.name}:
+            row[name] = None
+    return found
+
+
+def check_same(found: Any, expected: Any) -> None:
+    """But for the last digits of a sum, which depend on the order in which it was made."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        assert list(found) == list(expected)
+        for name in expected:
+            check_same(found[name], expected[name])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            check_same(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    else:
+        assert found == expected
+        assert type(found) is type(expected)
+
+
+def check_tables(both: Both) -> None:
+    one, other = both.engines
+    for table in Run.metadata.sorted_tables:
+        if table.name not in FOR_ITSELF:
+            check_same(stored(other, table), stored(one, table))
+
+
+def test_a_training_is_the_same_row_for_row(both: Both, tmp_path: Path) -> None:
+    def odd(env_reward: list[float], **_: Any) -> list[float | None]:
+        return [None, float("nan"), *env_reward[2:]]
+
+    with guess_server() as url:
+        rollout_func = record(sequential(url), eval_name="guess", db=as_text(both.addresses[0]))
+        settings = {
+            "reward_funcs": [solved, odd],
+            "reward_weights": [1.0, 0.3],
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+        }
+        make_trainer(rollout_func, tmp_path / "out", **settings).train()
+    flush()
+    check_tables(both)
+    frames = [load_run(db=as_text(address)).drop(columns="id") for address in both.addresses]
+    assert len(frames[0]) > 16
+    for name in frames[0].columns:
+        for one, other in zip(frames[0][name], frames[1][name], strict=True):
+            np.testing.assert_equal(other, one)
+    for load in (load_runs, load_scalars):
+        one, other = (load(db=as_text(address)) for address in both.addresses)
+        np.testing.assert_equal(other.to_dict("records"), one.to_dict("records"))
+
+
+def test_what_is_hard_to_store_is_the_same(both: Both) -> None:
+    odd = [None, 0.0, -0.0, 1.0, 1e308, 1e308, -1e308, 1e-308, 5e-324, float("inf"), float("-inf"), float("nan")]
+    with start_run(
+        HOSTILE, db=as_text(both.addresses[0]), eval_name=HOSTILE, config={HOSTILE: [HOSTILE, 1e300]}
+    ) as run:
+        for number, reward in enumerate(odd):
+            names: dict[str, Any] = {"task": HOSTILE, "group": HOSTILE} if number % 2 else {"task": LONG, "group": LONG}
+            with run.rollout(
+                HOSTILE, step=2**40 + number % 3, generation=2**33, metadata={HOSTILE: 2**70}, **names
+            ) as row:
+                row.turn(
+                    HOSTILE, action={HOSTILE: HOSTILE}, observation={"x": float("nan"), "y": HOSTILE}, reward=reward
+                )
+                row.tag(HOSTILE, "a")
+                row.metric(HOSTILE, 0.5)
+                row.metric("b", float("inf"))
+                row.note(**{HOSTILE: HOSTILE})
+                row.score(reward, rewards={HOSTILE: reward, "a": 1e200, "b": None}, weights={"a": 1e200})
+        run.log(2**40, {HOSTILE: 1.0, "nan": float("nan"), "inf": float("inf")})
+        with run.rollout("x", eval_name=LONG) as row:
+            row.score(1.0)
+    flush()
+    check_tables(both)
+
+
+LINES = (
+    "",
+    "reward>0.2 -stop:length",
+    "rewards.solved>=0.5 step>3",
+    'task:none,"count lines over 80 characters" error:timeout',
+    "cause:truncation,wrong_answer,infrastructure",
+    "spread:0 turns>2",
+    "lag<1 prompts:1",
+    "-status:ok",
+    "scored:awaiting,no",
+    "status:running",
+    "stop:aborted",
+    "tag:none -is:starred note:none",
+    "since:2026-01-01 until:2026-01-02",
+)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine]]:
+    """The factory's runs: one that is over, one that goes on, and one whose process died."""
+    with fresh_database("postgresql", Path()) as url:
+        engines = []
+        for address in (tmp_path_factory.mktemp("both") / "a.db", url):
+            engine = writing_engine(address)
+            make_run(engine, uid="done", steps=23, state=RunState.FINISHED)
+            make_run(engine, uid="live", steps=4, seed=1, heartbeat=2**62)
+            make_run(engine, uid="died", steps=3, seed=2, parent="done")
+            engine.dispose()
+            engines.append(reading_engine(address))
+        yield engines[0], engines[1]
+        for engine in engines:
+            engine.dispose()
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_filter_finds_the_same_in_any_order(filled: tuple[Engine, Engine], line: str) -> None:
+    for run_id in (1, 2, 3):
+        for sort in Sort:
+            where = replace(parse_where(line), sort=sort)
+            one, other = (ids_of(db, run_id, where) for db in filled)
+            assert other == one
+        asked: list[Callable[[Engine], Any]] = [
+            lambda db, run_id=run_id, where=where: queries.facets(db, run_id, where),
+            lambda db, run_id=run_id, where=where: queries.reward_histogram(db, run_id, where),
+            lambda db, run_id=run_id, where=where: queries.mean_reward(db, run_id, where),
+            lambda db, run_id=run_id, where=where: queries.new_groups(db, run_id, where, 20),
+            lambda db, run_id=run_id, where=where: queries.newest_groups(
+                db, run_id, where, queries.reward_ends(db, run_id), limit=7
+            ),
+            lambda db, run_id=run_id, where=where: queries.survey(db, run_id, where, queries.reward_ends(db, run_id)),
+        ]
+        for ask in asked:
+            check_same(plain(ask(filled[1])), plain(ask(filled[0])))
+
+
+def test_all_else_that_is_asked_is_answered_alike(filled: tuple[Engine, Engine]) -> None:
+    for ask in QUESTIONS:
+        check_same(plain(ask(filled[1])), plain(ask(filled[0])))
+    for dimension in Dimension:
+        for other in (Dimension.STEP, Dimension.TAG, Dimension.STOP):
+            for measure in Measure:
+                one, two = (queries.pivot(db, 1, RolloutFilter(), dimension, other, measure) for db in filled)
+                check_same(plain(vars(two) | {"cells": None}), plain(vars(one) | {"cells": None}))
+                assert two.cells.keys() == one.cells.keys()
+    for mode in Mode:
+        columns = [RunColumns(1, mode).refresh(db) for db in filled]
+        for name, values in vars(columns[0]).items():
+            np.testing.assert_equal(vars(columns[1])[name], values)
+
+
+QUESTIONS: list[Callable[[Engine], Any]] = [
+    lambda db: [vars(it) | {"run": it.run.uid} for it in queries.all_runs(db, now=0)],
+    lambda db: [queries.step_series(db, run_id) for run_id in (1, 2, 3)],
+    lambda db: [queries.steps(db, run_id, of, most=9) for run_id in (1, 3) for of in queries.step_series(db, run_id)],
+    lambda db: [
+        queries.lowest_tasks(db, 1, of, *span, 3) for of in queries.step_series(db, 1) for span in ((1, 23), (2, 9))
+    ],
+    lambda db: queries.known_values(db, 1, ("eval", "task", "tag", "model", "rewards", "metrics")),
+    lambda db: queries.scalar_curves(db, 1, points=7),
+    lambda db: queries.scalar_points(db, 1, Mode.TRAIN, "reward", 5),
+    lambda db: queries.reward_points(db, 1, Mode.TRAIN, 5),
+    lambda db: queries.scalar_names(db, 1),
+    lambda db: queries.best_reward(db, 1, Mode.TRAIN, (1, 20)),
+    lambda db: queries.task_results(db, 1, Mode.TRAIN, (1, 20), queries.Solved(0.5, "solved")),
+    lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
+    lambda db: [
+        vars(queries.count_runs(db, RunFilter(words=words), now=0))
+        for words in (
+            (),
+            ("shell",),
+            ("1e-06",),
+            ("learning_rate=0.000001",),
+            ("seed=2",),
+            ("trl=1.16",),
+            ("QWEN",),
+            ("bf16=none",),
+        )
+    ],
+    lambda db: queries.run_marks(db, (1, 2, 3), now=0),
+]
+
+
+def ids_of(db: Engine, run_id: int, where: RolloutFilter) -> list[int | None]:
+    found: list[int | None] = []
+    after = None
+    while True:
+        page = queries.page(db, run_id, where, after=after, limit=37)
+        found += [row.id for row in page.rows]
+        after = page.next
+        if after is None:
+            return found
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as what they hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(held) for name, held in vars(value).items()}
+    if isinstance(value, dict):
+        return {name: plain(held) for name, held in sorted(value.items(), key=str)}
+    if isinstance(value, list | tuple):
+        return [plain(held) for held in value]
+    return value
