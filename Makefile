@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check test oldest newest vllm demo serve pictures lock
+.PHONY: help install format check test oldest newest vllm demo serve pictures compare lock
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ serve:  ## The dashboard on the default database
 
 pictures:  ## Screenshots of every page in both themes, into docs/pictures
 	python -m tests.pictures docs/pictures
+
+compare:  ## logs-ui beside what a user would pick instead: environments of 2 GB in the cache, a quarter of an hour
+	python benchmarks/peers/compare.py
 
 lock:  ## Write down the versions of the active environment, for CI
 	python -m pip freeze --exclude-editable --exclude logs-ui | sed 's/+cpu$$//' > .ci/constraints.txt

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app import htmx, urls
+from logs_ui.app.remembered import rested
 from logs_ui.app.reward_parts import yes_or_no
 from logs_ui.app.run_curves import POINTS, Axis, Chart, make_chart
 from logs_ui.app.run_differences import (
@@ -264,7 +265,7 @@ def _page(db: Connection, choice: Choice) -> ComparePage:
 
 
 def _modes(db: Connection, ids: Sequence[int]) -> list[str]:
-    return [mode.value for mode in Mode if any(queries.step_sizes(db, run, mode) for run in ids)]
+    return [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
 
 
 def _figures(db: Connection, ids: Sequence[int]) -> list[str]:
@@ -275,14 +276,14 @@ def _figures(db: Connection, ids: Sequence[int]) -> list[str]:
 def _chart(db: Connection, runs: Sequence[ComparedRun], choice: Choice, mode: str) -> Chart | None:
     ids = [id_of(run.summary.run) for run in runs]
     if choice.figure == REWARD:
-        curves = [queries.reward_points(db, run, mode, POINTS) for run in ids]
+        curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
     else:
-        curves = [queries.scalar_points(db, run, mode, choice.figure, POINTS) for run in ids]
+        curves = [rested(db, run, queries.scalar_points, mode, choice.figure, POINTS) for run in ids]
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
 
 
 def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tasks:
-    sizes = [queries.step_sizes(db, run, mode) for run in ids]
+    sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
     own = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
     common = (max(first for first, _ in own), min(last for _, last in own)) if own else (0, 0)
     wanted = common if choice.steps == "common" else (0, 2**62)
@@ -323,7 +324,7 @@ def _solved(db: Connection, counted: Sequence[tuple[int, tuple[int, int]]], mode
 
 
 def _last_of(db: Connection, run: int, mode: str) -> list[Step]:
-    of_mode = [series for series in queries.step_series(db, run) if series.mode == mode]
+    of_mode = [series for series in rested(db, run, queries.step_series) if series.mode == mode]
     return [step for series in of_mode for step in queries.last_steps(db, run, series, _LAST_STEPS)]
 
 

@@ -1,6 +1,7 @@
 """The diagnosis of a run as the pages show it: remembered, so that only what has changed is read again."""
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -12,6 +13,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.diagnose import Diagnosed, Diagnosis, settings_of
 from logs_ui.recorder.models import Run
 
+_REST = 20  # times as long as it took to make that of a large run, it is shown as it is
 _RUNS = 4  # of one database: those that were asked for last; 100,000 rollouts take some 40 MB
 
 
@@ -21,6 +23,11 @@ class _Known:
     lock: threading.Lock = field(default_factory=threading.Lock)
     moment: tuple[object, ...] = ()
     diagnosed: Diagnosed | None = None
+    until: float = 0.0  # of time.monotonic
+
+    def holds(self, moment: tuple[object, ...]) -> bool:
+        """Whether it is as the run is now, or, of a large one that is being written, was a short while ago."""
+        return self.moment == moment or (time.monotonic() < self.until and self.moment[3:] == moment[3:])
 
 
 _known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
@@ -32,15 +39,18 @@ def diagnosed(db: Connection, run: Run) -> Diagnosed:
     known = _of(db, run)
     moment = _moment(db, run)
     with known.lock:
-        if known.diagnosed is None or known.moment != moment:
+        if known.diagnosed is None or not known.holds(moment):
+            began = time.monotonic()
             known.diagnosed, known.moment = known.diagnosis.now(db, run), moment
+            now = time.monotonic()
+            known.until = now + _REST * (now - began) if known.diagnosis.columns.sample is not None else 0.0
         return known.diagnosed
 
 
 def remembered(db: Connection, run: Run) -> Diagnosed | None:
     """The same, where it has been made already and still holds."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)
-    return known.diagnosed if known is not None and known.moment == _moment(db, run) else None
+    return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
 
 
 def _of(db: Connection, run: Run) -> _Known:

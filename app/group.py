@@ -14,6 +14,7 @@ from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.group_charts import Strip
 from logs_ui.app.group_choice import Choice, choice_of
 from logs_ui.app.group_lens import Lens, lens_of
+from logs_ui.app.remembered import rested
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card
@@ -144,7 +145,7 @@ def _page(
     rewards = [row.reward for row in rows if row.reward is not None]
     ends = queries.reward_ends(db, run_id)
     if choice.needs_survey:
-        known = queries.survey(db, run_id, chosen, ends)
+        known = rested(db, run_id, queries.survey, chosen, ends)
         newer, older = queries.beside_in_survey(db, run_id, known, ends, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)

@@ -12,6 +12,7 @@ from logs_ui.app import group_charts, htmx, urls
 from logs_ui.app.charts import Scale
 from logs_ui.app.filter_form import checked_filter, mended, repaired
 from logs_ui.app.group_choice import Choice, choice_of
+from logs_ui.app.remembered import rested
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
@@ -208,7 +209,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
         summary=summary,
         chosen=chosen,
         choice=choice,
-        overview=_overview(queries.survey(db, id_of(run), chosen, ends)),
+        overview=_overview(rested(db, id_of(run), queries.survey, chosen, ends)),
         rows=rows,
         follows=follows,
         live=now,
@@ -221,7 +222,7 @@ def _page(
     given: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> GroupsPage:  # fmt: skip
     ends = queries.reward_ends(db, id_of(run))
-    survey = queries.survey(db, id_of(run), chosen, ends)
+    survey = rested(db, id_of(run), queries.survey, chosen, ends)
     summary = queries.run_summary(db, id_of(run))
     now = _live(db, summary, chosen, choice, None)
     return GroupsPage(
@@ -243,7 +244,7 @@ def _page(
 
 
 def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> list[ModeLink]:
-    known = dict.fromkeys(series.mode for series in queries.step_series(db, id_of(run)))
+    known = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
     if len(known) < 2:
         return []
     wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
@@ -294,7 +295,7 @@ def _found(
     if not choice.needs_survey:
         below = None if after is None else after.id
         return queries.newest_groups(db, run_id, chosen, ends, after=below, limit=PAGE_SIZE)
-    known = survey or queries.survey(db, run_id, chosen, ends)
+    known = survey or rested(db, run_id, queries.survey, chosen, ends)
     return queries.surveyed_groups(db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE)
 
 

@@ -12,6 +12,7 @@ from logs_ui.app import charts, htmx, notes, urls, words
 from logs_ui.app.diagnoses import diagnosed, remembered
 from logs_ui.app.logged import Logged, make_logged
 from logs_ui.app.notes import Marks, NotebookOfPages
+from logs_ui.app.remembered import rested
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.step_charts import Chart, FunctionMean, function_means, make_charts, mean
 from logs_ui.app.step_tiles import RECENT, Tile, Window, make_tiles
@@ -183,7 +184,7 @@ def overview(
     with source.reading() as db:
         run = queries.find_run(db, name)
         run_id = id_of(run)
-        known = queries.step_series(db, run_id)
+        known = rested(db, run_id, queries.step_series)
         chosen = _chosen(known, request.query_params)
         named = {} if chosen is None or chosen == known[0] else {"mode": chosen.mode, "eval_name": chosen.eval_name}
         here = urls.overview(run.uid, **named, search=q.strip())
@@ -193,7 +194,7 @@ def overview(
         now = f"{summary.run.changed}.{queries.last_logged_step(db, run_id)}.{summary.state}"
         if wanted == "overview" and seen == now:
             return htmx.nothing_new()
-        logged = make_logged(run, queries.scalar_curves(db, run_id), q.strip())
+        logged = make_logged(run, rested(db, run_id, queries.scalar_curves), q.strip())
         if wanted == "logged":
             return htmx.render(request, "", LoggedPage(summary, logged), fragments=("logged",), address=here)
         page = OverviewPage(
@@ -217,7 +218,7 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     with source.reading() as db:
         run = queries.find_run(db, name)
         summary = queries.run_summary(db, id_of(run))
-        chosen = _chosen(queries.step_series(db, id_of(run)), request.query_params)
+        chosen = _chosen(rested(db, id_of(run), queries.step_series), request.query_params)
         found = queries.steps(db, id_of(run), chosen) if chosen else []
     known = {chart.id: chart for chart in make_charts(found)}
     check_word("of", "chart", of, tuple(known))
@@ -234,7 +235,7 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     with source.reading() as db:
         run = queries.find_run(db, name)
         run_id = id_of(run)
-        known = queries.step_series(db, run_id)
+        known = rested(db, run_id, queries.step_series)
         chosen = _chosen(known, request.query_params)
         only = RolloutFilter(**_only(known, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD)
         rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
@@ -289,7 +290,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
     run, run_id = summary.run, id_of(summary.run)
     only = _only(known, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
-    found = queries.steps(db, run_id, chosen)
+    found = rested(db, run_id, queries.steps, chosen)
     is_thinned = len(found) < chosen.steps
     window = Window.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else found)
     first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)

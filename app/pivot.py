@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from logs_ui.app import figures, urls, words
+from logs_ui.app.remembered import rested
 from logs_ui.app.source import id_of
 from logs_ui.app.view import Kind, View
 from logs_ui.recorder import queries
@@ -71,7 +72,7 @@ class PivotTable:
 
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
     """None where no rollout matches."""
-    found = queries.pivot(db, id_of(run), chosen, view.rows, view.columns, view.of)
+    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of)
     if not found.rows:
         return None
     values = [value for cell in found.cells.values() if (value := _value(cell, view.of)) is not None]

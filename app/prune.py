@@ -8,6 +8,7 @@ from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
 from logs_ui.app.upkeep import facts, interruptible, is_wanted, size, working
 from logs_ui.recorder.address import database_address, shown
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.upkeep.prune import Keep, Pruned, Unit
 from logs_ui.recorder.upkeep.prune import prune as pruned
 
@@ -38,6 +39,8 @@ def prune(
     them every curve and count. Says first what would go, and asks. Nothing but a copy brings it back. A training may
     record meanwhile.
     """
+    if older_than is None and keep_every is None and where is None and not run:
+        raise LogsUIError("Say what to prune: --older-than, --keep-every, --where or --run; all of them must hold.")
 
     def take(*, dry_run: bool) -> Pruned:
         with working() as progress:

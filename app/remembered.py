@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,7 +19,6 @@ from logs_ui.recorder.selection import DIED_AFTER_US, Span, has_no_order, in_sta
 _RUNS = 16  # of one database: those that were asked for last
 _FIGURES = 200  # of one run
 _ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
-_WINDOWED = frozenset({queries.facets, queries.reward_histogram, queries.count, queries.mean_reward})
 _REST = 50  # times as long as a figure of a large run took it is shown, whatever changes: 2% of the time goes into it
 _LONGEST_REST = 60.0  # seconds
 
@@ -57,28 +56,43 @@ def figure(
     if not stands_still and not is_large:
         return ask(db, id_of(run), chosen, **given)
     moment = run.id, run.changed if stands_still else None, summary.state, run.finished
-    figures = _figures(db.engine, run)
     key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
-    answer = figures.get(key)
-    if answer is None or not (_rests(answer, moment) or (stands_still and answer.moment == moment)):
-        if len(figures) >= _FIGURES:
-            figures.clear()
-        if (span := window_of(db, summary, ask, chosen)) is not None:
-            given["span"] = span
-        began = time.monotonic()
-        found = ask(db, id_of(run), chosen, **given)
-        now = time.monotonic()
-        rest = min(_REST * (now - began), _LONGEST_REST) if is_large else 0.0
-        answer = figures[key] = _Answer(found, moment, now + rest)
-    remembered_figure: Figure = answer.figure
-    return remembered_figure
+    answer = _figures(db.engine, run).get(key)
+    if answer is not None and (_rests(answer, moment) or (stands_still and answer.moment == moment)):
+        before: Figure = answer.figure
+        return before
+    if (span := window_of(db, summary, ask, chosen)) is not None:
+        given["span"] = span
+    return _asked(db, summary, key, moment, lambda: ask(db, id_of(run), chosen, **given))
+
+
+def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
+    """`ask(db, run_id, *args)`; of a large run asked again only after a while, as a `figure` is.
+
+    Args:
+        db: see `figure`.
+        run_id: of the run.
+        ask: one of `queries`; nobody changes what it answers.
+        args: of it.
+    """
+    summary = queries.run_summary(db, run_id)
+    if summary.rollouts < queries.LARGE:
+        return ask(db, run_id, *args)
+    run, key = summary.run, (ask, args)
+    moment = run.id, run.changed, summary.state, run.finished
+    answer = _figures(db.engine, run).get(key)
+    if answer is not None and (_rests(answer, moment) or answer.moment == moment):
+        before: Figure = answer.figure
+        return before
+    return _asked(db, summary, key, moment, lambda: ask(db, run_id, *args))
 
 
 def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
     """Where to count what a filter leaves: the newest WINDOW rollouts of a run of LARGE or more, where all of them
     would have to be looked at; None: anywhere.
     """
-    if ask not in _WINDOWED or summary.rollouts < queries.LARGE or not is_broad(chosen):
+    windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
+    if ask not in windowed or summary.rollouts < queries.LARGE or not is_broad(chosen):
         return None
     if (ask == queries.count and not has_no_order(chosen)) or (ask == queries.mean_reward and in_statistics(chosen)):
         return None
@@ -98,6 +112,19 @@ def _stands_still(run: Run, chosen: RolloutFilter) -> bool:
     silent = time.time_ns() // 1000 - run.heartbeat
     is_clear = run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < silent < 2 * DIED_AFTER_US
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
+
+
+def _asked(db: Connection, summary: RunSummary, key: Any, moment: tuple[Any, ...], ask: Callable[[], Figure]) -> Figure:
+    """Remembered; of a large run for a while, even if it changes."""
+    figures = _figures(db.engine, summary.run)
+    began = time.monotonic()
+    found = ask()
+    now = time.monotonic()
+    if len(figures) >= _FIGURES:
+        figures.clear()
+    rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.LARGE else 0.0
+    figures[key] = _Answer(found, moment, now + rest)
+    return found
 
 
 def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:

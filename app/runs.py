@@ -123,7 +123,7 @@ class RunsLivePage:
 def runs(request: Request, source: SourceOfPages) -> Response:
     """The runs that are wanted, newest first; or how to record the first one."""
     for name in request.query_params:
-        check_word("parameter", name, name, ("q", "state", "tag", "starred", "after", "seen"))
+        check_word("parameter", name, name, ("q", "state", "tag", "starred", "project", "after", "seen"))
     chosen = chosen_runs(request)
     place = request.query_params.get("after")
     after = urls.parse_cursor(place) if place else None
@@ -203,6 +203,7 @@ def chosen_runs(request: Request) -> RunFilter:
         states=states,
         tags=tuple(dict.fromkeys(filter(None, asked.getlist("tag")))),
         starred=bool(asked.get("starred")),
+        projects=tuple(dict.fromkeys(filter(None, asked.getlist("project")))),
     )
 
 

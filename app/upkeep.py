@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import typer
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from logs_ui.app.terminal import err, out, progress_bar
 
@@ -53,9 +51,6 @@ def interruptible(said: str) -> Iterator[None]:
 
 def facts(lines: list[tuple[str, str]]) -> None:
     """A line a fact, in two columns."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    width = max((len(what) for what, _ in lines), default=0)
     for what, said in lines:
-        table.add_row(Text(what), Text(said))
-    out.print(table)
+        out.print(f"{what:<{width}}  {said}".rstrip(), soft_wrap=True, markup=False)

@@ -53,6 +53,11 @@ def runs_tagged(tag: str) -> str:
     return runs(RunFilter(tags=(tag,)))
 
 
+def runs_of(project: str) -> str:
+    """The runs of a project."""
+    return runs(RunFilter(projects=(project,)))
+
+
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
     """What has become new beside the list of runs."""
     return with_query("/live", [*_run_filter(chosen), ("newest", str(newest)), ("seen", seen)])
@@ -349,6 +354,7 @@ def _run_filter(chosen: RunFilter) -> Pairs:
         *(("state", state) for state in chosen.states),
         *(("tag", tag) for tag in chosen.tags),
         *([("starred", "1")] if chosen.starred else []),
+        *(("project", project) for project in chosen.projects),
     ]
 
 

@@ -82,6 +82,7 @@ class WhyPage:
         is_all: whether nobody chose any.
         ended: how many rollouts of the run did, and of how many steps.
         needed: how many it takes of each.
+        sample: which steps of a large run were looked at; None where all were.
         panel: what all of it is held against.
         refresh: where a run that is alive looks for news; None where none is to come.
         every: seconds between two looks.
@@ -95,6 +96,7 @@ class WhyPage:
     choices: Choices
     ended: tuple[int, int]
     needed: tuple[int, int]
+    sample: str | None
     panel: Panel
     refresh: str | None
     every: int
@@ -166,6 +168,7 @@ def why(
             choices=_choices(rows),
             ended=(len(rows), len(rows.steps)),
             needed=(FEW_ROLLOUTS, FEW_STEPS),
+            sample=known.report.sample,
             panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
             refresh=urls.why(run.uid, **chosen.pairs, seen=now)
             if summary.state in {RunState.RUNNING, "died"}

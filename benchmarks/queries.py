@@ -62,7 +62,7 @@ _FILTERS = {
     "eval, misspelt": "eval:shel",
     "word": "text:exception",
     "word, of most": "text:the",
-    "two words": "text:\"generator iterator\" reward>0.5",
+    "two words": 'text:"generator iterator" reward>0.5',
     "word, none such": "text:zzyzx",
     "beginning of words": "text:deco*",
 }

@@ -176,7 +176,7 @@ class Bench:
         unhindered = self._lost(self._without)
         hindered = self._lost(self._with)
         spent = (handed_over, recorded_own - own, hindered - unhindered, recorded_process - process)
-        return Cost(*(seconds * 1e6 / ROWS for seconds in spent), self._waits / ROWS)
+        return Cost(*(seconds * 1e6 / ROWS for seconds in spent))._replace(waits=self._waits / ROWS)
 
     def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float]:
         """Of this thread and of the process, until all is written."""
@@ -225,7 +225,7 @@ class Cost(NamedTuple):
     own: float
     lost: float
     process: float
-    waits: float  # no time, but how many
+    waits: float = 0.0  # no time, but how many
 
 
 def waits_of_writer() -> int:

@@ -61,7 +61,9 @@ ENDS = ("solved",) * 6 + ("wrong",) * 3 + ("length",) * 2 + ("turn_limit",) * 2 
 FAILURES = {"wrong": 45, "length": 25, "turn_limit": 15, "no_action": 10, "error": 3, "timeout": 2}
 LOGGED = ("loss", "grad_norm", "learning_rate", "entropy", "kl", "reward", "reward_std", "frac_reward_zero_std")
 LOGGED_EVERY = 10  # steps
-SYSTEM = "You are a careful assistant with a shell. Call the tool `run` with one command at a time; say `done` at the end."
+SYSTEM = (
+    "You are a careful assistant with a shell. Call the tool `run` with one command at a time; say `done` at the end."
+)
 TOOLS_TOKENS, PROMPT_TOKENS, COMPLETION_TOKENS = 340, 680, 950
 VOCABULARY = 32_000
 _OF_ITS_OWN = {"id", "run_id", "uid", "changed", "group", "generation", "process", "step", "policy_step", "epoch"}
@@ -140,7 +142,9 @@ class Models:
         # As a chat template declares them: a part of the prompt's ids that no message has.
         tools = self._passages(self._texts.code, random.Random(eval_of(task))).next(TOOLS_TOKENS)
         prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
-        prompt_ids = self._ids(tools + "".join(f"<|im_start|>{it['role']}\n{it['content']}<|im_end|>\n" for it in prompt))
+        prompt_ids = self._ids(
+            tools + "".join(f"<|im_start|>{it['role']}\n{it['content']}<|im_end|>\n" for it in prompt)
+        )
         for number, end in enumerate(ENDS):
             with run.rollout(prompt, task=task_name(task), group=f"{task}", generation=number) as row:
                 row.note(end=end)
@@ -393,7 +397,9 @@ def make(db: Path, rollouts: int, processes: int, runs: int, tasks: int) -> None
     steps = -(-rollouts // (STEP_ROLLOUTS * runs) * EVAL_EVERY // (EVAL_EVERY + 1))
     now = now_us()
     plans = [
-        Plan(f"benchmark-{number:02}", range(1, steps + 1), steps, now - (runs - number) * (steps + 1) * STEP_US, number)
+        Plan(
+            f"benchmark-{number:02}", range(1, steps + 1), steps, now - (runs - number) * (steps + 1) * STEP_US, number
+        )
         for number in range(runs)
     ]
     tokenizer = make_tokenizer(Texts()).to_str()

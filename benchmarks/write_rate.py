@@ -80,7 +80,7 @@ def played(run: OpenRun, rollouts: int, tokens: int) -> list[Any]:
     writer, run._writer = run._writer, kept  # type: ignore[assignment]  # noqa: SLF001 - what is measured
     for number in range(rollouts):
         prompt = [{"role": "user", "content": passage(PROMPT)}]
-        names = {"task": f"task {number % 40}", "step": number // PER_STEP, "mode": "train"}
+        names: Any = {"task": f"task {number % 40}", "step": number // PER_STEP, "mode": "train"}
         group = f"{os.getpid()}/{number // GROUP}"
         with run.rollout(prompt, **names, group=group, generation=number % GROUP) as row:
             for turn in range(TURNS):

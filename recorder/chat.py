@@ -75,6 +75,7 @@ class Spelling:
         self._tokenizer = tokenizer
         self._known: dict[bytes, str] = {}
         self._known_whole: dict[bytes, str] = {}
+        self._prompts: dict[tuple[bytes, bytes], list[dict[str, Any]]] = {}
 
     def of(self, ids: Ids) -> str:
         """Without special tokens."""
@@ -89,6 +90,18 @@ class Spelling:
         if key not in self._known_whole:
             self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         return self._known_whole[key]
+
+    def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
+        """See `prompt_with_more`; made once for the rows of a group, which share it: nobody may change its messages.
+
+        Args:
+            given: JSON of the dataset's prompt.
+            ids: (P,) what the model was given.
+        """
+        key = given, ids.tobytes()
+        if key not in self._prompts:
+            self._prompts[key] = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
+        return self._prompts[key]
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
         """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps
@@ -122,18 +135,18 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     return messages
 
 
-def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> Iterator[tuple[bool, Ids]]:
+def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
     """Runs of equal mask, as (sampled, ids). A mask of another length does not count."""
     if mask is None or len(mask) != len(completion):
-        if len(completion):
-            yield True, completion
-        return
+        return [(True, completion)] if len(completion) else []
+    found: list[tuple[bool, Ids]] = []
     data, start = mask.tobytes(), 0
     while start < len(data):
         end = data.find(b"\0" if data[start] else b"\1", start)
         end = len(data) if end < 0 else end
-        yield bool(data[start]), completion[start:end]
+        found.append((bool(data[start]), completion[start:end]))
         start = end
+    return found
 
 
 def assistant_message(answer: str) -> dict[str, Any]:

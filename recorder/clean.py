@@ -6,6 +6,7 @@ each other, by the limits below.
 """
 
 import dataclasses
+import hashlib
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,8 +18,10 @@ from logs_ui.recorder.masking import without_secrets
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+_NUL = "\\u0000"  # in JSON, where it may also be a backslash's
 _REPR_LENGTH = 1_000
 _LINE = 300
+_NAME = 120
 _DEPTH = 40
 _OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
@@ -72,9 +75,27 @@ def text(value: str) -> str:
     return _LONE_SURROGATES.sub("\ufffd", value)
 
 
+def json_column(value: Any) -> str:
+    """For a JSON column: also without NUL."""
+    try:
+        written = orjson.dumps(value).decode()
+    except TypeError:
+        written = orjson.dumps(plain(value)).decode()
+    return orjson.dumps(_without_nul(orjson.loads(written))).decode() if _NUL in written else written
+
+
 def column(value: str | None) -> str | None:
     """For a text column: also without NUL, at which databases stop reading or refuse."""
     return None if value is None else text(value).replace("\0", "\u2400")
+
+
+def name(value: str) -> str:
+    """For a text column that is in an index, which PostgreSQL bounds: one that is a whole problem keeps its beginning
+    and a hash.
+    """
+    if len(value) > _NAME:
+        value = f"{value[:_NAME]}... {hashlib.sha256(value.encode(errors='replace')).hexdigest()[:8]}"
+    return column(value) or ""
 
 
 def error_line(error: BaseException) -> str:
@@ -94,6 +115,14 @@ def one_line(message: str) -> str:
     """For a table: white space is one blank, secrets are masked, and at most 300 characters are kept."""
     line = " ".join(message.split())[: 4 * _LINE]  # a secret that is cut off may not be told as one
     return (column(without_secrets(line)) or "")[:_LINE]
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {column(key): _without_nul(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_without_nul(held) for held in value]
+    return column(value) if isinstance(value, str) else value
 
 
 class _TooLargeError(Exception):

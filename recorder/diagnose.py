@@ -16,6 +16,8 @@ from logs_ui.recorder.frames import opened
 from logs_ui.recorder.models import Mode, Run, RunState
 from logs_ui.recorder.queries import Database, RunColumns
 
+_ALL_POINTS = 2**31  # of what the trainer logged
+
 
 def diagnose(
     run: str = "latest",
@@ -86,7 +88,8 @@ class Diagnosis:
             within=_within(db, run, self.columns.mode),
             diagnostics=(*DIAGNOSTICS, *guarded.diagnostics),
         )
-        report = replace(report, run=run.uid, failed=tuple(guarded.failed))
+        sample = None if self.columns.sample is None else str(self.columns.sample)
+        report = replace(report, run=run.uid, failed=tuple(guarded.failed), sample=sample)
         return Diagnosed(rows, report, settings, run.config, scalars)
 
 
@@ -107,8 +110,6 @@ def _within(db: Database, run: Run, mode: Mode) -> str:
 
 
 def _scalars(db: Database, run_id: int) -> dict[str, Trend]:
-    found: dict[str, list[tuple[int, float]]] = {}
-    for scalar in queries.scalars(db, run_id):
-        if scalar.value is not None:
-            found.setdefault(scalar.name, []).append((scalar.step, scalar.value))
-    return {name: tuple(points) for name, points in found.items()}
+    curves = queries.scalar_curves(db, run_id, _ALL_POINTS)
+    known = {it.name: tuple((step, value) for step, value in it.points if value is not None) for it in curves}
+    return {name: points for name, points in known.items() if points}

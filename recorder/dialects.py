@@ -40,6 +40,7 @@ __all__ = [
     "suit",
     "total",
     "whole",
+    "whole_sum",
 ]
 
 
@@ -81,7 +82,9 @@ class number_in(FunctionElement[Any]):  # noqa: N801 - a function of SQL
 
 
 class json_object(FunctionElement[Any]):  # noqa: N801
-    """Aggregates keys and their values, which may be JSON, into an object; an empty one of no rows."""
+    """Aggregates keys and their values, which may be JSON, into an object; an empty one of no rows. The keys of
+    grouped rows are in order.
+    """
 
     inherit_cache = True
 
@@ -98,6 +101,13 @@ class total(FunctionElement[Any]):  # noqa: N801
     """
 
     type = Double()
+    inherit_cache = True
+
+
+class whole_sum(FunctionElement[Any]):  # noqa: N801
+    """Of whole numbers, as one; NULL where there is none. PostgreSQL's sum() of them is a decimal number."""
+
+    type = BigInteger()
     inherit_cache = True
 
 
@@ -169,7 +179,8 @@ def _(element: json_object, compiler: Any, **kw: Any) -> str:
 
 @compiles(json_object, "postgresql")
 def _(element: json_object, compiler: Any, **kw: Any) -> str:
-    return f"coalesce(json_object_agg({compiler.process(element.clauses, **kw)}), '{{}}')"
+    key, value = (compiler.process(part, **kw) for part in element.clauses)
+    return f"coalesce(json_object_agg({key}, {value} ORDER BY {key}), '{{}}')"
 
 
 @compiles(json_array)
@@ -190,6 +201,16 @@ def _(element: total, compiler: Any, **kw: Any) -> str:
 @compiles(total, "postgresql")
 def _(element: total, compiler: Any, **kw: Any) -> str:
     return f"nullif(sum({_bounded(compiler.process(element.clauses, **kw), 290)}), 'NaN')"
+
+
+@compiles(whole_sum)
+def _(element: whole_sum, compiler: Any, **kw: Any) -> str:
+    return f"sum({compiler.process(element.clauses, **kw)})"
+
+
+@compiles(whole_sum, "postgresql")
+def _(element: whole_sum, compiler: Any, **kw: Any) -> str:
+    return f"CAST(sum({compiler.process(element.clauses, **kw)}) AS BIGINT)"
 
 
 @compiles(mean)

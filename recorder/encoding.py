@@ -4,7 +4,6 @@ thread; texts are hostile, and functions given by the user may raise.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -72,9 +71,9 @@ def encoded(
         arrays = tokens if tokens is None or not is_edited else unpacked_tokens(tokens)
         metrics = metrics_in(content["metadata"])
         columns |= {"metrics": metrics} if metrics else {}
-        change = call.change(i, columns, unpacked_content(content), arrays, _images(row, content))
         tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
-        return replace(change, tags=tags, answers=None if is_edited else answers(content["messages"]))
+        said = None if is_edited else answers(content["messages"])
+        return call.change(i, columns, unpacked_content(content), arrays, _images(row, content), tags, said)
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,
@@ -251,11 +250,12 @@ def _messages(
 
 def _prompt(call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat.Spelling) -> list[dict[str, Any]]:
     """With what an environment said before the model was asked: the function puts it behind the dataset's prompt."""
-    given = call.prompt(i)
     first = min((turn.order for turn in row.turns), default=-1)
     if not any(heard.order < first for heard in row.environment_calls):
-        return given
-    return chat.prompt_with_more(given, spelling.whole(tokens.prompt_ids))
+        return call.prompt(i)
+    if call.options.edit is None:
+        return spelling.prompt(call.prompts[i], tokens.prompt_ids)
+    return chat.prompt_with_more(call.prompt(i), spelling.whole(tokens.prompt_ids))  # the user's to change
 
 
 def _observation(call: EnvironmentCall) -> Any:

@@ -1,7 +1,7 @@
 """What one transaction writes, as a value that can wait on disk until there is a database to write it to."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -9,23 +9,23 @@ import msgspec
 import numpy as np
 
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.store import Batch
+from logs_ui.recorder.store import Batch, Change
 
 
 @dataclass(frozen=True)
 class Failures:
-    """How often a process failed to record, as far as its run has to be told.
+    """How often a process failed to record, as far as a run has to be told.
 
     Attributes:
-        run: uid of that run; None where there is nothing to tell.
+        run: uid of that run.
         errors, dropped: since it was told before.
         last: the latest error, in one line; None while there was none.
     """
 
-    run: str | None = None
-    errors: int = 0
-    dropped: int = 0
-    last: str | None = None
+    run: str
+    errors: int
+    dropped: int
+    last: str | None
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,23 @@ class Entry:
     made: int
     batch: Batch = field(default_factory=Batch)
     alive: tuple[str, ...] = ()
-    failures: Failures = Failures()
+    failures: tuple[Failures, ...] = ()
 
     @property
     def uids(self) -> set[str]:
         """Of all runs that it is about."""
-        told = set() if self.failures.run is None else {self.failures.run}
-        return self.batch.uids | {*self.alive} | told
+        return self.batch.uids | {*self.alive} | {told.run for told in self.failures}
+
+
+def joined(entries: Sequence[Entry]) -> Entry:
+    """Of one process, in their order, as one that does the same."""
+    last = entries[-1]
+    if len(entries) == 1:
+        return last
+    alive = {uid: None for entry in entries for uid in entry.alive}
+    failures = tuple(told for entry in entries for told in entry.failures)
+    batch = Batch.merged(change for entry in entries for change in _changes(entry.batch))
+    return Entry(last.number, last.made, batch, tuple(alive), failures)
 
 
 def encoded(entry: Entry) -> tuple[bytes, int]:
@@ -59,7 +69,8 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
         guard.caught("putting a batch on disk", error)
     pieces = [(piece, _first_encodable(piece)) for piece in entry.batch.split()]
     kept = [found for _, found in pieces if found is not None]
-    return _encoder.encode(replace(entry, batch=_joined(kept))), len(pieces) - len(kept)
+    batch = Batch.merged(change for found in kept for change in _changes(found))
+    return _encoder.encode(replace(entry, batch=batch)), len(pieces) - len(kept)
 
 
 def decoded(data: bytes) -> Entry:
@@ -78,9 +89,8 @@ def _first_encodable(piece: Batch) -> Batch | None:
     return None
 
 
-def _joined(batches: Sequence[Batch]) -> Batch:
-    names = [field.name for field in fields(Batch)]
-    return Batch(**{name: [change for batch in batches for change in getattr(batch, name)] for name in names})
+def _changes(batch: Batch) -> Iterable[Change]:
+    return (change for kind in fields(batch) for change in getattr(batch, kind.name))
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, overload
 
 from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
-from logs_ui.recorder.clean import column
+from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.guard import guard
@@ -44,6 +44,7 @@ def record_environment(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> dict[str, Callable[[], E]]: ...
 @overload
@@ -56,6 +57,7 @@ def record_environment(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> Callable[[], E]: ...
 def record_environment(
@@ -67,6 +69,7 @@ def record_environment(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Records every rollout that TRL makes in an environment: resets, tool calls, `get_reward`, and the model's tokens.
@@ -85,7 +88,8 @@ def record_environment(
         edit: see `record()`.
         server_log: see `record()`.
         diagnosis: see `record()`.
-        db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
+        project: see `record()`.
+        db: see `record()`.
 
     Returns:
         What to give to the trainer: a factory, or a dict of them.
@@ -106,7 +110,7 @@ def record_environment(
     plain = {name: maker.make if isinstance(maker, _Factory) else maker for name, maker in makers.items()}
     known_as = eval_name or "+".join(dict.fromkeys(_name(name, maker) for name, maker in plain.items()))
     options = RowOptions(edit=edit, server_log=None if server_log is None else Path(server_log), offers_tools=True)
-    wanted = Wanted(column(known_as) or "", task, options, diagnosis=settings_to_keep(diagnosis))
+    wanted = Wanted(shortened(known_as), task, options, diagnosis=settings_to_keep(diagnosis), project=project)
     recordings = Recordings(writer_for(database_address(db)), wanted)
     install()
     trl.watch_environments(_door)

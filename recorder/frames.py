@@ -57,6 +57,7 @@ class Column:
 COLUMNS = (
     Column("run", Kind.TEXT, "the run's id"),
     Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
+    Column("project", Kind.TEXT, "what the run belongs to; absent where nobody said"),
     Column("eval_name", Kind.TEXT, "as given to `record()`"),
     Column("mode", Kind.TEXT, "`train` or `eval`"),
     Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
@@ -95,7 +96,9 @@ COLUMNS = (
     Column("parse_streak", Kind.MAYBE_WHOLE, "most of them in a row"),
     Column("parse_tail", Kind.MAYBE_WHOLE, "those at the end, in a row"),
     Column("truncated_turns", Kind.MAYBE_WHOLE, "generations that hit the token limit"),
-    Column("compression", Kind.NUMBER, "how many times smaller zlib makes its last 10,000 characters"),
+    Column(
+        "compression", Kind.NUMBER, "how many times smaller zlib, or zstd below 5, makes its last 10,000 characters"
+    ),
     Column("distinct_words", Kind.NUMBER, "share of its words that are different; absent below 30 words"),
     Column("trigram_repeats", Kind.NUMBER, "share of its runs of three words that were there before; likewise"),
     Column("mean_logprob", Kind.NUMBER, "mean over `logprobs` of the tokens that the model sampled"),
@@ -127,6 +130,7 @@ COLUMNS = (
 RUN_COLUMNS = (
     Column("run", Kind.TEXT, "the run's id"),
     Column("name", Kind.TEXT, "the trainer's `run_name`, else the id"),
+    Column("project", Kind.TEXT, "as `record(project=...)` or LOGS_UI_PROJECT named it; absent where neither did"),
     Column("state", Kind.TEXT, "`running`, `finished`, `failed`, `interrupted`, or `died` where it went silent"),
     Column("error", Kind.TEXT, "what ended it, in one line"),
     Column("created", Kind.TIME, "its first sign of life"),
@@ -158,9 +162,9 @@ RUN_COLUMNS = (
 
 ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
 
-_OF_PAYLOAD = frozenset(
-    {"messages", "actions", "sampling", "metadata", *(it.name for it in COLUMNS if it.kind in ARRAYS)}
-)
+PAYLOAD = frozenset({"messages", "actions", "sampling", "metadata", *(it.name for it in COLUMNS if it.kind in ARRAYS)})
+"""Names of the columns for which each rollout has to be opened."""
+
 _OF_PEOPLE = frozenset({"tags", "starred", "note"})
 
 Rows = list[dict[str, Any]]
@@ -196,7 +200,7 @@ def load_run(
     """
     chosen, wanted = chosen_rows(where), _chosen_columns(columns)
     with opened(run, db, chosen) as (engine, found):
-        if not _OF_PAYLOAD.isdisjoint(wanted):
+        if not PAYLOAD.isdisjoint(wanted):
             frame = frame_of(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
         else:
             frame = _headers(engine, found, chosen, {*wanted, "created"})
@@ -303,13 +307,18 @@ def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
 def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
     for chunk in queries.rollouts(engine, run.id or 0, chosen):
         said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
-        yield [_values(run.uid, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
+        yield [_values(run, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
 
 
-def _values(run: str, rollout: Rollout, said: Annotation) -> dict[str, Any]:
+def _of_run(run: Run) -> dict[str, str | None]:
+    """The columns that are the same for all its rollouts."""
+    return {"run": run.uid, "project": run.project}
+
+
+def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
     """By column: Python's own values, numpy arrays, and times in µs."""
     elsewhere: dict[str, Any] = {
-        "run": run,
+        **_of_run(run),
         "messages": rollout.messages,
         "actions": rollout.actions,
         "sampling": rollout.sampling,
@@ -354,7 +363,7 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
     stored = [name for name in values if name in EvaluationRow.model_fields]
     for found in queries.headers(engine, run.id or 0, chosen, stored):
         said = {} if _OF_PEOPLE.isdisjoint(values) else _said(engine, run, found)
-        known = {**found, **said, "run": [run.uid] * len(found["id"])}
+        known = {**found, **said, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
         for name, column in values.items():
             column.extend(known[name])
     return _frame(columns, values)

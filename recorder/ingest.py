@@ -4,7 +4,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -19,11 +19,22 @@ from logs_ui.recorder import store
 from logs_ui.recorder.address import Address
 from logs_ui.recorder.checkpoints import checkpoint
 from logs_ui.recorder.database import errors_in_plain_words, writing_engine
+from logs_ui.recorder.entry import Entry
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.lease import Lease
-from logs_ui.recorder.spool import FORMAT, Frame, NotASpoolError, SpoolFile, frames, spool_files, spool_folder
+from logs_ui.recorder.spool import (
+    FORMAT,
+    Frame,
+    NotASpoolError,
+    SpoolFile,
+    frames,
+    grouped,
+    is_ended,
+    spool_files,
+    spool_folder,
+)
 
 logger = logging.getLogger("logs_ui")
 
@@ -71,7 +82,7 @@ class Ingester:
         """All that waits now. The database is made where it is missing, and not touched where nothing waits.
 
         Args:
-            stopped: whether to leave the rest for later; asked after each entry.
+            stopped: whether to leave the rest for later; asked after each transaction.
 
         Raises:
             DatabaseError: the database, or the folder, cannot be written now, or never.
@@ -131,12 +142,12 @@ class _Sweep:
                 is_free = _is_free(opened)
                 if not is_free and not self._of.takes_from_living:
                     return False
-                is_ended = self._take_frames(file, opened, intake)
-                if is_ended is None:
+                ended = self._take_frames(file, opened, intake)
+                if ended is None:
                     self.done.is_all = False
                     return False
-                if is_ended or not is_last or (is_free and self._is_dead(opened)):
-                    self._delete(file, opened, is_ended=is_ended)
+                if ended or not is_last or (is_free and self._is_dead(opened)):
+                    self._delete(file, opened, whole=ended)
         except FileNotFoundError:  # another has taken it in
             return True
         except (NotASpoolError, msgspec.DecodeError):
@@ -149,23 +160,23 @@ class _Sweep:
         return True
 
     def _take_frames(self, file: SpoolFile, opened: BinaryIO, intake: Intake) -> bool | None:
-        """Whether its process said that nothing more comes; None where it was told to stop before the end."""
+        """Whether its process said that nothing more comes; None where it was told to stop."""
         position = self._positions.get(file.writer, 0)
         last = self._of.ends.get(file.path)
         if last is not None and last.number > position:  # the database is another one than it was
             last = None
-        for frame in frames(opened, last.end if last else 0):
-            if not frame.number:
-                return True
-            if frame.number > position:
-                entry = entries.decoded(frame.data)
-                self.done.refused += intake.take(entry)
-                self.done.entries += 1
-                self.done.rollouts += len(entry.batch.rows)
-            self._of.ends[file.path] = frame._replace(data=b"")
+        for group in grouped(frames(opened, last.end if last else 0)):
+            if group[-1].number > position:
+                self._take_group(intake, [entries.decoded(frame.data) for frame in group if frame.number > position])
+            self._of.ends[file.path] = last = group[-1]._replace(data=b"")
             if self._goes_no_further():
                 return None
-        return False
+        return is_ended(opened, last.end if last else 0)
+
+    def _take_group(self, intake: Intake, group: Sequence[Entry]) -> None:
+        self.done.refused += intake.take(group)
+        self.done.entries += len(group)
+        self.done.rollouts += sum(len(entry.batch.rows) for entry in group)
 
     def _goes_no_further(self) -> bool:
         if time.monotonic() - self._renewed > _RENEWED:
@@ -178,10 +189,10 @@ class _Sweep:
         """Whether the process of a file that is not locked can be relied on to add nothing any more."""
         return not self._of.is_shared or self._lease.now() - os.fstat(opened.fileno()).st_mtime > _IDLE
 
-    def _delete(self, file: SpoolFile, opened: BinaryIO, *, is_ended: bool) -> None:
+    def _delete(self, file: SpoolFile, opened: BinaryIO, *, whole: bool) -> None:
         last = self._of.ends.pop(file.path, None)
         rest = os.fstat(opened.fileno()).st_size - (last.end if last else len(FORMAT))
-        if rest > 0 and not is_ended:
+        if rest > 0 and not whole:
             logger.warning(
                 "logs-ui: the last %d bytes of %s are torn, as a process leaves them that is killed while it writes, "
                 "or a machine that loses its power. What stood before them is in the database.",

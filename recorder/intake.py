@@ -3,14 +3,14 @@ transaction.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, Engine
 
 from logs_ui.recorder import schema, store
 from logs_ui.recorder.address import Address, shown
 from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble
-from logs_ui.recorder.entry import Entry
+from logs_ui.recorder.entry import Entry, joined
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.store import Batch
@@ -39,38 +39,44 @@ class Intake:
         self._address, self._engine, self._writer, self._is_own = address, engine, writer, is_own
         self._runs: Runs = {}  # that the process wrote to, as committed
 
-    def take(self, entry: Entry) -> int:
-        """Writes an entry, unless it is in already. What of it the database refuses is left out: the others get in.
+    def take(self, entries: Sequence[Entry]) -> int:
+        """Writes those of some entries that are not in already, in one transaction. What of them the database refuses
+        is left out: the others get in.
+
+        Args:
+            entries: in their order, and none left out between them.
 
         Returns:
             How many changes were refused, even without their text.
 
         Raises:
             RefusedDatabaseError: the database can never be written.
-            DatabaseError: it cannot be written now. Try the entry again, even where the connection broke at the end.
+            DatabaseError: it cannot be written now. Try them again, even where the connection broke at the end.
         """
         try:
-            return self._transact(entry, self._write_together)
+            return self._transact(entries, self._write_together)
         except DatabaseError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
             guard.caught("writing a batch", error)
         try:
-            return self._transact(entry, self._write_one_by_one)
+            return self._transact(entries, self._write_one_by_one)
         except DatabaseError:
             raise
         except Exception as error:  # noqa: BLE001
             guard.caught("writing a batch row by row", error)
-            return len(list(entry.batch.split()))
+            return sum(1 for entry in entries for _ in entry.batch.split())
 
-    def _transact(self, entry: Entry, write: Callable[[Connection, Entry], tuple[Runs, int]]) -> int:
+    def _transact(self, entries: Sequence[Entry], write: Callable[[Connection, Entry], tuple[Runs, int]]) -> int:
         """What it found out is kept only once it is committed."""
         try:
             with self._engine().begin() as connection:
                 schema.refuse_outgrown(shown(self._address), connection)
-                if not store.advance(connection, self._writer, entry.number):
-                    self.running = self.running or bool(entry.batch.uids)
+                fresh = [entry for entry in entries if store.advance(connection, self._writer, entry.number)]
+                if not fresh:
+                    self.running = self.running or any(entry.batch.uids for entry in entries)
                     return 0
+                entry = joined(fresh)
                 runs, refused = write(connection, entry)
                 running = self.running or bool(entry.batch.uids)
                 if entry.alive:
@@ -125,8 +131,7 @@ class Intake:
 
     def _finish(self, connection: Connection, entry: Entry, runs: Runs, refused: int) -> None:
         store.write_details(connection, entry.batch, runs, time.time_ns() // 1000)
-        told = entry.failures
-        if told.run is not None:
+        for told in entry.failures:
             store.count_failures(connection, runs[told.run], errors=told.errors, dropped=told.dropped, last=told.last)
         if refused and runs and not self._is_own:  # the process itself tells with its next entry
             store.count_failures(connection, max(runs.values()), errors=refused, dropped=refused, last=guard.last)

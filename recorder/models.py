@@ -164,6 +164,7 @@ class Run(Table, table=True):
     id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
     uid: str = Field(unique=True)  # what users call its id: LOGS_UI_RUN, else time and a few random letters
     name: str  # the trainer's run_name where it was set, else the uid
+    project: str | None = None  # what it belongs to, on one line, at most TAG_LENGTH characters; None where nobody said
     parent: str | None = None  # uid of the run whose checkpoint this one resumes
     output_dir: str | None = None  # where the trainer writes its checkpoints, absolute
     state: str = Field(default=RunState.RUNNING, sa_column_kwargs={"server_default": RunState.RUNNING})
@@ -285,7 +286,7 @@ class EvaluationRow(Table, table=True):
     action_streak: int | None = None  # most equal actions in a row
     repeats: float | None = None  # share of the actions that were taken before at the same observation
     tool_calls: int | None = None  # in the model's messages
-    compression: float | None = None  # of its last 10,000 characters: how many times smaller zlib makes them
+    compression: float | None = None  # how many times smaller zlib, or zstd below 5, makes its last 10,000 characters
     distinct_words: float | None = None  # of all its words; None below 30 words
     trigram_repeats: float | None = None  # share of its runs of three words that were there before; likewise
     truncated_turns: int | None = None  # generations that hit the token limit

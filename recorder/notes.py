@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_all
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import col
 
 from logs_ui.recorder.address import Address, without_password
 from logs_ui.recorder.clean import column
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.diagnosis.settings import Settings
+from logs_ui.recorder.dialects import insert
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run
 from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
@@ -54,7 +54,9 @@ class Notebook:
     @property
     def place(self) -> str:
         """Where they are kept, for people: a file, or a schema of a server's database."""
-        return str(NOTES.path(self._db)) if isinstance(self._db, Path) else f"{without_password(self._db)}, schema {NOTES.schema}"
+        if isinstance(self._db, Path):
+            return str(NOTES.path(self._db))
+        return f"{without_password(self._db)}, schema {NOTES.schema}"
 
     @property
     def is_apart(self) -> bool:
@@ -149,7 +151,6 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 def _put(connection: Connection, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any]) -> None:
     said = {**values, "author": _author(), "changed": time.time_ns() // 1000}
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     connection.execute(insert(table).values(**key, **said).on_conflict_do_update(index_elements=list(key), set_=said))
 
 

@@ -5,6 +5,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, MetaData
 from sqlmodel import Field, SQLModel
 
+from logs_ui.recorder.dialects import suit
+
 
 class NotesTable(SQLModel):
     """Base of the tables of a database beside the recorder's: what people say of runs and rollouts. They name these by
@@ -60,3 +62,6 @@ class SavedSettings(NotesTable, table=True):
     settings: dict[str, Any] = Field(sa_type=JSON)  # as `Settings.as_dict()`
     author: str | None = None
     changed: int = Field(sa_type=BigInteger)
+
+
+suit(NotesTable.metadata)

@@ -18,6 +18,7 @@ from logs_ui.recorder.attribution import attribute, attribute_unfinished
 from logs_ui.recorder.calls import EnvironmentCall, Generation, answered, collecting
 from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import column, one_line, plain, snapshot
+from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.current import CurrentRow
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.encoding import encoded, unfinished_tokens
@@ -46,6 +47,7 @@ def start_run(
     parse: Parse | None = None,
     edit: Edit | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> "OpenRun":
     """Begins a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
@@ -59,13 +61,14 @@ def start_run(
         parse: see `record()`.
         edit: see `record()`.
         diagnosis: see `record()`.
+        project: see `record()`.
         db: see `record()`.
 
     Raises:
         DatabaseError: see `record()`.
         SettingsError, TypeError: see `record()`.
     """
-    described = {"config": config or {}, "model": model, "diagnosis": settings_to_keep(diagnosis)}
+    described = {"config": config or {}, "model": model, "project": project, "diagnosis": settings_to_keep(diagnosis)}
     return OpenRun(writer_for(database_address(db)), name, eval_name, described, tokenizer, RowOptions(parse, edit))
 
 
@@ -97,6 +100,7 @@ class OpenRun:
                 "config": masked(plain(dict(described["config"]))),
                 "model": column(self._model),
                 "diagnosis": described["diagnosis"],
+                "project": described["project"],
             }
             source = _tokenizer_json(tokenizer)
             if source is not None:
@@ -137,7 +141,7 @@ class OpenRun:
         call = RolloutCall(
             run=self.id,
             launch=self._record.launch,
-            eval_name=column(eval_name or self._eval_name) or "",
+            eval_name=shortened(eval_name or self._eval_name),
             mode=Mode(mode),
             step=step,
             policy_step=step,
@@ -149,11 +153,11 @@ class OpenRun:
             generations=1,
             model=self._model,
             prompts=[snapshot(prompt)],
-            tasks=[column(task)],
+            tasks=[None if task is None else shortened(task)],
             columns=None,
             tokenizer=self._tokenizer,
             options=self._options,
-            group=None if group is None else column(f"{self.id}/{mode}/{group}"),
+            group=None if group is None else f"{self.id}/{mode}/{shortened(group)}",
             generation=generation,
         )
         if task is None:

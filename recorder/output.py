@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,7 +56,7 @@ class Output:
         return Tokens(
             _array(self.prompt_ids[i], np.int32),
             completion,
-            _fitting(self.logprobs, i, len(completion), _half_precision),
+            _fitting(self._halves or self.logprobs, i, len(completion), _half_precision),
             _fitting(self.env_mask, i, len(completion), _ones),
         )
 
@@ -77,6 +78,21 @@ class Output:
             for name, value in self._parsed.items()
             if name not in self.lists or i < len(value)
         }
+
+    @cached_property
+    def _halves(self) -> list[NDArray[np.float16]] | None:
+        """All rows' log-probs, converted together: numpy lets go of the GIL each time. None where they are not all
+        plain numbers, and have to be looked at row by row.
+        """
+        rows = self.logprobs
+        if rows is None or not all(isinstance(row, tuple) for row in rows):
+            return None
+        with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+            halves = _array(tuple(chain.from_iterable(rows)), np.float64).astype(np.float16)
+            ends = list(accumulate(map(len, rows)))
+            if halves.ndim == 1:
+                return [halves[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return None
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
@@ -167,6 +183,8 @@ def _ones(values: Any) -> NDArray[np.uint8]:
 
 def _half_precision(values: Any) -> NDArray[np.float16]:
     """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float16:
+        return values
     with suppress(TypeError, ValueError), np.errstate(over="ignore"):
         numbers = _array(values, np.float64)
         if numbers.ndim == 1:

@@ -19,7 +19,7 @@ from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.frames import COLUMNS, Rows, chosen_rows, opened
 from logs_ui.recorder.parquet import Write, parquet_writer
 
-_OPEN = 32  # files at once: rows come nearly by step, but those of an evaluation, of several ranks, or of a late one
+_OPEN = 128  # files at once: rows come nearly by step, but several processes may be many steps apart
 
 
 @dataclass(frozen=True)

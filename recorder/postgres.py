@@ -4,6 +4,7 @@ door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from logs_ui.recorder import schema
 from logs_ui.recorder.address import shown
+from logs_ui.recorder.clean import json_column
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.notes_tables import NotesTable
 from logs_ui.recorder.schema import Purpose
@@ -142,7 +144,7 @@ def _engine(url: URL, *, read_only: bool, patience: float | None = None) -> Engi
             connect_args={name: value for name, value in settings.items() if name not in url.query},
             paramstyle="format",  # `prepared.py` gives parameters by their places
             pool_pre_ping=True,
-            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_serializer=json_column,
             json_deserializer=orjson.loads,
             **moment,
         )
@@ -150,9 +152,16 @@ def _engine(url: URL, *, read_only: bool, patience: float | None = None) -> Engi
         raise RefusedDatabaseError(
             "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
         ) from error
+    event.listen(engine, "connect", partial(_adapt, read_only=read_only))
     if patience is not None:
         _limit_waiting(engine, round(patience * 1000))
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def _adapt(connection: Any, _: Any, *, read_only: bool) -> None:
+    from logs_ui.recorder.dumpers import adapt  # which needs psycopg
+
+    adapt(connection, read_only=read_only)
 
 
 def _limit_waiting(engine: Engine, milliseconds: int) -> None:

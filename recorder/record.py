@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
-from logs_ui.recorder.clean import column
+from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
@@ -33,6 +33,7 @@ def record(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> F: ...
@@ -47,6 +48,7 @@ def record(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Callable[[F], F]: ...
@@ -60,6 +62,7 @@ def record(
     edit: Edit | None = None,
     server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
+    project: str | None = None,
     db: str | os.PathLike[str] | None = None,
     announce: bool = True,
 ) -> Any:
@@ -81,7 +84,9 @@ def record(
         server_log: log file of the environment's server; its last 4,000 bytes are kept with each error.
         diagnosis: what the run's diagnosis is held against, as `Settings(max_reward=1.0)`; the dashboard, or `logs-ui
             diagnose --save`, may set other things later. None: what each diagnostic has of itself.
-        db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
+        project: what the run belongs to, as the list of runs can be narrowed to it; None takes LOGS_UI_PROJECT.
+        db: the database, a path or `postgresql://user@host/database`; None takes LOGS_UI_DB, else the one that `logs-ui
+            serve` reads too.
         announce: whether to say on stderr, once a run, what it is called and how to browse it.
 
     Returns:
@@ -103,6 +108,7 @@ def record(
             edit=edit,
             server_log=server_log,
             diagnosis=diagnosis,
+            project=project,
             db=db,
             announce=announce,
         )
@@ -111,7 +117,8 @@ def record(
     rollout_func = _without_recording(rollout_func)
     options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
     name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    wanted = Wanted(column(name) or "", task, options, announce=announce, diagnosis=settings_to_keep(diagnosis))
+    kept = settings_to_keep(diagnosis)
+    wanted = Wanted(shortened(name), task, options, announce=announce, diagnosis=kept, project=project)
     recorder = _Recorder(rollout_func, Recordings(writer_for(database_address(db)), wanted))
 
     @functools.wraps(rollout_func)

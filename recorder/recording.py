@@ -42,6 +42,7 @@ class Wanted:
         options: what is done to rows.
         announce: whether a run is named on stderr.
         diagnosis: as `Run.diagnosis` has it.
+        project: of the run; None takes LOGS_UI_PROJECT.
     """
 
     eval_name: str
@@ -49,6 +50,7 @@ class Wanted:
     options: RowOptions = field(default_factory=RowOptions)
     announce: bool = True
     diagnosis: dict[str, Any] | None = None
+    project: str | None = None
 
 
 class Recording:
@@ -234,6 +236,7 @@ class Recording:
         if trainer.accelerator.process_index != 0:
             return
         columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}
+        columns["project"] = self._wanted.project
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
         parts: list[Part] = []
         with guard("looking for what the run is made of"):

@@ -93,8 +93,10 @@ class RolloutCall:
         content: bytes | None = None,
         tokens: bytes | Tokens | None = None,
         images: tuple[StoredImage, ...] = (),
+        tags: tuple[str, ...] = (),
+        answers: list[str] | None = None,
     ) -> RowChange:
-        """Of this call's row `i`."""
+        """Of this call's row `i`: see there."""
         index = self.first + i
         identity = {
             "eval_name": self.eval_name,
@@ -109,7 +111,7 @@ class RolloutCall:
             "created": self.created,
         }
         uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
-        return RowChange(self.run, uid, identity, columns, content, tokens, images)
+        return RowChange(self.run, uid, identity, columns, content, tokens, images, tags, answers)
 
     @property
     def size(self) -> int:

@@ -54,6 +54,7 @@ class LoopOptions:
 
     name: str | None
     eval_name: str
+    project: str | None
     db: str
     trainer: TrainerChannel
 
@@ -117,6 +118,7 @@ class _Recorded:
             self._run = start_run(
                 options.name,
                 eval_name=options.eval_name,
+                project=options.project,
                 model=settings.get("model_name"),
                 config=config,
                 tokenizer=settings.get("processing_class"),

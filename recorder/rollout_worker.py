@@ -22,7 +22,13 @@ W = TypeVar("W")
 
 
 def record_worker(
-    worker: W, /, *, name: str | None = None, eval_name: str = "rollouts", db: str | os.PathLike[str] | None = None
+    worker: W,
+    /,
+    *,
+    name: str | None = None,
+    eval_name: str = "rollouts",
+    project: str | None = None,
+    db: str | os.PathLike[str] | None = None,
 ) -> W:
     """Records every rollout that a worker of AsyncGRPO makes. Call it before the training begins.
 
@@ -38,7 +44,8 @@ def record_worker(
             of it. None, as on all ranks but the first, is left alone.
         name: of the run, for people; None shows its id.
         eval_name: what the rollouts are an evaluation of.
-        db: the database's path; None takes LOGS_UI_DB, else the one that `logs-ui serve` reads too.
+        project: see `record()`.
+        db: see `record()`.
 
     Returns:
         The worker.
@@ -58,7 +65,7 @@ def record_worker(
     address = as_text(database_address(db))
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        options = LoopOptions(name, eval_name, address, TrainerChannel())
+        options = LoopOptions(name, eval_name, project, address, TrainerChannel())
         worker._loop_cls = functools.partial(make_loop, loop, options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):
             trl_async.watch(worker, options.trainer)

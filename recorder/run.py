@@ -17,10 +17,14 @@ from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.ingest import take_in_before_reading
+from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.queries import run_uids
 
 RUN_VARIABLE = "LOGS_UI_RUN"
 """Names the run; a name that is taken gets a number."""
+
+PROJECT_VARIABLE = "LOGS_UI_PROJECT"
+"""Names the project of runs that are given none."""
 
 _PACKAGES = (
     "logs-ui",
@@ -49,6 +53,11 @@ def new_uid() -> str:
 
 def _letters() -> str:
     return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(4))
+
+
+def project_of(given: object) -> str | None:
+    """As it is stored: what was given, else LOGS_UI_PROJECT; None where neither says anything."""
+    return tag_of(str(given or os.environ.get(PROJECT_VARIABLE) or "")) or None
 
 
 @dataclass(frozen=True)

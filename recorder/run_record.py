@@ -12,9 +12,10 @@ import numpy as np
 
 from logs_ui.recorder.address import absolute, database_address, without_password
 from logs_ui.recorder.clean import column, error_line, trace
+from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import RunState
-from logs_ui.recorder.run import RunName, git, machine, now_us, versions
+from logs_ui.recorder.run import RunName, git, machine, now_us, project_of, versions
 from logs_ui.recorder.sources import Part, changes, read
 from logs_ui.recorder.store import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
 from logs_ui.recorder.writer import Writer
@@ -70,6 +71,7 @@ class RunRecord:
         now = now_us()
         described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
         described["name"] = column(str(described.get("name", self.uid)))
+        described["project"] = project_of(described.get("project"))
         self.put(RunChange(self.uid, described, resumes=resumes))
         if parts:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
@@ -81,7 +83,7 @@ class RunRecord:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Scalars of one step; what is no number is left out."""
         numbers = {
-            column(str(name)) or "": finite(value)
+            shortened(str(name)): finite(value)
             for name, value in values.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }

@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -34,6 +34,7 @@ FORMAT = b"logs-ui spool 1\n"
 _HEADER = struct.Struct("<IIQ")  # length of the bytes, crc32 of number and bytes, number
 _NUMBER = struct.Struct("<Q")
 _FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
+_GROUP_BYTES = 2 << 20
 _NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
 
 
@@ -143,19 +144,26 @@ class Spool:
             self._begin()
         self._write(frame)
 
-    def read(self) -> Iterator[Frame]:
-        """All that it holds, in order. What was given is in the database once the next is asked for: it is not given
-        again, and files that are done with are deleted.
+    def first(self) -> list[Frame]:
+        """The oldest frames, as many as go into one transaction; none where it holds none any more. Until `forget` the
+        same are given.
+
+        Raises:
+            OSError: a file cannot be read.
         """
-        for path in self._files.copy():
-            with suppress(FileNotFoundError), path.open("rb") as file:  # another process may have taken it in
-                for frame in frames(file, self._taken):
-                    if frame.number:
-                        yield frame
-                    self._taken = frame.end
-            if path != self._files[-1]:
-                self._delete(path)
-                self._taken = 0
+        while self._files:
+            with suppress(FileNotFoundError), self._files[0].open("rb") as file:  # another may have taken it in
+                if found := next(grouped(frames(file, self._taken)), None):
+                    return found
+            if len(self._files) == 1:
+                break
+            self._delete(self._files[0])
+            self._taken = 0
+        return []
+
+    def forget(self, taken: Sequence[Frame]) -> None:
+        """Of the frames that `first` gave: they are in the database."""
+        self._taken = taken[-1].end
 
     def clear(self) -> None:
         """Once all of it is in the database."""
@@ -257,6 +265,7 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
         NotASpoolError: the file is of another format.
     """
     if start == 0:
+        file.seek(0)
         begins = file.read(len(FORMAT))
         if begins != FORMAT:
             if FORMAT.startswith(begins):  # all that was written of it
@@ -277,6 +286,28 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
         if length == 0:
             return
         start = end
+
+
+def is_ended(file: BinaryIO, end: int) -> bool:
+    """Whether the frame after that offset, or the first, says that nothing more comes."""
+    following = next(frames(file, end), None)
+    return following is not None and not following.number
+
+
+def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
+    """Frames that go into one transaction together; without that which says that nothing more comes."""
+    group: list[Frame] = []
+    size = 0
+    for frame in found:
+        if not frame.number:
+            break
+        group.append(frame)
+        size += len(frame.data)
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 class NotASpoolError(Exception):

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
 from sqlalchemy.pool import QueuePool
 
 from logs_ui.recorder import schema
+from logs_ui.recorder.clean import json_column
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.schema import Purpose
@@ -199,7 +200,7 @@ def _engine(
         "sqlite://",
         creator=connect,
         poolclass=QueuePool,
-        json_serializer=lambda value: orjson.dumps(value).decode(),
+        json_serializer=json_column,
         json_deserializer=orjson.loads,
     )
     # A deferred one shows the moment of its first SELECT, and cannot turn to writing once another has written since.

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import json_array, json_each, json_object, number, product, spread, total
+from logs_ui.recorder.dialects import json_array, json_each, json_object, number, product, spread, total, whole_sum
 from logs_ui.recorder.models import EvaluationRow, Status, StopReason
 
 OF_STEP = ("mode", "eval_name", "step")
@@ -58,8 +58,8 @@ def sums() -> Select[Any]:
             func.count().label("rollouts"),
             func.count(col(row.reward)).label("scored"),
             func.coalesce(total(col(row.reward)), 0.0).label("reward_sum"),
-            func.sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
-            func.sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
+            whole_sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
+            whole_sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
             true().label("stale"),
         )
         .where(*_of_step())
@@ -107,7 +107,9 @@ def _measures(rows: CTE) -> Select[Any]:
             for name, of_row in _MEASURES.items()
             for column in (
                 func.count(rows.c[of_row]).label(f"{name}_known"),
-                func.coalesce(func.sum(rows.c[of_row]), 0).label(f"{name}_sum"),
+                func.coalesce(total(rows.c[of_row]) if name == "seconds" else whole_sum(rows.c[of_row]), 0).label(
+                    f"{name}_sum"
+                ),
             )
         )
     )

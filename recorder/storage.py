@@ -184,8 +184,9 @@ class Storage:
             return False
         try:
             with self._using_spool:
-                for frame in self._spool.read():
-                    self.refused += self._intake.take(entries.decoded(frame.data))
+                while waiting := self._spool.first():
+                    self.refused += self._intake.take([entries.decoded(frame.data) for frame in waiting])
+                    self._spool.forget(waiting)
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
                 self._spool.clear()
@@ -200,7 +201,7 @@ class Storage:
     def _is_taken(self, entry: Entry) -> bool:
         began = time.monotonic()
         try:
-            self.refused += self._intake.take(entry)
+            self.refused += self._intake.take([entry])
         except RefusedDatabaseError:
             raise
         except DatabaseError as error:
@@ -214,8 +215,8 @@ class Storage:
         self._since = began if self._since is None else self._since
         self._next_try = now + max(self._pause, 2 * (now - began))
         self._pause = min(2 * self._pause, _PATIENCE)
-        if self.trouble != str(error):
-            self.trouble = str(error)
+        first, self.trouble = self.trouble is None, str(error)
+        if first:  # a server that comes back says something else each time
             logger.error("logs-ui: %s Your training goes on; what it makes is kept, and tried again.", error)
 
     def _works(self) -> None:

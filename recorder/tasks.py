@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from logs_ui.recorder.clean import column
+from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 
@@ -12,7 +12,6 @@ Task = str | Callable[[dict[str, Any]], object]
 """A dataset column, or a function of the dataset row."""
 
 _COLUMNS = ("task", "task_id")
-_LENGTH = 120
 
 
 def prompt_task(prompt: bytes) -> str:
@@ -29,7 +28,7 @@ def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
         prompt: its JSON.
     """
     with guard("naming a task"):
-        return _shortened(_named(task, row, prompt))
+        return shortened(_named(task, row, prompt))
     return prompt_task(prompt)
 
 
@@ -49,7 +48,7 @@ def returned_tasks(
         if len(chosen) == len(tasks):
             rows = zip(tasks, chosen, prompts, strict=True)
             return [
-                _shortened(str(new)) if new is not None and old in {None, prompt_task(prompt)} else old
+                shortened(str(new)) if new is not None and old in {None, prompt_task(prompt)} else old
                 for old, new, prompt in rows
             ]
     return list(tasks)
@@ -71,10 +70,3 @@ def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
             "Name one of them, or give a function of the dataset row; until then tasks are told apart by prompt."
         )
     return prompt_task(prompt)
-
-
-def _shortened(task: str) -> str:
-    """A task's name is in every row and two indexes: one that is a whole problem keeps its beginning and a hash."""
-    if len(task) > _LENGTH:
-        task = f"{task[:_LENGTH]}... {hashlib.sha256(task.encode(errors='replace')).hexdigest()[:8]}"
-    return column(task) or ""

@@ -217,10 +217,10 @@ class Writer:
         for uid in sorted(batch.uids - self._uids.keys()):
             self._uids[uid] = None
         now = (guard.errors, self._queue.dropped + self._storage.refused)
-        failures = Failures()
+        failures: tuple[Failures, ...] = ()
         if now != self._told and self._uids:
             errors, dropped = (count - told for count, told in zip(now, self._told, strict=True))
-            failures = Failures(next(reversed(self._uids)), errors, dropped, guard.last)
+            failures = (Failures(next(reversed(self._uids)), errors, dropped, guard.last),)
             self._told = now
         alive: tuple[str, ...] = ()
         if self._is_heartbeat_due():
@@ -235,10 +235,10 @@ class Writer:
 
     def _beat(self) -> None:
         entry = self._entry(Batch())
-        if entry.failures.run is None:
-            self._storage.beat(entry)
-        else:
+        if entry.failures:
             self._storage.store(entry)
+        else:
+            self._storage.beat(entry)
 
 
 _by_address: dict[Address, Writer] = {}

@@ -23,7 +23,7 @@ def typed(*arguments: object, folder: Path | None = None, **variables: str) -> s
     """In this process, within that folder. Modules that it imports from there are forgotten afterwards."""
     said, wrong, modules = io.StringIO(), io.StringIO(), set(sys.modules)
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(said), redirect_stderr(wrong):
-        patched.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # else it is called `python -m ...`
+        patched.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # else it is `python -m ...`
         patched.setattr(sys, "argv", ["logs-ui", *map(str, arguments)])
         patched.setattr(sys, "path", [one for one in sys.path if one])  # an installed command's has no current folder
         patched.setattr(logging.root, "handlers", [])  # the command has its own

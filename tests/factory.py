@@ -114,6 +114,7 @@ def make_run(
     heartbeat: int | None = None,
     parent: str | None = None,
     model: str = "Qwen/Qwen3-0.6B",
+    project: str | None = None,
 ) -> int:
     """Writes a run and its rollouts, the same for the same arguments, and returns the run's id.
 
@@ -124,7 +125,8 @@ def make_run(
     made = [pair for step in range(1, steps + 1) for pair in _step(plan, step)]
     ended = created + steps * STEP_US
     run = {
-        "uid": uid, "name": name or uid, "parent": parent, "state": state, "created": created,
+        "uid": uid, "name": name or uid, "parent": parent, "project": project, "state": state,
+        "created": created,
         "heartbeat": ended if heartbeat is None else heartbeat,
         "finished": None if state == RunState.RUNNING else ended,
         "model": model, "max_steps": steps if state == RunState.FINISHED else steps * 2, "num_generations": generations,

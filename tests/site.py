@@ -1,19 +1,19 @@
 """Every kind of page that the dashboard has, on whatever a database holds: for walks, pictures and timings."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from sqlalchemy import Engine
 
 from logs_ui.app import urls
 from logs_ui.app.view import Kind, View, print_view
 from logs_ui.recorder import queries
+from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.filters import Sort, parse_where
 from logs_ui.recorder.models import EvaluationRow
 
 
-def pages(db: Path, run: str = "latest") -> dict[str, str]:
+def pages(db: Address, run: str = "latest") -> dict[str, str]:
     """Address of each page, by a name; those of one rollout are of one that ran out of turns, where there is any."""
     engine = reading_engine(db)
     try:

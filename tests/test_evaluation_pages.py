@@ -17,7 +17,7 @@ from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import load_run, load_runs, start_run
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow
-from tests.test_browser import violations
+from tests.axe import violations
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
 FATE = {"staleness": 3, "dropped": "stale"}

@@ -328,7 +328,10 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
         connection.execute(update(RolloutPayload).values(content=b"damaged"))
     with pytest.raises(DatabaseError):
         load_run(made.id, path)
-    assert load_run(made.id, path, columns=["tags", "starred"]).iloc[0].to_dict() == {"tags": ["seen"], "starred": False}
+    assert load_run(made.id, path, columns=["tags", "starred"]).iloc[0].to_dict() == {
+        "tags": ["seen"],
+        "starred": False,
+    }
     lost = load_run(open_run.id, path, columns=["status", "stop_reason", "error"]).iloc[0]
     assert (lost["status"], lost["stop_reason"]) == ("aborted", "aborted")
     assert lost["error"] is not None
@@ -443,7 +446,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
     peaks = []
     for uid, kind in (("small", "file"), ("large", "file"), ("large", "folder")):
-        command = [sys.executable, "-c", code, uid, tmp_path / kind, tmp_path / "m.db", kind]
+        command = [sys.executable, "-c", code, uid, str(tmp_path / kind), str(tmp_path / "m.db"), kind]
         peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
     assert max(peaks) < peaks[0] * 1.3
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import event, select, update
 from sqlmodel import col
@@ -29,10 +28,10 @@ from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.models import EvaluationRow, RunState, Status
 from logs_ui.recorder.notes import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
 from logs_ui.recorder.sidecars import NOTES
+from tests.axe import violations
 from tests.factory import make_run
 
 RUN = "noted-run-1234"
-WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 OURS = {"Sec-Fetch-Site": "same-origin"}
 HOSTILE = "<script>alert(1)</script>\u202e \x1b[31m"
 
@@ -545,7 +544,6 @@ def test_a_star_in_the_table_leaves_the_keyboard_where_it_was(quiet_page: Page, 
 
 
 def test_a_note_that_could_not_be_saved_stays_and_is_saved_later(page: Page, url: str, db: Path) -> None:
-    page.set_default_timeout(8_000)
     open_page(page, f"{url}/runs/{RUN}/rollouts/1")
     page.route("**/notes", lambda route: route.abort())
     page.locator("#note").fill("must not be lost")
@@ -627,4 +625,4 @@ def test_marked_pages_are_accessible(quiet_page: Page, url: str, db: Path, theme
     quiet_page.emulate_media(color_scheme=theme)
     for address in (f"/runs/{RUN}/rollouts/1", f"/runs/{RUN}?sort=oldest", f"/runs/{RUN}/overview"):
         quiet_page.goto(url + address)
-        assert Axe().run(quiet_page, options=WCAG)["violations"] == []
+        assert violations(quiet_page) == []

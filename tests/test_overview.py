@@ -22,9 +22,9 @@ from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import Run, RunState, Scalar, StepStatistics
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.step_sums import RewardSums
+from tests.axe import violations
 from tests.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run
 from tests.test_app import fragment
-from tests.test_browser import violations
 
 RUN, LIVE, EARLY = "main-run-1234", "live-run-5678", "early-run-9abc"
 STEPS = 24
@@ -441,7 +441,7 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
         )
         connection.execute(insert(StepStatistics), values | {"step": 7, "rollouts": 4, "scored": 4, "reward_sum": 3.0})
         connection.execute(update(Run).where(col(Run.id) == run_id).values(changed=col(Run.changed) + 1))
-    expect(page.locator("#overview")).to_have_attribute("data-steps", "1 2 3 4 5 6 7", timeout=9_000)
+    expect(page.locator("#overview")).to_have_attribute("data-steps", "1 2 3 4 5 6 7")
     expect(page.locator("#chart-reward .key", has_text="mean").locator("output").first).to_have_text("0.750")
     expect(page.locator("#table-reward tbody tr")).to_have_count(7)
     assert page.evaluate("(canvas) => canvas.isConnected", canvas), "drawn on, and not made anew"
@@ -452,7 +452,6 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
 def test_the_overview_reads_without_javascript(browser: Browser, url: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.set_default_timeout(8_000)
     page.goto(f"{url}/runs/{RUN}/overview")
     expect(page.locator("#chart-reward svg.drawn")).to_be_visible()
     expect(page.locator("#plot-reward")).to_be_hidden()

@@ -1,5 +1,6 @@
 import datetime as dt
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.frames import COLUMNS, Kind
 from logs_ui.recorder.models import EvaluationRow, Run
 from tests import factory
-from tests.test_cli import logs_ui, refused
+from tests.command import logs_ui
+from tests.test_cli import refused
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +167,28 @@ def test_a_run_whose_name_is_no_folders_is_found_by_it(tmp_path: Path, tables: d
     export_partitions("latest", tmp_path / "out", tmp_path / "rollouts.db", by="step:4")
     query = f"SELECT DISTINCT run, step_from, step FROM '{tmp_path}/out/**/*.parquet' ORDER BY step"  # noqa: S608
     assert tables.execute(query).fetchall() == [("../a b=ü/*", -4, -3), ("../a b=ü/*", 0, 3)]
+
+
+@pytest.mark.parametrize("page", ["pandas.md", "cluster.md"])
+def test_the_docs_own_queries_run(
+    page: str,
+    db: Path,
+    frame: pd.DataFrame,
+    tmp_path: Path,
+    tables: duckdb.DuckDBPyConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On runs whose steps they ask for."""
+    text = (Path(__file__).parent.parent / "docs" / page).read_text(encoding="utf-8")
+    (query,) = re.findall(r'duckdb\.sql\("""\n(.*?)"""\)', text, re.DOTALL)
+    for run in ("long", "other"):
+        export_partitions(run, tmp_path / "rollouts", db)
+    monkeypatch.chdir(tmp_path)
+    found = tables.execute(query.replace("190 AND 199", "0 AND 99")).df()
+    wanted = frame if page == "pandas.md" else frame[frame["mode"] == "train"]
+    counts = found.groupby("task")["rollouts"].sum()
+    assert (counts >= wanted.groupby("task").size()[counts.index]).all()
+    assert found["reward"].notna().any()
 
 
 def test_what_cannot_be_partitioned_says_so_in_a_line(db: Path, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_what_lies_beyond_the_bounds_is_in_the_sums(tmp_path: Path) -> None:
 
 def test_a_large_run_is_counted_by_its_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "MOST_COUNTED", 100)
+    monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "LARGE", 100)
     found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.STOP, Measure.TOKENS)
     newest = rows(engine)[:100]
     assert (found.counted, found.overall.count) == (100, 100)

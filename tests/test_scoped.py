@@ -43,7 +43,7 @@ def episode() -> Seen:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_row_alone_is_given_what_the_search_gives_it(monkeypatch: pytest.MonkeyPatch, finished: bool) -> None:
+def test_a_row_alone_is_given_what_the_search_gives_it(monkeypatch: pytest.MonkeyPatch, *, finished: bool) -> None:
     def found() -> Any:
         return attribute([NO_IDS], [NO_IDS], episode_) if finished else attribute_unfinished(1, episode_)
 

@@ -15,10 +15,12 @@ import pytest
 
 from logs_ui.recorder import ingest, load_run, spool
 from logs_ui.recorder.address import Address, database_address
+from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.entry import Entry, Failures, decoded, encoded
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.ingest import Ingester
+from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import RunState, SourceKind, Status
 from logs_ui.recorder.sources import Source
@@ -108,19 +110,22 @@ def test_a_spool_is_a_series_of_files_that_go_as_they_are_taken_in(
         one.append(number, bytes(40))
     assert [file.part for file in spool_files(one.folder)] == [1, 2, 3, 4]
     assert one.size == sum(file.path.stat().st_size for file in spool_files(one.folder)) - 3 * 16  # of "nothing more"
-    seen = []
-    for frame in one.read():
-        seen.append(frame.number)
-        if frame.number == 5:
-            break
-    assert [file.part for file in spool_files(one.folder)] == [3, 4]
-    assert [frame.number for frame in one.read()] == [5, 6, 7], "the one that was not done with comes again"
+    for numbers in ([1, 2], [3, 4], [5, 6]):
+        assert [frame.number for frame in one.first()] == numbers
+        assert [frame.number for frame in one.first()] == numbers, "until it is done with"
+        one.forget(one.first())
+    one.forget(one.first())
+    assert [file.part for file in spool_files(one.folder)] == [4]
+    assert one.first() == []
     one.clear()
     assert not one
     assert one.size == 0
     assert not one.folder.exists()
     one.append(8, b"x")
-    assert [frame.number for frame in one.read()] == [8]
+    assert [frame.number for frame in one.first()] == [8]
+    one.append(9, b"x")
+    one.forget(one.first()[:1])
+    assert [frame.number for frame in one.first()] == [9]
 
 
 def test_a_spool_has_a_bound(tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_a_spool_has_a_bound(tmp_path: Path) -> None:
     one.append(1, bytes(100))
     with pytest.raises(SpoolFullError):
         one.append(2, bytes(100))
-    assert [frame.number for frame in one.read()] == [1]
+    assert [frame.number for frame in one.first()] == [1]
 
 
 def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +153,7 @@ def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, mo
             one.append(2, bytes(100))
     assert file.path.stat().st_size == size
     one.append(2, b"again")
-    assert [(frame.number, len(frame.data)) for frame in one.read()] == [(1, 100), (2, 5)]
+    assert [(frame.number, len(frame.data)) for frame in one.first()] == [(1, 100), (2, 5)]
 
 
 def test_a_file_that_was_deleted_under_its_process_is_followed_by_another(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_a_file_that_was_deleted_under_its_process_is_followed_by_another(tmp_pa
     for file in spool_files(one.folder):
         file.path.unlink()
     one.append(2, b"b")
-    assert [frame.number for frame in one.read()] == [2]
+    assert [frame.number for frame in one.first()] == [2]
 
 
 def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> None:
@@ -170,7 +175,7 @@ def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> N
         [TokenizerChange("h", "{}")],
         [SourcesChange("r", (Source(SourceKind.ROLLOUT, "n", "text", 0.5),))],
     )
-    entry = Entry(7, 8, batch, ("r",), Failures("r", 1, 2, "last"))
+    entry = Entry(7, 8, batch, ("r",), (Failures("r", 1, 2, "last"),))
     data, refused = encoded(entry)
     assert refused == 0
     assert decoded(data) == entry
@@ -267,6 +272,17 @@ def test_an_entry_goes_in_once_on_either_database(
         path.write_bytes(kept)
     path.write_bytes(kept[: read(path)[10].end])
     assert check(address, {"a": 20}, exactly=True) == 20
+
+
+def test_entries_of_which_some_are_in_go_in_together_without_those(address: Address) -> None:
+    """As where two take the same file in at once."""
+    entries = [Entry(1, 1, Batch.merged(begun().changes()))]
+    entries += [Entry(at, at, Batch.merged(row_job(f"a/{at - 2}", at - 2).changes())) for at in range(2, 8)]
+    engine = writing_engine(address)
+    for last in (3, 6, 5, 7):
+        Intake(address, lambda: engine, "p", is_own=False).take(entries[:last])
+    engine.dispose()
+    assert check(address, {"a": 6}, exactly=True) == 6
 
 
 def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address) -> None:
@@ -495,9 +511,10 @@ def test_of_two_that_take_in_one_waits(db: Path) -> None:
 
 
 @pytest.mark.usefixtures("network")
-def test_taking_in_stops_when_it_is_told_to_and_goes_on_where_it_was(db: Path) -> None:
+def test_taking_in_stops_when_it_is_told_to_and_goes_on_where_it_was(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(db)
     writer.put(begun())
+    monkeypatch.setattr(spool, "_GROUP_BYTES", 1)
     for start in range(0, 40, 10):
         record(writer, "a", range(start, start + 10))
         assert writer.flush(30)

@@ -573,6 +573,7 @@ def test_ids_that_are_none_cost_the_rows_text_and_no_row(server: str, tmp_path: 
 
     with pytest.raises(Exception):  # noqa: B017, PT011 - TRL's own
         make_trainer(holed, tmp_path / "out").train()
+    assert flush()
     rows = load_run(db=db)
     assert len(rows) == ROWS
     assert rows.completion_tokens.notna().sum() == ROWS - 1

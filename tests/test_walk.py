@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import flush, record
 from logs_ui.rollout.demo import DemoSettings, train_demo
+from tests.axe import violations
 from tests.site import pages
-
-WCAG = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +44,7 @@ def test_every_page_of_a_real_run_is_quiet_accessible_and_no_wider_than_the_wind
     for name, address in pages(db).items():
         quiet_page.goto(url + address)
         quiet_page.wait_for_load_state("networkidle")
-        found = Axe().run(quiet_page, options=WCAG)["violations"]
-        assert [(it["id"], [node["html"][:200] for node in it["nodes"]]) for it in found] == [], name
+        assert violations(quiet_page) == [], name
         assert quiet_page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
 
 

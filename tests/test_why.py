@@ -19,10 +19,10 @@ from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.diagnose import Diagnosis
 from logs_ui.recorder.diagnosis import Card, Settings
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Share, Waterfall
+from tests.axe import violations
 from tests.factory import HOSTILE_TASK
 from tests.faults.scripts import Place, Played, Shape, Turn, play
 from tests.test_app import fragment
-from tests.test_browser import violations
 from tests.test_notes import OURS
 from tests.test_overview import text_of
 
@@ -408,11 +408,11 @@ def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_writte
         page.goto(server.url + urls.why(latest(db)))
         expect(page.get_by_role("heading", name="No rollout has come to an end yet.")).to_be_visible()
         record(1, 8)
-        expect(page.locator("#verdict")).to_have_text("Too early to say", timeout=15_000)
+        expect(page.locator("#verdict")).to_have_text("Too early to say")
         page.locator("#settings summary").click()
         page.get_by_label("Best reward", exact=True).fill("3")
         record(2, 40)
-        expect(page.locator("#verdict")).to_contain_text("cut off", timeout=15_000)
+        expect(page.locator("#verdict")).to_contain_text("cut off")
         expect(page.get_by_label("Best reward", exact=True)).to_have_value("3")
         expect(page.locator("#run-line")).to_contain_text("48 rollouts")
     run.finish()

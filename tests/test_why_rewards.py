@@ -29,8 +29,8 @@ from logs_ui.recorder.diagnosis.reward_table import (
 from logs_ui.recorder.filters import print_where
 from logs_ui.recorder.models import EvaluationRow, Mode, RunState, Status, StepStatistics, StopReason
 from tests import factory
+from tests.axe import violations
 from tests.factory import HOSTILE_TEXT
-from tests.test_browser import violations
 from tests.test_diagnosis import rows_of as columns_of
 
 NAN = float("nan")

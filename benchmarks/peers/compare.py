@@ -2,10 +2,10 @@
 
     python benchmarks/peers/compare.py [--rows 2000] [--rounds 3] [--peers mlflow logs-ui] [-o table.md]
 
-makes an environment for each peer, once, in the user's cache folder (3 GB in all; its only need of a network), writes
-the rollouts that all of them get, and prints Markdown. A peer is used as its own docs do, in its quickest mode that they
-name (see the file of each), runs in a process of its own, and takes its turn in every round, in another order each time,
-so that whatever else the machine does hits all alike. Figures are medians over the rounds.
+makes an environment for each peer, once, in the user's cache folder (2 GB in all; nothing else needs a network), writes
+the rollouts that all of them get, and prints Markdown. A peer is used as its own docs do, in the quickest mode that
+they name (see the file of each), runs in a process of its own, and takes its turn in every round, in another order each
+time, so that whatever else the machine does hits all alike. Figures are medians over the rounds.
 """
 
 import argparse
@@ -23,10 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peer import BELOW, LIMIT
-from rows import write_rows
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.peers.peer import BELOW, LIMIT
+from benchmarks.peers.rows import write_rows
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def rounds(pythons: dict[str, str], rows: Path, count: int) -> dict[str, list[Fi
 
 def once(python: str, script: str, rows: Path) -> Figures | str:
     """What it found, or the last that it said."""
-    quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     folder = tempfile.mkdtemp(prefix="logs-ui-peer-")
     try:
         command = [python, str(HERE / script), str(rows), folder]
@@ -131,8 +133,10 @@ def once(python: str, script: str, rows: Path) -> Figures | str:
 def markdown(found: dict[str, dict[str, list[Figures]]], sizes: dict[str, float], rows: int, count: int) -> str:
     machine = f"{os.cpu_count()} cores ({processor()}), Python {platform.python_version()}"
     parts = [
-        f"{rows:,} rollouts, {count} rounds; {machine}. Medians; in brackets the lowest and the highest of the rounds. "
-        f"Load of the machine before each turn: {loads(found)}."
+        (
+            f"{rows:,} rollouts, {count} rounds; {machine}. Medians; in brackets the lowest and highest of the rounds. "
+            f"Load of the machine before each turn: {loads(found)}."
+        )
     ]
     for setting, by_peer in found.items():
         parts += ["", f"**{SETTINGS[setting]}**: {sizes[setting] / 1000:.1f} kB of JSON each", "", *HEAD]
@@ -140,11 +144,18 @@ def markdown(found: dict[str, dict[str, list[Figures]]], sizes: dict[str, float]
     return "\n".join(parts)
 
 
-HEAD = (
-    f"| | version | rollouts/s until stored | µs for logging one | bytes a rollout | ms for {LIMIT} with reward < {BELOW} "
-    "| ms for a word | ms to open one | kept |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+COLUMNS = (
+    "",
+    "version",
+    "rollouts/s until stored",
+    "µs for logging one",
+    "bytes a rollout",
+    f"ms for {LIMIT} with reward < {BELOW}",
+    "ms for a word",
+    "ms to open one",
+    "kept",
 )
+HEAD = (f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}")
 
 
 def line(title: str, rounds_: list[Figures]) -> str:
@@ -155,7 +166,7 @@ def line(title: str, rounds_: list[Figures]) -> str:
     cells = [
         title,
         first["version"],
-        f"{median(rates):,.0f} ({min(rates):,.0f}–{max(rates):,.0f})",
+        f"{median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})",
         f"{middle(rounds_, 'log'):,.0f}",
         f"{middle(rounds_, 'bytes'):,.0f}",
         asked(rounds_, "below"),
@@ -167,16 +178,16 @@ def line(title: str, rounds_: list[Figures]) -> str:
 
 
 def asked(rounds_: list[Figures], name: str) -> str:
-    """Of a query: how long it took, and how many rollouts it gave; – where there is no way to ask."""
+    """Of a query: how long it took, and how many rollouts it gave; - where there is no way to ask."""
     if rounds_[0][name] is None:
-        return "–"
+        return "-"
     once_indexed = middle(rounds_, "index")
     index = f", indexed in {once_indexed:,.0f}" if name == "word" and once_indexed > 1 else ""
     return f"{median(it[name][0] for it in rounds_):,.1f} ({rounds_[0][name][1]} found{index})"
 
 
 def middle(rounds_: list[Figures], name: str) -> float:
-    return median(it[name] for it in rounds_)
+    return median(float(it[name]) for it in rounds_)
 
 
 def loads(found: dict[str, dict[str, list[Figures]]]) -> str:

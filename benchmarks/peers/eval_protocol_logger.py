@@ -10,9 +10,10 @@ from pathlib import Path
 
 os.environ["HOME"] = str(Path(sys.argv[2]).absolute())  # where it keeps its databases
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # its dependency asks the network when it is imported, else
-from eval_protocol.dataset_logger import default_logger  # noqa: E402
-from eval_protocol.models import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata, Message  # noqa: E402
-from peer import TOKENS, Peer, Row, main  # noqa: E402
+from eval_protocol.dataset_logger import default_logger
+from eval_protocol.models import EvaluateResult, EvaluationRow, ExecutionMetadata, InputMetadata, Message
+
+from benchmarks.peers.peer import TOKENS, Peer, Row, main
 
 
 class EvalProtocol(Peer):

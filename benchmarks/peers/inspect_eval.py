@@ -1,18 +1,26 @@
 """inspect_ai's .eval log, by the recorder that its own eval() writes with, and flushes as often as that does.
 
-Ids and log-probs go into the sample's metadata. What a list of samples shows are the log's summaries, which hold scores.
+Ids and log-probs go into the sample's metadata. A list of samples is the log's summaries, which have scores.
 """
 
 import asyncio
 import logging
 from pathlib import Path
 
-from inspect_ai.log import EvalPlan, EvalResults, EvalSample, EvalSpec, EvalStats
-from inspect_ai.log import read_eval_log_sample, read_eval_log_sample_summaries
+from inspect_ai.log import (
+    EvalPlan,
+    EvalResults,
+    EvalSample,
+    EvalSpec,
+    EvalStats,
+    read_eval_log_sample,
+    read_eval_log_sample_summaries,
+)
 from inspect_ai.log._recorders.eval import EvalRecorder
 from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score
-from peer import Peer, Row, main
+
+from benchmarks.peers.peer import Peer, Row, main
 
 KINDS = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 logging.disable()

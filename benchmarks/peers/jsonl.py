@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import orjson
-from peer import Peer, Row, main
+
+from benchmarks.peers.peer import Peer, Row, main
 
 
 class Jsonl(Peer):

@@ -1,10 +1,9 @@
-"""logs-ui, by the door for loops of one's own: start_run(). What a page of the dashboard asks is asked of the database."""
+"""logs-ui, by the door for loops of one's own, start_run(); asked what a page of its dashboard asks."""
 
 import os
 from pathlib import Path
 
-from peer import Peer, Row, main
-
+from benchmarks.peers.peer import TOKENS, Peer, Row, main
 from logs_ui.recorder import flush, load_run, queries, start_run
 from logs_ui.recorder.address import database_address
 from logs_ui.recorder.database import reading_engine
@@ -55,13 +54,11 @@ class LogsUi(Peer):
     def opened(self, row_id: str) -> Row:
         run = queries.find_run(self._reading, "latest")
         found = queries.rollout(self._reading, run.id or 0, self._numbers[row_id])
-        tokens = found.tokens
         messages = [{"role": it["role"], "content": it["content"]} for it in found.messages]
-        told = {"messages": messages, "reward": found.row.reward}
-        if tokens is None or tokens.logprobs is None:
-            return told
-        arrays = {"prompt_ids": tokens.prompt_ids, "completion_ids": tokens.completion_ids, "logprobs": tokens.logprobs}
-        return {**told, **{name: array.tolist() for name, array in arrays.items()}}
+        told: Row = {"messages": messages, "reward": found.row.reward}
+        if found.tokens is not None and found.tokens.logprobs is not None:
+            told |= {name: getattr(found.tokens, name).tolist() for name in TOKENS}
+        return told
 
     def below(self, reward: float, limit: int) -> int:
         return self._page(f"reward<{reward}", limit)

@@ -12,8 +12,9 @@ os.environ |= {
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "true",
     "MLFLOW_ASYNC_TRACE_LOGGING_MAX_QUEUE_SIZE": "1000000",  # its default, 1,000, drops what comes quicker
 }
-import mlflow  # noqa: E402
-from peer import Peer, Row, main  # noqa: E402
+import mlflow
+
+from benchmarks.peers.peer import Peer, Row, main
 
 
 class Mlflow(Peer):

@@ -1,4 +1,5 @@
-"""What is asked of each peer, in a process and an environment of its own: `python some_peer.py rows.jsonl folder`.
+"""What is asked of each peer, in a process and an environment of its own:
+`PYTHONPATH=. python benchmarks/peers/jsonl.py rows.jsonl folder`
 
 Needs nothing but the standard library: logs-ui is not installed beside a peer. What is found is the last line that is
 printed, as JSON.
@@ -14,7 +15,7 @@ from statistics import median
 from typing import Any
 
 Row = dict[str, Any]
-"""One rollout: id, step, group, generation, task, reward, messages; with tokens prompt_ids, completion_ids, logprobs."""
+"""One rollout: id, step, group, generation, task, reward, messages; perhaps prompt_ids, completion_ids, logprobs."""
 
 LIMIT = 50
 BELOW = 0.1

@@ -33,10 +33,11 @@ os.environ |= {
     "PHOENIX_COLLECTOR_ENDPOINT": ADDRESS,
     "OTEL_BSP_MAX_QUEUE_SIZE": "1000000",
 }
-from peer import Peer, Row, main  # noqa: E402
 from phoenix.client import Client  # noqa: E402
 from phoenix.client.types.spans import SpanQuery  # noqa: E402
 from phoenix.otel import register  # noqa: E402
+
+from benchmarks.peers.peer import Peer, Row, main  # noqa: E402
 
 PROJECT = "bench"
 

@@ -2,13 +2,11 @@
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
-from rollouts import Passages, Texts, make_tokenizer
+from benchmarks.rollouts import Passages, Texts, make_tokenizer
 
 GROUP, STEP = 8, 32
 PROMPT, COMPLETION = 1_000, 1_000  # token ids; each of the completion's has a log-prob

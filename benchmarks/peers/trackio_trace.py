@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 os.environ["TRACKIO_DIR"] = str(Path(sys.argv[2]).absolute())
-import trackio  # noqa: E402 - it reads its folder when it is imported
-from peer import Peer, Row, main  # noqa: E402
-from trackio.sqlite_storage import SQLiteStorage  # noqa: E402
+import trackio
+from trackio.sqlite_storage import SQLiteStorage
+
+from benchmarks.peers.peer import Peer, Row, main
 
 PROJECT, RUN = "bench", "bench"
 

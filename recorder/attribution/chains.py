@@ -134,8 +134,8 @@ def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_
 
 
 class _Open:
-    """Chains that a generation may continue, by their tails: to look through all of them for each of its sequences takes
-    as long as everything else.
+    """Chains that a generation may continue, by their tails: to look through all of them for each of its sequences
+    takes as long as everything else.
     """
 
     def __init__(self, chains: Iterable[Chain]) -> None:

@@ -10,8 +10,7 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
     """What the search would find; None where there is something to find out: calls without a scope, or generations with
     token ids, which have a place in the row's.
     """
-    calls = [*seen.generations, *seen.environment_calls]
-    if count != 1 or not calls or any(row_of(call) != 0 for call in [*calls, *seen.notes]):
+    if count != 1 or not (seen.generations or seen.environment_calls) or any(row_of(call) != 0 for call in seen.calls):
         return None
     turns = [Turn(made.order, made, sequence, None) for made in seen.generations for sequence in made.sequences]
     if any(turn.sequence.sampled is not None or turn.sequence.context is not None for turn in turns):

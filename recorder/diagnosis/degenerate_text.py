@@ -41,7 +41,7 @@ def _look(run: Run) -> Card | None:
         return None
     trend = run.all.by_step(degenerate(run.all).astype(float))
     squeezed, threes = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
-    said = [f"zlib makes it {figure(float(np.nanmedian(squeezed)))} times smaller at the median."]
+    said = [f"Compressed it is {figure(float(np.nanmedian(squeezed)))} times smaller at the median."]
     if (~np.isnan(threes)).any():
         said.append(f"{percent(float(np.nanmedian(threes)))} of its runs of three words were there before.")
     return Card(

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import zstandard
 
+from logs_ui.recorder.clean import plain
 from logs_ui.recorder.diagnosis.words import shares
 from logs_ui.recorder.payload import Tokens
 
@@ -68,7 +69,7 @@ def call_facts(
     by_tools: bool = False,
     keyed: bool = True,
 ) -> Facts:
-    """Those that are not measured of many rollouts at once. Without `keyed` no keys, which those of its tokens replace."""
+    """Those that are not measured of many rollouts at once; not `keyed`, without the keys, which its tokens give."""
     return {
         **_of_actions(actions, by_tools=by_tools),
         "tool_calls": _tool_calls(messages),
@@ -206,9 +207,9 @@ def _compressions(texts: Sequence[str]) -> Iterator[float]:
     the time: of texts that it makes 5 times smaller or less, zlib makes none 10 times smaller.
     """
     data = [text.encode("utf-8", "replace") for text in texts]
-    compressor = zstandard.ZstdCompressor(level=1)
-    for one, squeezed in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
-        times = len(one) / len(squeezed)
+    compressor: Any = zstandard.ZstdCompressor(level=1)
+    for one, small in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
+        times = len(one) / len(small)
         yield times if times < _REPEATED else len(one) / len(zlib.compress(one, 1))
 
 
@@ -221,8 +222,15 @@ def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
     """Keys of a rollout without token ids."""
     asked = list(takewhile(lambda message: message.get("role") != "assistant", messages))
     said = messages[len(asked) :]
-    prompt, completion = (orjson.dumps(part, option=orjson.OPT_SORT_KEYS) if part else b"" for part in (asked, said))
+    prompt, completion = (_sorted_json(part) if part else b"" for part in (asked, said))
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
+
+
+def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    try:
+        return orjson.dumps(messages, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate
+        return orjson.dumps(plain(messages), option=orjson.OPT_SORT_KEYS)
 
 
 def _key(data: bytes) -> int | None:

@@ -50,6 +50,8 @@ def lines(report: "Report", address: Callable[[Card], str | None] = lambda _: No
     if report.missing:
         said = "; ".join(f"{it.name} (needs {it.what})" for it in report.missing)
         yield Line(f"Not recorded, so not judged: {visible(said)}.", "dim")
+    if report.sample is not None:
+        yield Line(f"Of a run this large, these were looked at: {report.sample}.", "dim")
     for failed in report.failed:
         yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
 

@@ -105,6 +105,7 @@ class Report:
         warming_up: whether there is too little to judge yet; there are no cards then.
         run: uid; None of rows that come from no database.
         failed: of the diagnostics that the user gave, those that broke.
+        sample: which steps of a large run were looked at, in words; None where all were.
     """
 
     cards: tuple[Card, ...]
@@ -116,6 +117,7 @@ class Report:
     warming_up: bool
     run: str | None = None
     failed: tuple[Failed, ...] = ()
+    sample: str | None = None
 
     def __str__(self) -> str:
         return as_text(self)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, case, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import number_in, total, whole
+from logs_ui.recorder.dialects import number_in, total, whole, whole_sum
 from logs_ui.recorder.models import EvaluationRow, Scalar, StepStatistics
 from logs_ui.recorder.queries.common import Database
 
@@ -66,10 +66,11 @@ class StepSize:
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
     """Of the steps that have a reward, in order."""
-    step, scored = col(StepStatistics.step), func.sum(col(StepStatistics.scored))
+    step, scored = col(StepStatistics.step), whole_sum(col(StepStatistics.scored))
     query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
     with Session(db) as session:
-        return [StepSize(*row) for row in session.execute(query.group_by(step).having(scored > 0).order_by(step))]
+        found = session.execute(query.group_by(step).having(scored > 0).order_by(step))
+        return [StepSize(step, int(scored)) for step, scored in found]
 
 
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
@@ -127,7 +128,7 @@ def task_results(
     task = func.coalesce(col(row.task), literal("", literal_execute=True))  # PostgreSQL knows it again in GROUP BY
     given = reward if solved.function is None else number_in(col(row.rewards), solved.function)
     query = (
-        select(task, func.count(), func.sum(case((given >= solved.at, 1), else_=0)), total(reward))
+        select(task, func.count(), whole_sum(case((given >= solved.at, 1), else_=0)), total(reward))
         .where(*_scored(run_id, mode, steps))
         .group_by(task, col(row.group))
     )
@@ -155,9 +156,10 @@ class _Step(NamedTuple):
 
 def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
     key = StepStatistics
-    sums = (func.sum(col(key.rollouts)), func.sum(col(key.scored)), total(col(key.reward_sum)))
+    sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
-    steps = [_Step(*row) for row in session.execute(query.group_by(col(key.step)).order_by(col(key.step)))]
+    found = session.execute(query.group_by(col(key.step)).order_by(col(key.step)))
+    steps = [_Step(step, int(rollouts), int(scored), rewards) for step, rollouts, scored, rewards in found]
     seen = accumulate(step.rollouts for step in steps)
     return [step._replace(rollouts=so_far) for step, so_far in zip(steps, seen, strict=True)]
 

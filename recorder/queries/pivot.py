@@ -9,17 +9,25 @@ from sqlalchemy import Select, and_, case, func, literal, select, union
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import total
+from logs_ui.recorder.dialects import total, whole_sum
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
 from logs_ui.recorder.notes_tables import PersonalTag
-from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.selection import Use, conditions, in_statistics, lost_until, statistics_conditions
+from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
+from logs_ui.recorder.selection import (
+    Span,
+    Use,
+    conditions,
+    in_statistics,
+    is_broad,
+    lost_until,
+    statistics_conditions,
+)
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
 """Headings of a pivot; what lies beyond is added up."""
-MOST_COUNTED = 200_000
-"""Rollouts that a pivot looks at: the newest of those that match."""
+MOST_COUNTED = 20_000
+"""Rollouts that a pivot of a run of more than LARGE looks at: the newest of those that match."""
 
 _BUCKETS = 20  # of steps, at most
 
@@ -130,22 +138,27 @@ class _Buckets:
 def pivot(
     db: Database, run_id: int, filter: RolloutFilter, rows: Dimension, columns: Dimension, measure: Measure  # noqa: A002
 ) -> Pivot:  # fmt: skip
-    """Of all rollouts of the filter where step statistics have the answer, or the run is not larger than MOST_COUNTED;
-    else of the newest MOST_COUNTED.
+    """Of all rollouts of the filter where step statistics have the answer, or the run is not larger than LARGE; else
+    of the newest MOST_COUNTED, or, of a filter that no index serves, of those of them that match.
     """
     by_step = in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS
     with Session(db) as session:
         buckets = _buckets(session, run_id, filter) if Dimension.STEP in {rows, columns} else _Buckets()
-        few = _size(session, run_id) <= MOST_COUNTED
+        few = _size(session, run_id) <= LARGE
+        span = None
+        if not few and not by_step and (is_broad(filter) or filter == RolloutFilter(sort=filter.sort)):
+            span = newest_ids(session, run_id, filter.step_max, MOST_COUNTED)
         if by_step:
             query = _from_statistics(run_id, filter, buckets, rows, columns, measure)
         else:
-            query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit=None if few else MOST_COUNTED)
+            limit = None if few or span else MOST_COUNTED
+            query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit, span)
         cells: dict[tuple[Heading, Heading], Cell] = {}
         for row, column, number, total, known in session.execute(query):
             place = buckets.heading(rows, row), buckets.heading(columns, column)
             cells[place] = cells.get(place, Cell()) + Cell(number, total or 0.0, known)
-    is_cut = not few and not by_step and sum(cell.count for cell in cells.values()) >= MOST_COUNTED
+    all_counted = sum(cell.count for cell in cells.values())
+    is_cut = not few and not by_step and (span is not None or all_counted >= MOST_COUNTED)
     return _pivot(cells, rows, columns, counted=MOST_COUNTED if is_cut else None)
 
 
@@ -154,13 +167,13 @@ def _from_statistics(
 ) -> Select[Any]:  # fmt: skip
     added, known = _SUMS[measure]
     by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
-    sums = [func.sum(col(StepStatistics.rollouts)), total(added), func.sum(known)]
+    sums = [whole_sum(col(StepStatistics.rollouts)), total(added), whole_sum(known)]
     return select(*by, *sums).where(*statistics_conditions(run_id, filter)).group_by(*by)
 
 
 def _from_rows(
     run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
-    limit: int | None,
+    limit: int | None, span: Span | None,
 ) -> Select[Any]:  # fmt: skip
     """Only what is asked for is read: an index may hold it."""
     own: dict[Dimension, Any] = _properties(run_id)
@@ -172,7 +185,7 @@ def _from_rows(
     value = _values()[measure].label("value")
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in {rows, columns} else []
     indexed = {rows, columns} <= _OF_KINDS and measure in _SUMS and not ids
-    each = select(*asked, value, *ids).where(*conditions(run_id, filter, Use.KINDS if indexed else Use.ROWS))
+    each = select(*asked, value, *ids).where(*conditions(run_id, filter, Use.KINDS if indexed else Use.ROWS, span))
     if limit is not None:
         each = each.order_by(col(EvaluationRow.id).desc()).limit(limit)
     some = each.subquery()
@@ -241,7 +254,7 @@ _SUMS: dict[Measure, tuple[Any, Any]] = {  # of a step, and over how many rollou
 
 
 def _size(session: Session, run_id: int) -> int:
-    query = select(func.sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
+    query = select(whole_sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
     return session.scalar(query) or 0
 
 

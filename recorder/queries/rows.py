@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import mean, total
+from logs_ui.recorder.dialects import mean, total, whole_sum
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import (
@@ -166,7 +166,7 @@ def mean_reward(
     """Over the filter's rows that have one, those of a span where one is given; None where none has."""
     query = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
-        sums = total(col(StepStatistics.reward_sum)) / func.nullif(func.sum(col(StepStatistics.scored)), 0)
+        sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
     with Session(db) as session:
         return session.scalar(query)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -41,17 +41,19 @@ class RunFilter:
     """Which runs are wanted.
 
     Attributes:
-        words: each is in the name, id, model, an eval, a tag, the note, or a value of the arguments; a number is one of
-            those; `name=value` is an argument or a package's version.
+        words: each is in the name, id, project, model, an eval, a tag, the note, or a value of the arguments; a number
+            is one of those; `name=value` is an argument or a package's version; `project:word` is in the project.
         states: any of these: a RunState, or `died`.
         tags: all of these, as people gave them.
         starred: only those with a star.
+        projects: any of these.
     """
 
     words: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     starred: bool = False
+    projects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class RunCounts:
         states: by state, of those that are wanted in any state.
         tags: by tag, of all.
         starred: of all.
+        projects: by project, of all that have one; most runs first.
     """
 
     all: int
@@ -91,6 +94,7 @@ class RunCounts:
     states: dict[str, int] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     starred: int = 0
+    projects: dict[str, int] = field(default_factory=dict)
 
 
 def list_runs(
@@ -119,11 +123,14 @@ def these_runs(db: Database, ids: Iterable[int], *, now: int | None = None) -> l
 def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> RunCounts:
     """All counts are exact: there are never many runs."""
     now = _now(now)
-    in_any_state = RunFilter(chosen.words, (), chosen.tags, chosen.starred)
+    in_any_state = replace(chosen, states=())
     state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
     by_state = select(state, func.count()).group_by(state)
     tag, of_run = col(PersonalTag.tag), col(PersonalTag.row) == ""
     by_tag = select(tag, func.count()).where(of_run).group_by(tag).order_by(func.count().desc(), tag)
+    project = col(Run.project)
+    by_project = select(project, func.count()).where(project.is_not(None)).group_by(project)
+    by_project = by_project.order_by(func.count().desc(), project)
     with Session(db) as session:
         states = {state: count for state, count in session.execute(by_state)}  # noqa: C416 - rows, typed
         return RunCounts(
@@ -132,6 +139,7 @@ def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> Ru
             states=states,
             tags={name: count for name, count in session.execute(by_tag)},  # noqa: C416
             starred=session.scalar(select(func.count()).select_from(Star).where(col(Star.row) == "")) or 0,
+            projects={str(name): count for name, count in session.execute(by_project)},
         )
 
 
@@ -170,16 +178,22 @@ def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
     conditions += [col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags]
     if chosen.states:
         conditions.append(_state(now).in_(chosen.states))
+    if chosen.projects:
+        conditions.append(col(Run.project).in_(chosen.projects))
     if chosen.starred:
         conditions.append(col(Run.uid).in_(_annotated(Star)))
     return conditions
 
 
 def _holds(word: str) -> ColumnElement[bool]:
+    field_name, colon, project = word.partition(":")
+    if colon and project and field_name.lower() == "project":
+        return col(Run.project).icontains(project, autoescape=True)
     name, equals, value = word.partition("=")
     if equals and name:
         return or_(_argument(col(Run.config), name, value), _argument(col(Run.versions), name, value))
-    named = [column.icontains(word, autoescape=True) for column in (col(Run.name), col(Run.uid), col(Run.model))]
+    named_by = (col(Run.name), col(Run.uid), col(Run.model), col(Run.project))
+    named = [column.icontains(word, autoescape=True) for column in named_by]
     said = [
         col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))

@@ -9,7 +9,7 @@ from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, sel
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import mean
+from logs_ui.recorder.dialects import mean, whole_sum
 from logs_ui.recorder.models import EvaluationRow, Mode, Status, StepDetails, StepStatistics, StopReason
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.selection import lost_until
@@ -82,7 +82,7 @@ def step_series(db: Database, run_id: int) -> list[Series]:
     sums = StepStatistics
     key = (col(sums.mode), col(sums.eval_name))
     step = col(sums.step)
-    query = select(*key, func.sum(col(sums.rollouts)), func.count(), func.min(step), func.max(step))
+    query = select(*key, whole_sum(col(sums.rollouts)), func.count(), func.min(step), func.max(step))
     with Session(db) as session:
         found = [Series(*values) for values in session.execute(query.where(col(sums.run_id) == run_id).group_by(*key))]
     return sorted(found, key=lambda each: (each.mode != Mode.TRAIN, each.mode, each.eval_name))

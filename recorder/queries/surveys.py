@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import product, total
+from logs_ui.recorder.dialects import product, total, whole_sum
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, StepStatistics
 from logs_ui.recorder.queries.common import Database
@@ -128,7 +128,7 @@ class _Steps(NamedTuple):
 def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Steps:  # noqa: A002
     step = col(StepStatistics.step)
     bounds = RolloutFilter(step_min=filter.step_min, step_max=filter.step_max)
-    sums = select(step, func.sum(col(StepStatistics.rollouts))).where(*statistics_conditions(run_id, bounds))
+    sums = select(step, whole_sum(col(StepStatistics.rollouts))).where(*statistics_conditions(run_id, bounds))
     steps: list[int] = []
     together = 0
     for number, rollouts in session.execute(sums.group_by(step).order_by(step.desc())):

@@ -27,7 +27,7 @@ from logs_ui.recorder.payload import unpack_content, unpack_tokens
 from logs_ui.recorder.search import search_state
 from logs_ui.recorder.sidecars import SIDECARS
 from logs_ui.recorder.step_sums import OF_STEP
-from logs_ui.recorder.upkeep.images import hashes_in
+from logs_ui.recorder.upkeep.images import hashes_in, images_in
 from logs_ui.recorder.upkeep.steady import Progress, reading, unseen
 
 _AT_ONCE = 200  # payloads in one read
@@ -132,14 +132,14 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
     damaged: list[int] = []
     looked = 0
     with engine.connect() as connection:
-        unused = set(connection.scalars(select(col(Image.hash))))
-        stored = len(unused)
+        stored = set(connection.scalars(select(col(Image.hash))))
+    unused, lost = set(stored), set[str]()
     for row_id, content, tokens in _payloads(engine, progress):
         looked += 1
         if not _can_be_read(content, tokens) and len(damaged) < _MOST_FOUND:
             damaged.append(row_id)
-        if stored:
-            unused -= hashes_in(content)
+        unused -= hashes_in(content)
+        lost |= images_in(content) - stored
     if damaged:
         ids, more = ",".join(map(str, damaged[:_NAMED])), "" if len(damaged) <= _NAMED else " and others"
         todo = f"Restore them from a copy, or keep their figures alone: logs-ui prune --where id:{ids} --keep nothing"
@@ -147,8 +147,11 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
         yield Finding("rollouts", is_whole=False, said=said)
     else:
         yield Finding("rollouts", is_whole=True, said=f"text and tokens of all {looked:,} can be read")
+    if lost:
+        said = f"{len(lost):,} are not there that rollouts refer to, as {min(lost)}. Restore the database from a copy"
+        yield Finding("images", is_whole=False, said=f"{said}; all else of those rollouts is there")
     if unused:
-        said = f"{len(unused):,} of {stored:,} are of no rollout any more; logs-ui prune takes them along"
+        said = f"{len(unused):,} of {len(stored):,} are of no rollout any more; logs-ui prune takes them along"
         yield Finding("images", is_whole=True, said=said)
 
 

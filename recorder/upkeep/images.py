@@ -12,6 +12,7 @@ from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, unseen
 
 _AT_ONCE = 500  # contents in one read
 _DELETED = 50  # images in one transaction
+_IMAGE = re.compile(rb'"\$image":"([0-9a-f]{64})"')  # within a string the quotes would be escaped
 _HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
@@ -39,6 +40,14 @@ def hashes_in(content: bytes | None) -> set[str]:
     """What may name an image in a packed content; nothing in one that is damaged."""
     try:
         return {found.decode() for found in _HASH.findall(zstandard.decompress(content))} if content else set()
+    except zstandard.ZstdError:
+        return set()
+
+
+def images_in(content: bytes | None) -> set[str]:
+    """What names an image in a packed content, and nothing else."""
+    try:
+        return {found.decode() for found in _IMAGE.findall(zstandard.decompress(content))} if content else set()
     except zstandard.ZstdError:
         return set()
 

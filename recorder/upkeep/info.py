@@ -38,6 +38,7 @@ class Info:
         tables: bytes by table, with their indexes; empty where the database's program cannot tell.
         text, tokens: bytes of a rollout's two payloads, over a sample of those that have any; None without any.
         runs, rollouts, pruned: how many.
+        projects: names of those that runs belong to, in alphabetical order.
         under_way: uids of the runs that somebody records into now.
     """
 
@@ -56,6 +57,7 @@ class Info:
     text: float | None
     tokens: float | None
     runs: int
+    projects: list[str]
     rollouts: int
     pruned: int
     images: int
@@ -113,6 +115,9 @@ def _counted(connection: Connection) -> dict[str, Any]:
     )
     return {
         "runs": connection.scalar(select(func.count()).select_from(Run)),
+        "projects": sorted(
+            connection.scalars(select(col(Run.project)).where(col(Run.project).is_not(None)).distinct())
+        ),
         "rollouts": connection.scalar(select(func.coalesce(func.sum(col(StepStatistics.rollouts)), 0))),
         "pruned": connection.scalar(select(func.coalesce(func.sum(col(Run.pruned)), 0))),
         "images": connection.scalar(select(func.count()).select_from(Image)),

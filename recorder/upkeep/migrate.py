@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from sqlalchemy import Connection
 
 from logs_ui.recorder import schema
 from logs_ui.recorder.address import database_address
-from logs_ui.recorder.database import errors_in_plain_words, migrating_engine
+from logs_ui.recorder.database import errors_in_plain_words, migrating_engine, writing_engine
+from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.migrations import Migration
 from logs_ui.recorder.upkeep.steady import refuse_under_way
 
@@ -15,7 +17,8 @@ from logs_ui.recorder.upkeep.steady import refuse_under_way
 def migrate_database(
     db: str | os.PathLike[str] | None = None, *, applied: Callable[[Migration], None] = lambda _: None
 ) -> int:
-    """Applies the migrations that are pending, in order, each whole or not at all. Those that are additive go beside
+    """Makes the tables in a server's database that has none, as its owner does before others may record; else applies
+    the migrations that are pending, in order, each whole or not at all. Those that are additive go beside
     trainings that record, whichever version they have; before any other nobody may record.
 
     Args:
@@ -27,7 +30,7 @@ def migrate_database(
 
     Raises:
         LogsUIError: somebody records, and one of them would break that.
-        DatabaseError: the database is missing, cannot be written, or is of a newer schema, or of before 0.1.0.
+        DatabaseError: the file is missing, the database cannot be written, or is of a newer schema, or of before 0.1.0.
     """
     address = database_address(db)
 
@@ -36,7 +39,12 @@ def migrate_database(
             refuse_under_way(connection, address, f"brought to schema {step.number} ({step.what})")
 
     with errors_in_plain_words(address):
-        engine = migrating_engine(address)
+        try:
+            engine = migrating_engine(address)
+        except NoDatabaseError:
+            if isinstance(address, Path):
+                raise
+            engine = writing_engine(address)
         try:
             for step in schema.migrate(engine, refuse):
                 applied(step)

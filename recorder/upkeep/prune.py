@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, or_, select, true, union_all, update
 from sqlmodel import col
 
-from logs_ui.recorder import queries
+from logs_ui.recorder import queries, store
 from logs_ui.recorder.address import database_address
 from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, Sort
@@ -230,9 +230,10 @@ def _counted(runs: list[_Chosen], progress: Progress) -> Pruned:
 
 def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
     with steady.piece() as connection:
-        # The run's row first, as every writer takes it.
-        connection.execute(update(Run).where(col(Run.id) == run_id).values(pruned=col(Run.pruned) + len(ids)))
-        connection.execute(update(_row).where(col(_row.id).in_(ids)).values(pruned=time.time_ns() // 1000))
+        store.take_runs(connection, [run_id])
+        still = update(_row).where(col(_row.id).in_(ids), col(_row.pruned).is_(None))  # another may do the same
+        count = connection.execute(still.values(pruned=time.time_ns() // 1000)).rowcount
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(pruned=col(Run.pruned) + count))
         connection.execute(delete(_payload).where(col(_payload.row_id).in_(ids)))
 
 

@@ -31,7 +31,7 @@ def unseen(_what: str, _done: int, _total: int) -> None:
     """The progress that nobody looks at."""
 
 
-_FEWEST, _MOST = 16, 4_096  # rows in one transaction
+_FIRST, _FEWEST, _MOST = 128, 16, 4_096  # rows in one transaction
 _SHORT, _LONG = 0.02, 0.08  # seconds that one takes beside a training: below it takes more rows, above fewer
 _ALONE = 10  # times as long where nobody records
 _LONGEST_PAUSE = 0.5
@@ -94,7 +94,7 @@ class Steady:
     def __init__(self, address: Address, engine: Engine) -> None:
         self.address = address
         self.engine = engine
-        self.rows = 128
+        self.rows = _FIRST
         self._pause = 0.0
         self._is_alone = False
         self._looked = -_LOOK_EVERY

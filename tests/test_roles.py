@@ -1,0 +1,128 @@
+"""PostgreSQL's own roles, by the statements of docs/cluster.md as they stand there."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+from sqlalchemy.pool import NullPool
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from logs_ui.app.cli import app
+from logs_ui.app.main import create_app
+from logs_ui.recorder import export_run, flush, load_run, start_run
+from logs_ui.recorder.address import as_text
+from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.rights import Rights, rights_of
+from logs_ui.recorder.search_index import SearchIndex
+from tests.factory import make_run
+from tests.postgres import drop_database, make_database, server
+from tests.site import pages
+
+_DOCS = Path(__file__).parent.parent / "docs" / "cluster.md"
+_ROLES = ("logs_ui_reader", "logs_ui_editor", "logs_ui_recorder", "trainer", "ann", "guest")
+_PASSWORD = "change-me"  # noqa: S105 - the docs'
+OURS = {"Sec-Fetch-Site": "same-origin"}
+
+
+class Users(NamedTuple):
+    """The same database, as its owner and as three others see it."""
+
+    owner: URL
+    trainer: URL
+    ann: URL
+    guest: URL
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[Users]:
+    """Roles are the server's, not the database's: they get names that no other test run has."""
+    owner, suffix = make_database(), uuid.uuid4().hex[:8]
+    blocks = re.findall(r"```sql\n(.*?)```", _DOCS.read_text(), re.DOTALL)
+    statements = re.sub(rf"\b({'|'.join(_ROLES)})\b", rf"\1_{suffix}", "".join(blocks))
+    _execute(owner, *filter(str.strip, statements.split(";")))
+    engine = writing_engine(owner)
+    make_run(engine, uid="made", steps=12)
+    engine.dispose()
+    yield Users(owner, *(owner.set(username=f"{name}_{suffix}", password=_PASSWORD) for name in _ROLES[3:]))
+    roles = [f"{name}_{suffix}" for name in reversed(_ROLES)]
+    _execute(owner, *(f"DROP OWNED BY {role}" for role in roles), *(f"DROP ROLE {role}" for role in roles))
+    drop_database(owner)
+
+
+def _execute(url: URL, *statements: str) -> None:
+    with create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def rights(url: URL) -> Rights:
+    engine = reading_engine(url)
+    found = rights_of(engine)
+    engine.dispose()
+    return found
+
+
+def test_each_role_may_what_the_docs_say(users: Users) -> None:
+    assert rights(users.owner) == rights(users.ann) == Rights(notes=True, search=True)
+    assert rights(users.guest) == rights(users.trainer) == Rights(notes=False, search=False)
+
+
+def test_a_recorder_records_and_deletes_nothing(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_RUN", "by-a-recorder")
+    with start_run(db=as_text(users.trainer), project="maze") as run:
+        with run.rollout("a") as row:
+            row.turn("x")
+            row.score(1.0)
+        run.log(1, {"loss": 0.5})
+    assert flush()
+    assert load_run("by-a-recorder", db=as_text(users.trainer))["reward"].tolist() == [1.0]
+    for table in ("run", "evaluation_row", "notes.note"):
+        with pytest.raises(Exception, match="permission denied"):
+            _execute(users.trainer, f"DELETE FROM {table}")  # noqa: S608
+
+
+def test_an_editor_notes_and_fills_the_index_and_a_reader_finds_it(users: Users) -> None:
+    with pytest.raises(DatabaseError, match="lacks the right, which its owner can grant") as refused:
+        Notebook(users.guest).note(Subject("made"), "typed")
+    assert "change-me" not in str(refused.value)
+    Notebook(users.ann).note(Subject("made"), "by Ann")
+    engine = reading_engine(users.ann)
+    assert SearchIndex(users.ann, engine.begin).fill()
+    engine.dispose()
+    assert len(load_run("made", db=as_text(users.guest), where="video.mp4")) > 0
+
+
+def test_a_reader_sees_every_page_and_is_told_what_cannot_be_changed(users: Users, tmp_path: Path) -> None:
+    with TestClient(create_app(users.guest), base_url="http://127.0.0.1", headers=OURS) as client:
+        for name, page in pages(users.guest, "made").items():
+            answer = client.get(page)
+            assert answer.status_code == 200, name
+            assert not re.search(r'action="[^"]*/(notes|settings|tags)"', answer.text), name
+        overview = client.get("/runs/made/overview").text
+        assert "The user of the database may only read" in overview
+        refused = client.post("/runs/made/notes", data={"note": "typed"})
+        assert refused.status_code == 403
+        assert "The user of the database may only read" in refused.text
+    assert export_run("made", "csv", tmp_path / "a.csv", as_text(users.guest)) > 0
+
+
+def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = server().set(database=f"{users.owner.database}_empty")
+    _execute(server(), f"CREATE DATABASE {empty.database}")
+    other = empty.set(username=users.trainer.username, password=_PASSWORD)
+    try:
+        with pytest.raises(DatabaseError, match="lacks the right"):
+            writing_engine(other)
+        monkeypatch.setenv("LOGS_UI_DB", as_text(empty))
+        said = CliRunner().invoke(app, ["db", "migrate"])
+        assert "is up to date: schema 1" in said.output
+        reading_engine(empty).dispose()
+    finally:
+        _execute(server(), f"DROP DATABASE {empty.database} WITH (FORCE)")

@@ -1,0 +1,43 @@
+"""What numpy counts in many texts at once is what Python counts in each."""
+
+import random
+from itertools import islice
+from pydoc_data import topics
+
+from logs_ui.recorder.diagnosis.facts import text_facts
+from logs_ui.recorder.diagnosis.words import Shares, shares
+
+PROSE = " ".join(text for _, text in sorted(topics.topics.items()))
+ODD = "ab AB\n\tçÇ é\u00a0İß字 \x1c\x85\u2003\0\ud800"
+
+
+def counted(text: str) -> Shares | None:
+    words = text.lower().split()
+    if len(words) < 30:
+        return None
+    threes = list(zip(words, islice(words, 1, None), islice(words, 2, None), strict=False))
+    return len(set(words)) / len(words), 1 - len(set(threes)) / len(threes)
+
+
+def test_words_are_counted_as_python_splits_and_lowers_them() -> None:
+    some = random.Random(0)
+    odd = ["".join(some.choices(ODD, k=some.randrange(400))) for _ in range(200)]
+    prose = [PROSE[place : place + some.randrange(3_000)] for place in range(0, 200_000, 997)]
+    texts = [*odd, "", " ", "a", "x " * 40, PROSE[:200_000], "\n a b c " * 20, *prose, "w " * 50_000, "end " * 30]
+    assert shares(texts, 30) == [counted(text) for text in texts]
+
+
+def test_there_is_nothing_to_count_without_texts() -> None:
+    assert shares([], 30) == []
+    assert text_facts([]) == []
+    assert text_facts([[]]) == [dict.fromkeys(("compression", "distinct_words", "trigram_repeats"))]
+
+
+def test_a_rollout_has_the_worst_of_its_own_answers() -> None:
+    circle, prose = "the same again " * 500, PROSE[:1_000]
+    both, alone, none = text_facts([[prose, circle, "short"], [prose], []])
+    assert both == text_facts([[circle]])[0]
+    assert alone == text_facts([[prose]])[0]
+    assert both["compression"] > 50
+    assert 1 < alone["compression"] < 5
+    assert set(none.values()) == {None}
