@@ -58,7 +58,7 @@ def rescore(
     is. Functions are found from the current folder on.
     """
     from logs_ui.recorder.files import FORMATS, write_table
-    from logs_ui.recorder.rescore import RESCORED_COLUMNS
+    from logs_ui.recorder.rescore import PRUNED, RESCORED_COLUMNS
     from logs_ui.recorder.rescore import rescore as rescored
     from logs_ui.recorder.rescored import compare
 
@@ -90,6 +90,8 @@ def rescore(
         write_table(ending, output, RESCORED_COLUMNS, rows)
     uid = str(frame["run"].iloc[0]) if len(frame) else run
     found = compare(frame)
+    if found.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
+        raise LogsUIError(f"All {len(frame):,} rollouts were pruned: without their messages there is nothing to score.")
     if found.new is None:
         raise LogsUIError(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."

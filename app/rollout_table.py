@@ -18,7 +18,7 @@ from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.search import search_state
-from logs_ui.recorder.selection import has_no_order, is_broad
+from logs_ui.recorder.selection import has_no_order, leads_to_few
 
 PAGE_SIZE = 50
 _ANY_ID = str(urls.FIRST)
@@ -131,8 +131,8 @@ class Live:
 def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None) -> Rows:
     """A page of them."""
     run = summary.run
-    is_large = summary.rollouts >= queries.LARGE and is_broad(chosen) and has_no_order(chosen)
-    asked = queries.page_in_time if is_large else queries.page
+    is_long = summary.rollouts >= queries.LARGE and has_no_order(chosen) and not leads_to_few(chosen)
+    asked = queries.page_in_time if is_long else queries.page
     page = asked(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
     return lines_of(db, summary, chosen, view, page.rows, following, page.looked_at)

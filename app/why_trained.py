@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app import charts, htmx, urls, words
 from logs_ui.app.diagnoses import diagnosed
+from logs_ui.app.remembered import rested
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.why_stacks import Bins, Stack
 from logs_ui.app.why_window import Window, kept, window
@@ -260,7 +261,7 @@ def _asides(db: Connection, run: Run, mode: Mode) -> list[Aside]:
             evaluated,
         ),
     )
-    found = [(word, said, queries.count(db, id_of(run), chosen), chosen) for word, said, chosen in wanted]
+    found = [(word, said, rested(db, id_of(run), queries.count, chosen), chosen) for word, said, chosen in wanted]
     return [
         Aside(word, said, count, urls.rollouts(run.uid, chosen)) for word, said, count, chosen in found if count.value
     ]

@@ -38,7 +38,7 @@ _TARGETS = {"runs": "runs", "rollouts": "live", "overview": "overview", "rollout
 
 
 class Times(NamedTuple):
-    """Of one page: seconds, seconds of the processor and of its queries, and bytes; and seconds of each query, by name."""
+    """Of one page: seconds, the processor's and its queries' seconds, bytes, and seconds of each query by its name."""
 
     wall: list[float]
     processor: list[float]

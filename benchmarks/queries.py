@@ -10,7 +10,9 @@ together, and which of them takes most of that. A page is asked for once before 
 started, all pages are opened, and its memory (the resident set's peak) is read.
 
 `--assert` exits with 1 where the 95th percentile of a page's queries is above 50 ms, of the whole overview or a
-search above 100 ms, the memory above 300 MB, or a rollout takes more than 8 kB of the file.
+search above 100 ms, the memory above 300 MB, or a rollout takes more than 8 kB of the file. Filters that no index
+serves have a limit of their own, 1,500 ms: their rollouts are looked for, newest first, until a page is full or a
+second is over; what no index has is counted in the newest 10,000 rollouts.
 """
 
 import argparse
@@ -45,7 +47,7 @@ from logs_ui.recorder.search_index import catch_up
 sys.path.append(str(Path(__file__).parent.parent))
 from tests.site import pages
 
-QUERIES_MS, OVERVIEW_MS, SEARCH_MS, MEMORY_MB, ROLLOUT_BYTES = 50.0, 100.0, 100.0, 300.0, 8_000.0
+QUERIES_MS, LOOKED_MS, OVERVIEW_MS, SEARCH_MS, MEMORY_MB, ROLLOUT_BYTES = 50.0, 1_500.0, 100.0, 100.0, 300.0, 8_000.0
 _FILTERS = {
     "task": 'task:"shell task 0"',
     "step": "step:100..200 reward<0.5",
@@ -72,7 +74,8 @@ _PIVOTS = {
     "task by step, tokens": (Dimension.TASK, Dimension.STEP, Measure.TOKENS),
     "tag by status": (Dimension.TAG, Dimension.STATUS, Measure.COUNT),
 }
-_ALLOWED = {"eval, misspelt": 422}
+_ALLOWED = {"filter: eval, misspelt": 422}
+_LOOKED_THROUGH = {"turns", "tokens", "seconds", "part of a reward", "metric", "error", "error, none such", "repeats"}
 
 
 def addresses(db: Path) -> dict[str, str]:
@@ -94,6 +97,8 @@ def limit_of(name: str) -> tuple[float, float]:
     """Milliseconds of a page's queries, and of the whole page."""
     if name in {"overview", "overview, poll"}:
         return math.inf, OVERVIEW_MS
+    if name.removeprefix("filter: ") in _LOOKED_THROUGH:
+        return LOOKED_MS, math.inf
     is_search = name == "rollouts-searched" or "word" in name
     return (math.inf, SEARCH_MS) if is_search else (QUERIES_MS, math.inf)
 
@@ -155,7 +160,7 @@ def memory(db: Path) -> float:
     """Resident memory of a dashboard after all pages were opened twice: its peak, in MB (10**6 bytes)."""
     port = _free_port()
     command = [sys.executable, "-m", "logs_ui.app.cli", "serve", "--db", str(db), "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - ours
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for address in ["/healthz", *addresses(db).values(), *addresses(db).values()]:
             _open(f"http://127.0.0.1:{port}{address}")

@@ -8,13 +8,14 @@ payload by itself. What is not: a rollout of the database then takes one of thes
 that a million are made in minutes; its identity, group, times, rewards, advantage and keys are its own. All are written
 by the recorder's `Writer` as a training's are: by several processes to one run, half of each step by each.
 
-The texts are English prose (Python's own language reference, as `help()` shows it) where a person or a model speaks, and
-source code (Python's standard library) where an environment does: each passage is another part of it. Token ids are a
-byte-level BPE's of 32,000 tokens, trained on the same texts.
+The texts are English prose (Python's language reference, as `help()` shows it) where a person or a model speaks, and
+source code (Python's standard library) where an environment does; the passages of a rollout follow one another in one
+of them. Token ids are a byte-level BPE's of 32,000 tokens, trained on the same texts; a third of the prompt's are of
+declared tools, which no message has.
 
-On average a rollout has 7 kB of messages, 2,000 token ids, 1,000 of which have log-probs, and 5 turns. There are 4 evals
-and one that is held out, 512 tasks, 32 rollouts a step in groups of 8, 3 reward functions whose rewards rise, and every
-way in which a rollout ends. The last line says how many bytes of the file each takes.
+On average a rollout has 7 kB of messages, 2,000 token ids, 1,000 of which have log-probs, and 5 turns. There are 4
+evals and one that is held out, 512 tasks, 32 rollouts a step in groups of 8, 3 reward functions whose rewards rise, and
+every way in which a rollout ends. The last line says how many bytes of the file each takes.
 """
 
 import argparse
@@ -28,8 +29,7 @@ import sysconfig
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data import topics
@@ -125,7 +125,10 @@ class Models:
         by_task: by the task's number and how they end.
     """
 
-    def __init__(self, tasks: range, tokenizer: Tokenizer, texts: Texts) -> None:
+    def __init__(
+        self, tasks: range, tokenizer: Tokenizer, texts: Texts, told: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`told` is called with how many more are recorded, now and then."""
         self._tokenizer, self._texts = tokenizer, texts
         os.environ["LOGS_UI_QUEUE_SECONDS"] = "600"  # none loses its text
         with tempfile.TemporaryDirectory() as folder:
@@ -133,6 +136,7 @@ class Models:
             with start_run(tokenizer=tokenizer, db=db) as run:
                 for task in tasks:
                     self._record(run, task)
+                    told(len(ENDS))
                 flush(None)
             self.by_task = _read(db)
 
@@ -339,9 +343,18 @@ def _put(writer: Writer, changes: list[Change]) -> None:
     writer.put(ChangesJob(changes.copy, sum(map(kept_bytes, changes))))
 
 
-def write(db: Path, plans: list[Plan], tokenizer: str, tasks: int, process: int, processes: int, done: Any) -> None:
-    """This process's part of some runs, one after the other; `done` counts rollouts."""
-    found = Models(range(process, tasks, processes), Tokenizer.from_str(tokenizer), Texts())
+def write(
+    db: Path, plans: list[Plan], tokenizer: str, tasks: int, process: int, processes: int, recorded: Any, done: Any
+) -> None:
+    """This process's part of some runs, one after the other. `recorded` counts those that others take after, `done`
+    those that are written.
+    """
+
+    def told(number: int) -> None:
+        with recorded.get_lock():
+            recorded.value += number
+
+    found = Models(range(process, tasks, processes), Tokenizer.from_str(tokenizer), Texts(), told)
     maker, writer = Maker(found, process, processes), Writer(db, Limits(queue_bytes=64 << 20, queue_seconds=3600.0))
     for plan in plans:
         for step in plan.steps:
@@ -408,19 +421,22 @@ def make(db: Path, rollouts: int, processes: int, runs: int, tasks: int) -> None
         _put(writer, _described(plan, tokenizer))
     writer.flush()
     context = multiprocessing.get_context("spawn")
-    done = context.Value("q", 0)
+    recorded, done = context.Value("q", 0), context.Value("q", 0)
     start = time.monotonic()
     workers = [
-        context.Process(target=write, args=(db, plans, tokenizer, tasks, process, processes, done))
+        context.Process(target=write, args=(db, plans, tokenizer, tasks, process, processes, recorded, done))
         for process in range(processes)
     ]
     for worker in workers:
         worker.start()
+    begun = 0.0
     while any(worker.is_alive() for worker in workers):
         time.sleep(1.0)
-        share, took = done.value / rollouts, time.monotonic() - start
-        left = f", {took / share - took:.0f} s left" if share else ""
-        sys.stderr.write(f"\r{done.value:,} of {rollouts:,} rollouts, {took:.0f} s{left}   ")
+        took = time.monotonic() - start
+        begun = took if not done.value else begun
+        left = f", {(took - begun) * (rollouts / done.value - 1):.0f} s left" if done.value else ""
+        what = f"{done.value:,} of {rollouts:,} written" if done.value else f"{recorded.value:,} recorded"
+        sys.stderr.write(f"\r{what}, {took:.0f} s{left}   ")
     if any(worker.exitcode for worker in workers):
         sys.exit("\nA process failed: see above.")
     for plan in plans:

@@ -296,10 +296,10 @@ class CallLog:
         return known[0]
 
     def _keep(self, call: Call, size: int) -> None:
-        if isinstance(call, Generation):
-            self.generations.append(call)
-        elif isinstance(call, EnvironmentCall):
+        if isinstance(call, EnvironmentCall):
             self.environment_calls.append(call)
+        elif isinstance(call, Generation):
+            self.generations.append(call)
         else:
             self.notes.append(call)
         self.size += size
@@ -340,7 +340,7 @@ def answered(begun: Begun) -> Iterator[None]:
 
 def calling(begun: Begun) -> AbstractContextManager[Strand]:
     """Environment calls made inside are made by this one."""
-    return within(begun.strand.tree.child(begun.strand, call=begun.order))
+    return within(begun.strand.tree.calling(begun.strand, begun.order))
 
 
 @contextmanager

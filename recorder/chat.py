@@ -75,7 +75,6 @@ class Spelling:
         self._tokenizer = tokenizer
         self._known: dict[bytes, str] = {}
         self._known_whole: dict[bytes, str] = {}
-        self._prompts: dict[tuple[bytes, bytes], list[dict[str, Any]]] = {}
 
     def of(self, ids: Ids) -> str:
         """Without special tokens."""
@@ -90,18 +89,6 @@ class Spelling:
         if key not in self._known_whole:
             self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         return self._known_whole[key]
-
-    def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
-        """See `prompt_with_more`; made once for the rows of a group, which share it: nobody may change its messages.
-
-        Args:
-            given: JSON of the dataset's prompt.
-            ids: (P,) what the model was given.
-        """
-        key = given, ids.tobytes()
-        if key not in self._prompts:
-            self._prompts[key] = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
-        return self._prompts[key]
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
         """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps

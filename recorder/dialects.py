@@ -57,7 +57,8 @@ def suit(metadata: MetaData) -> None:
             elif isinstance(stored, Integer) and not isinstance(stored, BigInteger):
                 column.type = Integer().with_variant(BigInteger(), "postgresql")
             elif isinstance(stored, LargeBinary):
-                external = DDL(f"ALTER TABLE %(fullname)s ALTER COLUMN {column.name} SET STORAGE EXTERNAL")
+                sql = f"ALTER TABLE %(fullname)s ALTER COLUMN {column.name} SET STORAGE EXTERNAL"
+                external = DDL(sql)  # type: ignore[no-untyped-call]
                 event.listen(table, "after_create", external.execute_if(dialect="postgresql"))
 
 

@@ -250,12 +250,11 @@ def _messages(
 
 def _prompt(call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat.Spelling) -> list[dict[str, Any]]:
     """With what an environment said before the model was asked: the function puts it behind the dataset's prompt."""
+    given = call.prompt(i)
     first = min((turn.order for turn in row.turns), default=-1)
     if not any(heard.order < first for heard in row.environment_calls):
-        return call.prompt(i)
-    if call.options.edit is None:
-        return spelling.prompt(call.prompts[i], tokens.prompt_ids)
-    return chat.prompt_with_more(call.prompt(i), spelling.whole(tokens.prompt_ids))  # the user's to change
+        return given
+    return chat.prompt_with_more(given, spelling.whole(tokens.prompt_ids))
 
 
 def _observation(call: EnvironmentCall) -> Any:

@@ -109,23 +109,12 @@ def _add(begun: Begun, answer: Answer | None, error: BaseException | None) -> No
         metadata = {"metadata": metadata, **odd} if metadata is not None else odd
     said, images = (None, None) if answer is None else observed(observation)
     begun.strand.tree.log.add(
-        EnvironmentCall(
-            order=begun.order,
-            began=begun.began,
-            seconds=seconds,
-            client=begun.client,
-            kind=begun.kind,
-            sent=begun.sent or b"null",
-            observation=said,
-            reward=number,
-            done=end,
-            metadata=None if metadata is None else snapshot(metadata),
-            error=None if error is None else error_line(error),
-            strand=begun.strand,
-            within=begun.strand.call,
-            images=images,
+        EnvironmentCall(  # by place: names take half a microsecond of the caller's
+            begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", said, number, end,
+            None if metadata is None else snapshot(metadata), None if error is None else error_line(error),
+            begun.strand, begun.strand.call, images,
         )
-    )
+    )  # fmt: skip
 
 
 def _as(convert: Callable[[Any], T], value: Any) -> T | None:

@@ -189,8 +189,8 @@ def load_run(
         db: where the database is; LOGS_UI_DB or this user's own by default.
         where: only these rollouts: a line of the dashboard's filter language, as `"reward<0.2 status:error"`, or a
             RolloutFilter. Their order does not follow its `sort`.
-        columns: only these, in this order. No rollout is opened for those before `messages` in `COLUMNS`: 100,000 take
-            a second or so, a hundredth of what all of them take.
+        columns: only these, in this order. No rollout is opened for those before `messages` in `COLUMNS`, which
+            takes a tenth of the time, or less.
 
     Raises:
         RunNotFoundError: no such run.

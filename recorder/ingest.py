@@ -24,17 +24,8 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.lease import Lease
-from logs_ui.recorder.spool import (
-    FORMAT,
-    Frame,
-    NotASpoolError,
-    SpoolFile,
-    frames,
-    grouped,
-    is_ended,
-    spool_files,
-    spool_folder,
-)
+from logs_ui.recorder.spool import SpoolFile, spool_files, spool_folder
+from logs_ui.recorder.spool_format import FORMAT, Frame, NotASpoolError, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
 

@@ -43,6 +43,12 @@ def _tsquery(element: _holds, compiler: Any, **options: Any) -> str:
     return f"search.texts.words @@ CAST({compiler.process(words, **options)} AS tsquery)"
 
 
+_BY_INDEX = ("enable_seqscan", "jit")
+"""What PostgreSQL must leave alone: it takes no account of what it costs to read a row's words from beside its table,
+and compiles what is done sooner.
+"""
+
+
 @dataclass(frozen=True)
 class _Plan:
     """A connection that is asked, and by what is looked for its list of the hits; None where those are few."""
@@ -50,8 +56,16 @@ class _Plan:
     connection: Connection
     kept: dict[str, str | None] = field(default_factory=dict)
 
+    @property
+    def is_sqlite(self) -> bool:
+        return self.connection.dialect.name == "sqlite"
+
     def hits(self, expression: str) -> str | None:
-        """The temporary table that has them."""
+        """The temporary table that has them. PostgreSQL's planner knows by itself which words are rare."""
+        if not self.is_sqlite:
+            for setting in () if self.kept else _BY_INDEX:
+                self.connection.exec_driver_sql(f"SET LOCAL {setting} = off")
+            return self.kept.setdefault(expression, None)
         if expression not in self.kept:
             self.kept[expression] = _kept_hits(self, expression)
         return self.kept[expression]
@@ -104,17 +118,14 @@ def _is_ours() -> ColumnElement[bool]:
 def is_rare(text: str) -> bool:
     """Whether so few rows have these words that all else is best asked of these alone; False where nobody knows."""
     plan = _planning.get()
-    return plan is not None and plan.hits(match_expression(text)) is None
+    return plan is not None and plan.is_sqlite and plan.hits(match_expression(text)) is None
 
 
 @contextmanager
 def planning(connection: Connection) -> Iterator[None]:
     """Meanwhile `contains` asks this reading connection how many rows have a word, and has it keep the list of many, so
-    that SELECTs that follow one another do not collect it each for itself. PostgreSQL knows by itself which is rare.
+    that SELECTs that follow one another do not collect it each for itself.
     """
-    if connection.dialect.name != "sqlite":
-        yield
-        return
     token = _planning.set(_Plan(connection))
     try:
         yield

@@ -127,15 +127,19 @@ def conditions(
     return found
 
 
+def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether an index leads to few of a large run's rows, as a rule."""
+    leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
+    return leads or _is_narrow(filter) or _is_rare(filter) or bool(filter.tasks) or filter.group is not None
+
+
 def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
     """Whether it asks for more than all rollouts of a run, and no index leads to few of them."""
-    leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
-    few = leads or _is_narrow(filter) or _is_rare(filter) or filter.tasks or filter.group is not None
-    return not few and replace(filter, sort=Sort.NEWEST) != RolloutFilter()
+    return not leads_to_few(filter) and replace(filter, sort=Sort.NEWEST) != RolloutFilter()
 
 
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Of a broad filter: whether the first rows of its order may stand anywhere in the run, as far as indexes tell."""
+    """Of one that leads to many: whether the first rows of its order may stand anywhere, as far as indexes tell."""
     kinds = {"eval", "mode", "status", "stop", "reward", "scored", "step"}
     asked = {it.field for it in filter.terms} - kinds
     return bool(asked) or filter.sort in _UNINDEXED or filter.since is not None or filter.until is not None

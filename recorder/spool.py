@@ -1,9 +1,8 @@
 """Files in which what is recorded waits for its database: for each process its own, appended to by it alone.
 
-A process's spool is a series of files (`HOST-PID-LETTERS.000001.spool`, ...), each a line that tells the format and
-then frames: length, crc32, number and bytes of an `Entry`. A frame of length 0 says that nothing more comes. What a
-process that was killed, or a machine that lost its power, left of a last frame is cut off: `flush()` had not returned
-for it. A file is held under a lock (flock) for as long as its process may append to it.
+A process's spool is a series of files (`HOST-PID-LETTERS.000001.spool`, ...), see `spool_format.py`. What a killed
+process, or a machine that lost its power, left of a last frame is cut off: `flush()` had not returned for it. A file is
+held under a lock (flock) for as long as its process may append to it.
 """
 
 import fcntl
@@ -13,43 +12,24 @@ import os
 import re
 import secrets
 import socket
-import struct
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import platformdirs
 
 from logs_ui.recorder.address import Address
+from logs_ui.recorder.spool_format import FORMAT, Frame, frame_of, frames, grouped
 
 logger = logging.getLogger("logs_ui")
 
 FOLDER_VARIABLE = "LOGS_UI_SPOOL"
 """A folder, in which each database gets one of its own."""
 
-FORMAT = b"logs-ui spool 1\n"
-_HEADER = struct.Struct("<IIQ")  # length of the bytes, crc32 of number and bytes, number
-_NUMBER = struct.Struct("<Q")
 _FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
-_GROUP_BYTES = 2 << 20
 _NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
-
-
-class Frame(NamedTuple):
-    """An entry as it stands in a file.
-
-    Attributes:
-        number: the entry's.
-        data: its bytes, see `entry.py`.
-        end: offset of what follows it in the file.
-    """
-
-    number: int
-    data: bytes
-    end: int
 
 
 class SpoolFile(NamedTuple):
@@ -135,7 +115,7 @@ class Spool:
             SpoolFullError: it would be larger than it may.
             OSError: it cannot be written. What stood before it is whole.
         """
-        frame = _frame(number, data)
+        frame = frame_of(number, data)
         if self.size + len(frame) > self._most:
             raise SpoolFullError
         if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
@@ -234,7 +214,7 @@ class Spool:
         """Says that nothing more comes in the file that is appended to."""
         if self._file is not None:
             with suppress(OSError):  # then it counts as one whose process was killed
-                _write_all(self._file, _frame(0, b""))
+                _write_all(self._file, frame_of(0, b""))
                 os.fdatasync(self._file.fileno())
             self._file.close()
             self._file = None
@@ -251,71 +231,6 @@ class Spool:
 
 class SpoolFullError(Exception):
     """It may not grow any more."""
-
-
-def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
-    """Whole frames from an offset on, or from the first, up to the end of the file or to what is no frame. One of
-    length 0 comes last: nothing follows it.
-
-    Args:
-        file: opened for reading.
-        start: `end` of the last frame that was read.
-
-    Raises:
-        NotASpoolError: the file is of another format.
-    """
-    if start == 0:
-        file.seek(0)
-        begins = file.read(len(FORMAT))
-        if begins != FORMAT:
-            if FORMAT.startswith(begins):  # all that was written of it
-                return
-            raise NotASpoolError
-        start = len(FORMAT)
-    size = os.fstat(file.fileno()).st_size
-    while start + _HEADER.size <= size:
-        file.seek(start)
-        length, checksum, number = _HEADER.unpack(file.read(_HEADER.size))
-        end = start + _HEADER.size + length
-        if end > size:
-            return
-        data = file.read(length)
-        if zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))) != checksum:
-            return
-        yield Frame(number, data, end)
-        if length == 0:
-            return
-        start = end
-
-
-def is_ended(file: BinaryIO, end: int) -> bool:
-    """Whether the frame after that offset, or the first, says that nothing more comes."""
-    following = next(frames(file, end), None)
-    return following is not None and not following.number
-
-
-def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
-    """Frames that go into one transaction together; without that which says that nothing more comes."""
-    group: list[Frame] = []
-    size = 0
-    for frame in found:
-        if not frame.number:
-            break
-        group.append(frame)
-        size += len(frame.data)
-        if size >= _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-class NotASpoolError(Exception):
-    """A file that another version of logs-ui wrote, or nobody."""
-
-
-def _frame(number: int, data: bytes) -> bytes:
-    return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))), number) + data
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

@@ -24,7 +24,8 @@ WAL_BYTES = 4 << 20
 """Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
 
 _BUSY_TIMEOUT_MS = 30_000
-_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=268435456")
+# Not mapped: what a connection has mapped of a large file counts as the process's memory, for each connection anew.
+_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-8000")
 _WRITE_PRAGMAS = (
     "synchronous=NORMAL",
     "temp_store=MEMORY",
@@ -112,9 +113,7 @@ def reading_engine(path: Path) -> Engine:
     _look(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
         uri = f"file:{_quoted(path)}?{_read_mode(path)}"
-        # What another machine writes shows in a mapped file late, or in part.
-        pragmas = _READ_PRAGMAS if network_kind(path) is None else (*_READ_PRAGMAS, "mmap_size=0")
-        return _engine(uri, pragmas, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:

@@ -74,7 +74,7 @@ def details() -> Select[Any]:
     rows = select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
     measures, quantiles, groups = (part.subquery() for part in (_measures(rows), _quantiles(rows), _groups(rows)))
     types = {"run": BigInteger, "mode": String, "eval_name": String, "step": BigInteger}
-    of_step = {name: bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
+    of_step: dict[str, Any] = {name: bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
     key: list[Any] = [of_step.pop("run").label("run_id"), *(value.label(name) for name, value in of_step.items())]
     counts = [
         type_coerce(_counts(rows, "status"), JSON).label("statuses"),

@@ -54,6 +54,7 @@ from logs_ui.recorder.sources import Source
 
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
 _DETAILS_EVERY = 1_000_000  # µs
+_DETAILS_PAUSE = 100  # µs more for each rollout of the step, some twenty times as long as its share in making them
 _OF_STEP = ("run_id", *step_sums.OF_STEP)
 
 
@@ -311,11 +312,13 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
 
 
 def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
-    """Of the steps whose rows have changed: at most once a second while they do, and at last when their run ends."""
+    """Of the steps whose rows have changed: at most once a second while they do, of large steps less often, and at last
+    when their run ends.
+    """
     ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
     for uid, run_id in runs.items():
-        before = now if uid in ended else now - _DETAILS_EVERY
-        for step in run(connection, {"of_run": run_id, "before": before}, _stale_steps).all():
+        before, pause = (now, 0) if uid in ended else (now - _DETAILS_EVERY, _DETAILS_PAUSE)
+        for step in run(connection, {"of_run": run_id, "before": before, "pause": pause}, _stale_steps).all():
             named = _named(run_id, step)
             run(connection, {**named, "now": now}, _details_upsert)
             run(connection, named, _details_are_fresh)
@@ -332,9 +335,9 @@ def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs
     sources = [(runs[change.run], source) for change in changes for source in change.sources]
     texts = {source.text: source.text.encode() for _, source in sources if source.text is not None}
     hashes = {written: hashlib.sha256(data).hexdigest() for written, data in texts.items()}
-    for written, digest in sorted(hashes.items(), key=itemgetter(1)):
+    for written, key in sorted(hashes.items(), key=itemgetter(1)):
         data = zstandard.compress(texts[written])
-        connection.execute(insert(Text).values(hash=digest, data=data).on_conflict_do_nothing())
+        connection.execute(insert(Text).values(hash=key, data=data).on_conflict_do_nothing())
     for run_id, source in sources:
         digest = None if source.text is None else hashes[source.text]
         row = {"run_id": run_id, "kind": source.kind, "name": source.name, "hash": digest}
@@ -478,7 +481,9 @@ def _statistics_upsert() -> Insert:
 
 
 def _stale_steps() -> Select[Any]:
-    """Takes `of_run` and `before`: the steps whose details are to be made, and were not made since then."""
+    """Takes `of_run`, `before` and `pause`: the steps whose details are to be made, and were not made since then, less
+    a pause for each of their rollouts.
+    """
     sums, made = StepStatistics, StepDetails
     key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
     same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in _OF_STEP]
@@ -486,7 +491,7 @@ def _stale_steps() -> Select[Any]:
         select(*key)
         .select_from(outerjoin(sums, made, and_(*same)))
         .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
-        .where(func.coalesce(col(made.made), 0) <= bindparam("before"))
+        .where(func.coalesce(col(made.made), 0) <= bindparam("before") - col(sums.rollouts) * bindparam("pause"))
     )
 
 

@@ -21,22 +21,38 @@ os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-_LONG = {"test_examples", "test_faults", "test_live", "test_walk"}
+_LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_browser", "live", "training", "walk")}
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""
+
+TWO_RANKS = "two_ranks_"
+"""In the name of each test with a pair of ranks, which takes long to start: one process runs all of them."""
 
 _PATIENCE_MS = 20_000  # of whatever waits for a page, on a machine that does much else
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each process runs whole files, in our order, and their browser tests apart. So what a file's tests share is made
+    once. (`--dist loadgroup` of xdist 3.8 sees no groups with pytest 9.2, and scatters tests one by one.)
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Files(LoadScopeScheduling):  # type: ignore[misc]  # without types
+        def _split_scope(self, nodeid: str) -> str:
+            path, _, test = nodeid.partition("::")
+            return TWO_RANKS if TWO_RANKS in test else f"{path} {'[chromium' in test}"
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread. With
-    several processes (`--dist loadgroup --no-loadscope-reorder`) each runs whole files, those tests of them apart.
-    One that fails is tried once more, and reported: a browser on a machine that does much else is no clockwork.
+    """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread. One that
+    fails is tried once more, and reported: a browser on a machine that does much else is no clockwork.
     """
-    for item in items:
-        if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {_needs_browser(item)}"))
-        if config.pluginmanager.hasplugin("rerunfailures") and _needs_browser(item):
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in filter(_needs_browser, items):
             item.add_marker(pytest.mark.flaky(reruns=1))
     yield
     items.sort(key=lambda item: (_needs_browser(item), item.path.stem not in _LONG))

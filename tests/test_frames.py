@@ -464,9 +464,10 @@ def test_each_part_of_a_filter_and_each_of_its_words_is_in_the_docs() -> None:
 
 
 def test_the_code_in_the_docs_runs(
-    db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOGS_UI_DB", str(db))
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) >= 5
     names: dict[str, Any] = {}

@@ -41,6 +41,10 @@ def adds(connection: Connection) -> None:
     add_index(connection, Index("run_by_colour", build.tables["run"].c.colour))
 
 
+def adds_more(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE more (x INTEGER)")
+
+
 def breaks(connection: Connection) -> None:
     connection.exec_driver_sql("UPDATE run SET name = upper(name)")
 
@@ -200,7 +204,7 @@ def test_a_migration_that_is_killed_half_way_leaves_what_was_there(made: Address
 
 
 def test_of_two_that_migrate_at_once_one_does_each_step(made: Address) -> None:
-    third = Migration(3, "more", lambda it: it.exec_driver_sql("CREATE TABLE more (x INTEGER)") and None, 1, 1)
+    third = Migration(3, "more", adds_more, oldest_reader=1, oldest_writer=1)
     together, found = threading.Barrier(3), []
 
     def migrate() -> None:

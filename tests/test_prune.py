@@ -1,5 +1,6 @@
 """Taking the text of old rollouts: what goes, what stays, and what everything else makes of it."""
 
+import io
 import sys
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from sqlalchemy import select
 from sqlmodel import col
 from starlette.testclient import TestClient
@@ -237,11 +239,22 @@ def test_pages_say_that_text_was_pruned(pruned: tuple[Path, TestClient, int]) ->
         assert client.get(address).status_code == 200, address
 
 
-def test_what_needs_text_says_that_it_was_pruned(pruned: tuple[Path, TestClient, int]) -> None:
+def one(completions: list[str], **_: object) -> list[float]:
+    return [1.0] * len(completions)
+
+
+def test_what_needs_text_says_that_it_was_pruned(
+    pruned: tuple[Path, TestClient, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     db, _, rollout = pruned
-    frame = rescore("old", lambda completions, **_: [1.0] * len(completions), db, where=f"id:{rollout}")
+    frame = rescore("old", one, db, where=f"id:{rollout}")
     assert list(frame.failed) == ["its messages were pruned"]
     assert len(load_run("old", db, where='"hello"')) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["logs-ui", "rescore", "old", "--reward", "tests.test_prune:one", "--db", str(db)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "All 52 rollouts were pruned: without their messages there is nothing" in capsys.readouterr().err
 
 
 def test_words_that_were_indexed_before_are_still_found(stock: Path, tmp_path: Path) -> None:
@@ -281,6 +294,43 @@ def test_the_command_says_first_and_takes_when_told_to(
         1,
         "",
         "logs-ui: Say what to prune: --older-than, --keep-every, --where or --run; all of them must hold.\n",
+    )
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 56), ("\n", 56)])
+def test_at_a_terminal_it_asks(
+    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    db = tmp_path / "a.db"
+    merge([stock], db)
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr("logs_ui.app.upkeep.err", Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), "--run", "old"])
+    with pytest.raises(SystemExit):
+        main()
+    assert len(with_text(str(db), "old")) == left
+
+
+def test_ctrl_c_says_what_it_leaves(
+    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "a.db"
+    merge([stock], db)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["logs_ui.recorder.upkeep.prune"], "_take", stop)
+    monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), "--run", "old", "--yes"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == (
+        "Stopped. What was pruned until then stays so; the same command goes on with the rest.\n"
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_run, queries, start_run
-from logs_ui.recorder.address import Address
+from logs_ui.recorder.address import Address, as_text
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.fields import FIELDS, Kind
@@ -858,12 +858,12 @@ def test_the_newest_rollout_of_a_reader_beside_a_writer(address: Address) -> Non
 
 def test_a_reward_is_found_by_what_it_reads_as(address: Address) -> None:
     """A trainer's are float32, or sums: neither is the number that a person writes."""
-    with start_run("r", db=address) as run:
+    with start_run("r", db=as_text(address)) as run:
         for value in (float(np.float32(0.3)), 0.1 + 0.2):
             with run.rollout("do it") as row:
                 row.score(value, rewards={"a": value})
     flush()
     both = ("reward=0.3", "reward<=0.3", "reward>=0.3", "rewards.a:0..0.3")
     none = ("reward<0.3", "reward>0.3", "-reward:0.3", "rewards.a>0.3")
-    found = {where: len(load_run(db=address, where=where)) for where in both + none}
+    found = {where: len(load_run(db=as_text(address), where=where)) for where in both + none}
     assert found == dict.fromkeys(both, 2) | dict.fromkeys(none, 0)

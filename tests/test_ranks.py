@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from tests.ranks import run_on_two_ranks, two_ranks
+from tests.ranks import run_on_two_ranks
 from tests.training import guess_server
 
 RANK = """
@@ -21,7 +21,6 @@ make_trainer(
 """
 
 
-@two_ranks
 def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     with guess_server() as url:

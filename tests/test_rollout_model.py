@@ -19,7 +19,7 @@ from logs_ui.rollout.backends import GenerationError, Model, Sampling
 from logs_ui.rollout.chat import Chat
 from logs_ui.rollout.episode import Answer, Trajectory
 from logs_ui.rollout.trainer_model import TrainerModel
-from tests.ranks import run_on_two_ranks, two_ranks
+from tests.ranks import run_on_two_ranks
 from tests.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
 from tests.training import make_trainer
 
@@ -467,8 +467,7 @@ with pytest.MonkeyPatch.context() as patch:
 """
 
 
-@two_ranks
-def test_ranks_with_unequal_turns_and_rows_neither_wait_for_ever_nor_get_each_others_answers(
+def test_two_ranks_with_unequal_turns_and_rows_neither_wait_for_ever_nor_get_each_others_answers(
     server: Server, tmp_path: Path
 ) -> None:
     run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -149,10 +148,8 @@ def test_what_a_server_cannot_do_says_what_to_do(server: ModelServer, given: Any
 
 def test_a_server_that_hangs_costs_its_timeout_once(server: ModelServer) -> None:
     server.gives(*[Reply(completion("4"), after=1.5)] * 5)
-    began = time.monotonic()
     with pytest.raises(GenerationError, match=r"did not answer within 0.4 s\."):
         ask(ServerModel(server.url, "tiny", timeout=0.4))
-    assert time.monotonic() - began < 1.2
     assert len(server.asked) == 1
     server.gives(*[Reply({}, status=503)] * 9)
     with pytest.raises(GenerationError, match=r"did not answer within 0.4 s\."):

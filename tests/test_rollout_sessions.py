@@ -157,7 +157,7 @@ def test_calls_that_block_do_so_in_threads_of_their_own() -> None:
         many = [await sessions.open({}) for _ in range(40)]
         began = time.perf_counter()
         results = await asyncio.gather(*(session.step("0.3") for session in many))
-        assert time.perf_counter() - began < 2
+        assert time.perf_counter() - began < 8, "12 s one after another"
         assert len({result.observation for result in results}) == 40
         sessions.close()
 
@@ -190,7 +190,7 @@ def test_a_call_that_hangs_is_given_up() -> None:
             began = time.perf_counter()
             with pytest.raises(SessionError, match=r"did not answer step\(\) within 0.5 s"):
                 await session.step({"message": "guess"})
-            assert time.perf_counter() - began < 2
+            assert time.perf_counter() - began < 10
 
     with moody_server() as url:
         asyncio.run(play(url))
@@ -471,10 +471,10 @@ def test_as_many_environments_run_as_rows_are_played_at_a_time(fleet: Sessions) 
 def test_environments_end_at_the_same_time(fleet: Sessions) -> None:
     async def play() -> None:
         await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(8)))
-        Fleet.seconds = 0.5
+        Fleet.seconds = 1
         began = time.perf_counter()
         fleet.close()
-        assert time.perf_counter() - began < 2
+        assert time.perf_counter() - began < 6, "8 s one after another"
         assert Fleet.running == []
 
     asyncio.run(play())
@@ -485,10 +485,10 @@ def test_an_environment_that_does_not_stop_is_left_alone(fleet: Sessions, monkey
 
     async def play() -> None:
         await fleet.open({"TASK": "a"})
-        Fleet.seconds = 4
+        Fleet.seconds = 8
         began = time.perf_counter()
         fleet.close()
-        assert time.perf_counter() - began < 2
+        assert time.perf_counter() - began < 6
 
     asyncio.run(play())
 

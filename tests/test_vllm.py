@@ -24,7 +24,7 @@ import pytest
 
 from logs_ui.recorder.calls import CallLog, Generation, Sequence, collecting
 from logs_ui.recorder.instruments import install, trl_vllm
-from tests.ranks import run_on_two_ranks, two_ranks
+from tests.ranks import run_on_two_ranks
 
 REAL_ENGINE = importlib.util.find_spec("vllm") is not None
 
@@ -311,8 +311,7 @@ seen = [[shown(sequence)[:3] for sequence in one.sequences] for one in generatio
 """
 
 
-@two_ranks
-def test_each_rank_records_its_own_slice(server: Server, tmp_path: Path) -> None:
+def test_each_of_two_ranks_records_its_own_slice(server: Server, tmp_path: Path) -> None:
     run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").read_text() == "[[([5], [15, 16], 'stop'), ([5], [25, 26, 27], 'length')]]"
     # The main rank alone hears from the server.

@@ -133,6 +133,7 @@ def test_a_poison_row_costs_nobody_else_anything(
     address: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setattr(guards.guard, "_seen", set())
     writer = Writer(address)
     writer.put(job(BEGUN))
     writer.put(job(row("a", {"reward": 1.0}), row("b", {"task": object()}), row("c", {"reward": 3.0})))
@@ -582,7 +583,7 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(db: Path) -> None:
 
 
 def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(db: Path) -> None:
-    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=0.5, spool_bytes=0))
+    writer = Writer(db, Limits(queue_bytes=10_000, queue_seconds=1, spool_bytes=0))
     writer.put(job(BEGUN))
     assert writer.flush(30)
     with locked(db):
@@ -593,8 +594,8 @@ def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(d
             began = time.monotonic()
             writer.put(job(row("b", {}), size=9_000))
             took.append(time.monotonic() - began)
-    assert 0.5 <= took[0] < 5
-    assert took[1] < 0.4
+    assert 1 <= took[0] < 10
+    assert took[1] < 0.8
     assert writer.flush(60)
     assert writer._queue.dropped == 2
 
@@ -736,6 +737,20 @@ def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: 
     while stored(db, "select heartbeat from run") == [before]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_what_failed_is_told_once_the_database_can_be_written_however_quiet_it_is(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    writer = Writer(db, Limits(spool_seconds=0.1, spool_bytes=0))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    with locked(db):
+        guards.guard.caught("testing", ValueError("beside any row"))
+        wait_until(lambda: writer._storage.trouble is not None)
+    wait_until(lambda: stored(db, "select recorder_errors from run") == [(1,)])
 
 
 def test_scalars_keep_their_last_value_and_nan_is_null(address: Address) -> None:

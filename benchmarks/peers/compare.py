@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.peers.peer import BELOW, LIMIT
+from benchmarks.peers.peer import BELOW, LIMIT, size_of
 from benchmarks.peers.rows import write_rows
 
 HERE = Path(__file__).parent
@@ -119,6 +119,7 @@ def once(python: str, script: str, rows: Path) -> Figures | str:
         done = subprocess.run(
             command, env=os.environ | quiet, cwd=folder, capture_output=True, text=True, timeout=1800, check=False
         )
+        size = size_of(Path(folder))  # once it has closed its files
     except subprocess.TimeoutExpired:
         return "it took more than half an hour"
     finally:
@@ -127,17 +128,16 @@ def once(python: str, script: str, rows: Path) -> Figures | str:
     if done.returncode or not lines:
         return (done.stderr.strip() or "nothing said").splitlines()[-1]
     figures: Figures = json.loads(lines[-1])
-    return figures
+    return figures | {"bytes": (size - figures["beside"]) / figures["rows"]}
 
 
 def markdown(found: dict[str, dict[str, list[Figures]]], sizes: dict[str, float], rows: int, count: int) -> str:
     machine = f"{os.cpu_count()} cores ({processor()}), Python {platform.python_version()}"
-    parts = [
-        (
-            f"{rows:,} rollouts, {count} rounds; {machine}. Medians; in brackets the lowest and highest of the rounds. "
-            f"Load of the machine before each turn: {loads(found)}."
-        )
-    ]
+    title = (
+        f"{rows:,} rollouts, {count} round{'' if count == 1 else 's'}; {machine}. Medians; in brackets the lowest and "
+        f"highest of the rounds. Load of the machine before each turn: {loads(found)}."
+    )
+    parts = [title]
     for setting, by_peer in found.items():
         parts += ["", f"**{SETTINGS[setting]}**: {sizes[setting] / 1000:.1f} kB of JSON each", "", *HEAD]
         parts += [line(PEERS[name].title, rounds_) for name, rounds_ in by_peer.items()]

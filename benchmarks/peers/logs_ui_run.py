@@ -67,6 +67,7 @@ class LogsUi(Peer):
         return self._page(f'text:"{word}"', limit)
 
     def close(self) -> None:
+        self._reading.dispose()
         self._run.finish()
 
     def _page(self, where: str, limit: int) -> int:

@@ -82,7 +82,7 @@ def measured(peer: Peer, rows: list[Row], folder: Path) -> dict[str, Any]:
     seconds = clock() - begun
     found = peer.count()
     assert found == len(rows), f"{found} of {len(rows)} rollouts are there"
-    took = size_of(folder) - empty
+    before_index = size_of(folder)
     indexed = timed(peer.prepare)
     some = [row["id"] for row in rows[:: max(1, len(rows) // TIMES)]][:TIMES]
     word = rarest_of(rows)
@@ -91,7 +91,7 @@ def measured(peer: Peer, rows: list[Row], folder: Path) -> dict[str, Any]:
         "rows": len(rows),
         "rate": len(rows) / seconds,
         "log": 1e6 * median(each),
-        "bytes": took / len(rows),
+        "beside": empty + size_of(folder) - before_index,
         "below": None if peer.below is None else query(lambda: peer.below(BELOW, LIMIT)),  # type: ignore[misc]
         "word": None if peer.word is None else query(lambda: peer.word(word, LIMIT)),  # type: ignore[misc]
         "index": 1e3 * indexed,

@@ -52,7 +52,7 @@ class Phoenix(Peer):
         command = [sys.executable, "-m", "phoenix.server.main", "serve"]
         self._server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._rows, self._spans = rows, dict[str, str]()
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while not self._is_up():
             assert self._server.poll() is None, "the server ended"
             assert time.monotonic() < until, "the server does not answer"
@@ -86,18 +86,24 @@ class Phoenix(Peer):
         return next((int(it["node"]["traceCount"]) for it in edges if it["node"]["name"] == PROJECT), 0)
 
     def opened(self, row_id: str) -> Row:
-        (span,) = self._client.spans.get_spans(project_identifier=PROJECT, span_ids=[self._spans[row_id]])
+        (span,) = self._client.spans.get_spans(project_identifier=PROJECT, span_ids=[self._spans[row_id]], timeout=600)
         found = span["attributes"]
-        rest = found["metadata"]
-        return {**(json.loads(rest) if isinstance(rest, str) else rest), **_messages(found)}
+        metadata = found.get("metadata", {})
+        rest = json.loads(metadata) if isinstance(metadata, str) else metadata
+        rest |= {name.removeprefix("metadata."): it for name, it in found.items() if name.startswith("metadata.")}
+        return {**rest, **_messages(found)}
 
     def below(self, reward: float, limit: int) -> int:
         query = SpanQuery().where(f"attributes['reward'] < {reward}")
-        return len(self._client.spans.get_spans_dataframe(query=query, limit=limit, project_identifier=PROJECT))
+        return len(
+            self._client.spans.get_spans_dataframe(query=query, limit=limit, project_identifier=PROJECT, timeout=600)
+        )
 
     def word(self, word: str, limit: int) -> int:
         query = SpanQuery().where(f"'{word}' in llm.output_messages")
-        return len(self._client.spans.get_spans_dataframe(query=query, limit=limit, project_identifier=PROJECT))
+        return len(
+            self._client.spans.get_spans_dataframe(query=query, limit=limit, project_identifier=PROJECT, timeout=600)
+        )
 
     def close(self) -> None:
         self._server.terminate()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 _PIECE = 1 << 16  # bytes that are looked at together: what is made of them stays in the processor's cache
 _BLANKS = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "  # at which str.split() splits ASCII
+_ASCII = bytes(range(128))
 _BASE, _SECOND, _THIRD = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D  # odd
 
 Hashes = NDArray[np.uint32]
@@ -31,9 +32,11 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
 
 
 def _plain(text: str) -> bytes:
-    """With ASCII's blanks and capitals alone, which is what is looked for."""
-    if text.isascii():
-        return text.encode()
+    """With ASCII's blanks and capitals alone, which is what is looked for. Most texts have no others."""
+    data = text.encode("utf-8", "replace")
+    others = data.translate(None, _ASCII).decode()
+    if others == "".join(others.lower().split()):
+        return data
     return " ".join(text.lower().split()).encode("utf-8", "replace")
 
 

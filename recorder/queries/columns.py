@@ -26,10 +26,10 @@ _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "
 _JSON = ("rewards", "reward_weights", "odd_rewards")
 _NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
 
-SAMPLED = 60_000
+SAMPLED = 40_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms each time that it is diagnosed."""
 
-_ROWS_AT_ONCE, _STEPS_AT_ONCE = 100_000, 500
+_ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500
 _Row = EvaluationRow
 
 Columns = dict[str, NDArray[Any]]

@@ -33,7 +33,7 @@ def headers(
             query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
             # The ids alone first: where no index has their order, SQLite sorts what it reads.
             ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
-            # As Core: the session would go through every row. As literals: a parameter for each id takes longer to write.
+            # As Core, for the session would go through every row; literals are written sooner than parameters.
             some = bindparam("ids", list(ids), expanding=True, literal_execute=True)
             rows = session.connection().execute(select(*columns).where(of_id.in_(some)).order_by(of_id)).all()
             found = dict(zip(wanted, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}

@@ -126,7 +126,7 @@ def page_in_time(
     with Session(db) as session:
         if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
             return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
-        span = newest_ids(session, run_id, filter.step_max)
+        span = newest_ids(session, run_id, filter.step_max, WINDOW)
         place = None if after is None else (after.key, after.id)
         rows = _in_order(session, run_id, filter, place, limit + 1, span=span)
     more = len(rows) > limit
@@ -137,7 +137,7 @@ def page_in_time(
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
     """Where to count what a filter leaves of a large run: see `common.WINDOW`."""
     with Session(db) as session:
-        return newest_ids(session, run_id, filter.step_max)
+        return newest_ids(session, run_id, filter.step_max, WINDOW)
 
 
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
@@ -164,12 +164,13 @@ def mean_reward(
     db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None  # noqa: A002
 ) -> float | None:  # fmt: skip
     """Over the filter's rows that have one, those of a span where one is given; None where none has."""
-    query = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
+    query: Any = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
     with Session(db) as session:
-        return session.scalar(query)
+        found: float | None = session.scalar(query)
+    return found
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:

@@ -27,7 +27,7 @@ from logs_ui.recorder.payload import unpack_content, unpack_tokens
 from logs_ui.recorder.search import search_state
 from logs_ui.recorder.sidecars import SIDECARS
 from logs_ui.recorder.step_sums import OF_STEP
-from logs_ui.recorder.upkeep.images import hashes_in, images_in
+from logs_ui.recorder.upkeep.images import hashes_in, images_in, unpacked
 from logs_ui.recorder.upkeep.steady import Progress, reading, unseen
 
 _AT_ONCE = 200  # payloads in one read
@@ -138,8 +138,10 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
         looked += 1
         if not _can_be_read(content, tokens) and len(damaged) < _MOST_FOUND:
             damaged.append(row_id)
-        unused -= hashes_in(content)
-        lost |= images_in(content) - stored
+        if stored:
+            json = unpacked(content)
+            unused -= hashes_in(json)
+            lost |= images_in(json) - stored
     if damaged:
         ids, more = ",".join(map(str, damaged[:_NAMED])), "" if len(damaged) <= _NAMED else " and others"
         todo = f"Restore them from a copy, or keep their figures alone: logs-ui prune --where id:{ids} --keep nothing"

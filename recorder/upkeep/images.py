@@ -36,20 +36,22 @@ def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tup
     return _delete(steady, unused, changed)
 
 
-def hashes_in(content: bytes | None) -> set[str]:
-    """What may name an image in a packed content; nothing in one that is damaged."""
+def unpacked(content: bytes | None) -> bytes:
+    """A packed content's JSON; empty where there is none, or it is damaged."""
     try:
-        return {found.decode() for found in _HASH.findall(zstandard.decompress(content))} if content else set()
+        return zstandard.decompress(content) if content else b""
     except zstandard.ZstdError:
-        return set()
+        return b""
 
 
-def images_in(content: bytes | None) -> set[str]:
-    """What names an image in a packed content, and nothing else."""
-    try:
-        return {found.decode() for found in _IMAGE.findall(zstandard.decompress(content))} if content else set()
-    except zstandard.ZstdError:
-        return set()
+def hashes_in(json: bytes) -> set[str]:
+    """What may name an image, wherever it stands."""
+    return {found.decode() for found in _HASH.findall(json)}
+
+
+def images_in(json: bytes) -> set[str]:
+    """What names an image, and nothing else."""
+    return {found.decode() for found in _IMAGE.findall(json)}
 
 
 def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[int, int]:
@@ -106,4 +108,4 @@ def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[bytes | None]
 
 
 def _named_in(contents: Iterable[bytes | None]) -> set[str]:
-    return {name for content in contents for name in hashes_in(content)}
+    return {name for content in contents for name in hashes_in(unpacked(content))}

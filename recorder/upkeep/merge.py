@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +34,7 @@ from logs_ui.recorder.sidecars import NOTES
 from logs_ui.recorder.sources import Source
 from logs_ui.recorder.step_sums import OF_STEP
 from logs_ui.recorder.store import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
-from logs_ui.recorder.upkeep.images import hashes_in
+from logs_ui.recorder.upkeep.images import hashes_in, unpacked
 from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, unseen, writing
 
 Values = dict[str, Any]
@@ -180,7 +181,7 @@ class _Copy:
         """Those that were not copied yet, by the row that refers to them first."""
         found: dict[int, tuple[StoredImage, ...]] = {}
         for row in rows:
-            wanted = hashes_in(row["content"]) - self._images
+            wanted = hashes_in(unpacked(row["content"])) - self._images
             if wanted:
                 images = _read(connection, _raw(Image).where(col(Image.hash).in_(wanted)))
                 found[row["id"]] = tuple(StoredImage(**it) for it in images)
@@ -220,16 +221,19 @@ def _read(connection: Connection, query: Select[Any]) -> list[Values]:
     return [dict(it) for it in connection.execute(query).mappings()]
 
 
+@cache
+def _copied(table: Any) -> tuple[tuple[str, bool], ...]:
+    """Columns that are, and whether they hold JSON."""
+    return tuple((it.name, isinstance(it.type, JSON)) for it in table.__table__.columns if it.name not in _OWN)
+
+
 def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
     """As `store` takes them."""
-    kinds = {it.name: it.type for it in table.__table__.columns}
+    return {name: _json(values[name]) if is_json else values[name] for name, is_json in _copied(table)}
 
-    def written(name: str, value: Any) -> Any:
-        if not isinstance(kinds[name], JSON):
-            return value
-        return null() if value is None else orjson.Fragment(value)
 
-    return {name: written(name, value) for name, value in values.items() if name in kinds and name not in _OWN}
+def _json(text: str | None) -> Any:
+    return null() if text is None else orjson.Fragment(text)
 
 
 def _newer(given: Values, there: Values | None) -> Values:

@@ -1,5 +1,5 @@
-"""How upkeep reads and writes beside a training that writes, too: in short transactions, with as much time between them
-as they took.
+"""How upkeep reads and writes beside a training that writes, too: in short transactions, with more time between them
+than they took.
 """
 
 import fcntl
@@ -32,9 +32,9 @@ def unseen(_what: str, _done: int, _total: int) -> None:
 
 
 _FIRST, _FEWEST, _MOST = 128, 16, 4_096  # rows in one transaction
-_SHORT, _LONG = 0.02, 0.08  # seconds that one takes beside a training: below it takes more rows, above fewer
-_ALONE = 10  # times as long where nobody records
-_LONGEST_PAUSE = 0.5
+_SHORT, _LONG = 0.01, 0.04  # seconds that one takes beside a training: below it takes more rows, above fewer
+_ALONE = 20  # times as long where nobody records
+_PAUSE, _LONGEST_PAUSE = 2, 0.5  # times as long as one took; seconds
 _LOOK_EVERY = 2.0  # seconds
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Steady:
                 self._looked, self._is_alone = began, not under_way(connection)
             yield connection
         took = time.monotonic() - began
-        self._pause = 0.0 if self._is_alone else took
+        self._pause = 0.0 if self._is_alone else _PAUSE * took
         longer = _ALONE if self._is_alone else 1
         if took < _SHORT * longer:
             self.rows = min(self.rows * 2, _MOST)
