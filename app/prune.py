@@ -7,7 +7,7 @@ import typer
 from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
 from logs_ui.app.upkeep import facts, interruptible, is_wanted, size, working
-from logs_ui.recorder.address import database_address, shown
+from logs_ui.recorder.address import database_address, without_password
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.upkeep.prune import Keep, Pruned, Unit
 from logs_ui.recorder.upkeep.prune import prune as pruned
@@ -62,7 +62,7 @@ def prune(
         return
     if is_wanted(f"Take the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
         with interruptible(_STOPPED):
-            _say(take(dry_run=False), shown(database_address(db)))
+            _say(take(dry_run=False), without_password(database_address(db)))
 
 
 def _show(found: Pruned) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_, select, tuple_
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import spread
 from logs_ui.recorder.diagnosis.waterfall import BROKEN, LOOP, REPEATS
+from logs_ui.recorder.dialects import spread
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.matching import is_value
 from logs_ui.recorder.models import EvaluationRow, LossCause, Status, StopReason

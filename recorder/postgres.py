@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, select, te
 from sqlalchemy.exc import DBAPIError
 
 from logs_ui.recorder import schema
-from logs_ui.recorder.address import shown
+from logs_ui.recorder.address import shown, without_password
 from logs_ui.recorder.clean import json_column
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.notes_tables import NotesTable
@@ -209,4 +209,4 @@ def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool
         raise RefusedDatabaseError(
             f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
         )
-    return schema.check(shown(url), connection, purpose=purpose)
+    return schema.check(without_password(url), connection, purpose=purpose)  # it offers a command to copy

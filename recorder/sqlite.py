@@ -25,7 +25,7 @@ WAL_BYTES = 4 << 20
 
 _BUSY_TIMEOUT_MS = 30_000
 # Not mapped: what a connection has mapped of a large file counts as the process's memory, for each connection anew.
-_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-8000")
+_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-4000")
 _WRITE_PRAGMAS = (
     "synchronous=NORMAL",
     "temp_store=MEMORY",

@@ -100,11 +100,11 @@ def test_every_page_says_what_it_says_of_a_file_and_never_the_password(places: P
 
 
 def _comparable(page: str, address: Address) -> str:
-    """Without where it is kept, how long ago that was, and the last digit of what is added up in another order."""
+    """Without where it is kept, how long it took or is ago, and the last digit of what is added up elsewhere."""
     for name in (without_password(address), str(address)):
         page = page.replace(html.escape(name), "DB")
     page = re.sub(r"DB, schema notes|[^\s\"<>]*runs\.notes\.db", "NOTES", page)
-    page = re.sub(r"<time[^>]*>[^<]*</time>|\d+ (s|min) ago", "TIME", page)
+    page = re.sub(r"<time[^>]*>[^<]*</time>|lasted\">[^<]*<|\d+[hms] \d+[ms]", "TIME", page)
     return re.sub(r"(\.\d{3})\d+", r"\1", page)
 
 

@@ -26,7 +26,7 @@ _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "
 _JSON = ("rewards", "reward_weights", "odd_rewards")
 _NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
 
-SAMPLED = 40_000
+SAMPLED = 30_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms each time that it is diagnosed."""
 
 _ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500

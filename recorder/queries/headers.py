@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import BindParameter, bindparam, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -34,7 +34,7 @@ def headers(
             # The ids alone first: where no index has their order, SQLite sorts what it reads.
             ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
             # As Core, for the session would go through every row; literals are written sooner than parameters.
-            some = bindparam("ids", list(ids), expanding=True, literal_execute=True)
+            some: BindParameter[Any] = bindparam("ids", list(ids), expanding=True, literal_execute=True)
             rows = session.connection().execute(select(*columns).where(of_id.in_(some)).order_by(of_id)).all()
             found = dict(zip(wanted, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}
             if Status.RUNNING in found.get("status", ()):
