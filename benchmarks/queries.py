@@ -31,8 +31,6 @@ from statistics import median, quantiles
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from pages import Times, poll_of, timed
-from rollouts import keep_writing
 from starlette.testclient import TestClient
 
 from logs_ui.app import urls
@@ -45,6 +43,8 @@ from logs_ui.recorder.queries import Dimension, Measure
 from logs_ui.recorder.search_index import catch_up
 
 sys.path.append(str(Path(__file__).parent.parent))
+from benchmarks.pages import Times, poll_of, timed
+from benchmarks.rollouts import keep_writing
 from tests.site import pages
 
 QUERIES_MS, LOOKED_MS, OVERVIEW_MS, SEARCH_MS, MEMORY_MB, ROLLOUT_BYTES = 50.0, 1_500.0, 100.0, 100.0, 300.0, 8_000.0
