@@ -398,7 +398,8 @@ def keep_writing(db: Path, run: str, per_second: float, begun: Any, stop: Any, t
                 _put(writer, [row[age] for row in made[number - part]])
         if number >= 2 * later:
             made[number - 2 * later] = []
-        if stop.wait(max(0.0, start + (number + 1) * pause - time.monotonic())):
+        over = stop.wait(max(0.0, start + (number + 1) * pause - time.monotonic()))
+        if over or os.getppid() == 1:  # also where who began it was killed
             break
     writer.flush(60.0)
     took = time.monotonic() - start
