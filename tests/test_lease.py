@@ -29,6 +29,7 @@ def test_one_holds_it_at_a_time(tmp_path: Path) -> None:
         ("another-host 1 ab", 2 * STALE, True),
         ("", 2 * STALE, True),
     ],
+    ids=["dead here", "alive here", "renewed elsewhere", "silent elsewhere", "nobody"],
 )
 def test_a_dead_holders_is_taken_over(tmp_path: Path, holder: str, age: float, *, is_taken: bool) -> None:
     """Of this machine it is known who is alive; another one renews it."""
