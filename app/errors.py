@@ -32,7 +32,7 @@ _POLLED = (
 )  # they try again by themselves: the page says that the connection is lost
 _TITLES = {
     401: "Token needed",
-    403: "Not from here",
+    403: "Not allowed",
     404: "Not found",
     422: "Not understood",
     429: "Too much at once",

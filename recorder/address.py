@@ -16,6 +16,10 @@ never shown as it is: see `shown`.
 
 DRIVER = "postgresql+psycopg"
 _POSTGRES = frozenset({"postgresql", "postgres", DRIVER})
+_UNREADABLE = (
+    "The PostgreSQL URL cannot be read: write postgresql://user:password@host:5432/database, and @, / or : "
+    "within a password as %40, %2F and %3A."
+)
 
 
 def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
@@ -34,6 +38,8 @@ def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
         return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
     scheme, separator, rest = given.partition("://")
     if not separator:
+        if given.partition(":")[0] in _POSTGRES:
+            raise DatabaseError(_UNREADABLE)
         return Path(given).expanduser()
     if scheme in _POSTGRES:
         return _postgres(f"{DRIVER}://{rest}")
@@ -58,7 +64,9 @@ def shown(address: Address) -> str:
         return str(address)
     hidden = {name: "***" for name in address.query if name in {"password", "sslpassword"}}
     url = address.set(drivername="postgresql").update_query_dict(hidden)
-    return url.render_as_string(hide_password=True).replace("%2F", "/")  # of the folder of a socket
+    return (
+        url.render_as_string(hide_password=True).replace("%2A%2A%2A", "***").replace("%2F", "/")
+    )  # of a socket's folder
 
 
 def without_password(address: Address) -> str:
@@ -82,11 +90,9 @@ def _postgres(text: str) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        # Not in the words of the error, which may hold the password.
-        raise DatabaseError(
-            "The PostgreSQL URL cannot be read: write postgresql://user:password@host:5432/database, and @, / or : "
-            "within a password as %40, %2F and %3A."
-        ) from error
+        raise DatabaseError(_UNREADABLE) from error  # not in the words of the error, which may hold the password
+    if "@" in (url.host or ""):  # the end of the password
+        raise DatabaseError(_UNREADABLE)
     if not url.database and "dbname" not in url.query and "service" not in url.query:
         raise DatabaseError(f"{shown(url)} names no database. Write postgresql://user@host/database.")
     return url

@@ -2,7 +2,9 @@
 
 import fcntl
 import logging
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -31,3 +33,21 @@ def checkpoint(address: Address, engine: Engine, beyond: int) -> None:
             store.checkpoint(engine)
     except (OSError, sqlite3.Error, SQLAlchemyError) as error:
         logger.debug("logs-ui: no checkpoint of %s: %s", address, error)
+
+
+def sync_log(address: Address) -> None:
+    """So that what is committed survives a power failure: SQLite itself (synchronous=NORMAL) syncs its log no sooner
+    than it moves it. For whoever deletes what a transaction was made of.
+
+    Raises:
+        OSError: the disk answers with an error.
+    """
+    if not isinstance(address, Path):
+        return
+    with suppress(FileNotFoundError):  # all of it was moved, and synced
+        for path in (address.with_name(address.name + "-wal"), address.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

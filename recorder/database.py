@@ -2,15 +2,19 @@
 `queries`, what is written in `store.py`; what is SQLite's alone in `sqlite.py`, and PostgreSQL's in `postgres.py`.
 """
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from logs_ui.recorder import postgres, sidecars, sqlite
 from logs_ui.recorder.address import Address
 from logs_ui.recorder.sidecars import FileIdentity, Sidecar
+
+_PATIENCE = 30.0  # seconds
 
 
 def refuse_hopeless(address: Address) -> None:
@@ -26,19 +30,20 @@ def refuse_hopeless(address: Address) -> None:
         postgres.refuse_hopeless(address)
 
 
-def writing_engine(address: Address, patience: float = 30.0) -> Engine:
+def writing_engine(address: Address, patience: float | None = None) -> Engine:
     """An engine for the writer's thread; makes the tables where they are missing, and SQLite's file and its folder.
 
     Args:
         address: of the database.
-        patience: seconds that a statement waits for a lock, and a connection for a server.
+        patience: seconds that a statement waits for a lock, a connection for a server, and either, some more, for an
+            answer; None for 30, and for an answer as long as it takes.
 
     Raises:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
-        return sqlite.writing_engine(address, patience)
+        return sqlite.writing_engine(address, _PATIENCE if patience is None else patience)
     return postgres.writing_engine(address, patience)
 
 
@@ -96,11 +101,15 @@ def errors_in_plain_words(address: Address) -> Iterator[None]:
         yield
 
 
-def is_disk_trouble(error: Exception) -> bool:
-    """Whether to try again later rather than row by row: locked, full, failing or unmounted disk; a server that is
-    away, or out of room.
+def is_rows_fault(error: Exception) -> bool:
+    """Whether a row brought it about, and the others can be written now. All else is to be tried again later: a disk
+    that is locked, full, failing or unmounted, a server that is away or out of room, tables that are gone.
     """
-    return sqlite.is_disk_trouble(error) or postgres.is_trouble_of_the_server(error)
+    if isinstance(getattr(error, "orig", error), sqlite3.Error):
+        return sqlite.is_rows_fault(error)
+    if isinstance(error, DBAPIError):
+        return postgres.is_rows_fault(error)
+    return not isinstance(error, OSError | MemoryError)
 
 
 def identity(address: Address) -> tuple[FileIdentity | None, ...]:

@@ -36,6 +36,7 @@ __all__ = [
     "number",
     "number_in",
     "product",
+    "server_clock",
     "spread",
     "suit",
     "total",
@@ -125,6 +126,15 @@ class product(FunctionElement[Any]):  # noqa: N801
     """
 
     type = Double()
+    inherit_cache = True
+
+
+class server_clock(FunctionElement[Any]):  # noqa: N801
+    """Now, in µs since 1970, by the clock that all who use the database have in common: PostgreSQL's own; on SQLite
+    the machine's, which is given, in µs too.
+    """
+
+    type = BigInteger()
     inherit_cache = True
 
 
@@ -244,6 +254,16 @@ def _(element: product, compiler: Any, **kw: Any) -> str:
 def _(element: product, compiler: Any, **kw: Any) -> str:
     factors = " * ".join(_bounded(compiler.process(part, **kw), 150) for part in element.clauses)
     return f"nullif({factors}, 'NaN')"
+
+
+@compiles(server_clock)
+def _(element: server_clock, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
+
+
+@compiles(server_clock, "postgresql")
+def _(element: server_clock, compiler: Any, **kw: Any) -> str:  # noqa: ARG001
+    return "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)"
 
 
 @compiles(spread)

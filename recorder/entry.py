@@ -1,15 +1,15 @@
 """What one transaction writes, as a value that can wait on disk until there is a database to write it to."""
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.store import Batch, Change
+from logs_ui.recorder.store import Batch
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def joined(entries: Sequence[Entry]) -> Entry:
         return last
     alive = {uid: None for entry in entries for uid in entry.alive}
     failures = tuple(told for entry in entries for told in entry.failures)
-    batch = Batch.merged(change for entry in entries for change in _changes(entry.batch))
+    batch = Batch.joined(entry.batch for entry in entries)
     return Entry(last.number, last.made, batch, tuple(alive), failures)
 
 
@@ -69,7 +69,7 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
         guard.caught("putting a batch on disk", error)
     pieces = [(piece, _first_encodable(piece)) for piece in entry.batch.split()]
     kept = [found for _, found in pieces if found is not None]
-    batch = Batch.merged(change for found in kept for change in _changes(found))
+    batch = Batch.joined(kept)
     return _encoder.encode(replace(entry, batch=batch)), len(pieces) - len(kept)
 
 
@@ -87,10 +87,6 @@ def _first_encodable(piece: Batch) -> Batch | None:
         else:
             return attempt
     return None
-
-
-def _changes(batch: Batch) -> Iterable[Change]:
-    return (change for kind in fields(batch) for change in getattr(batch, kind.name))
 
 
 def _plain(value: Any) -> Any:

@@ -3,8 +3,10 @@
 import logging
 import os
 import threading
+import traceback
 from types import TracebackType
 
+from logs_ui.recorder.clean import one_line
 from logs_ui.recorder.errors import LogsUIError
 
 logger = logging.getLogger("logs_ui")
@@ -18,7 +20,7 @@ class Guard:
 
     Attributes:
         errors: failures so far, in this process.
-        last: the latest, in one line; None while there was none.
+        last: the latest, in one line that any database takes; None while there was none.
     """
 
     def __init__(self) -> None:
@@ -38,11 +40,12 @@ class Guard:
     def caught(self, doing: str, error: Exception) -> None:
         """Counts and logs a failure that was caught elsewhere; the user's own mistake without its traceback."""
         is_users = isinstance(error, LogsUIError)
-        said = str(error) if is_users else f"{type(error).__name__} while {doing}: {error}"
+        message = str(traceback.TracebackException(type(error), error, None))  # also where its __str__ fails
+        said = message if is_users else f"{type(error).__name__} while {doing}: {message}"
         line = next(iter(said.splitlines()), "")
         with self._lock:
             self.errors += 1
-            self.last = line
+            self.last = one_line(line)
             kind = (doing, type(error))
             first = kind not in self._seen
             self._seen.add(kind)

@@ -17,15 +17,15 @@ from sqlalchemy import Engine
 from logs_ui.recorder import entry as entries
 from logs_ui.recorder import store
 from logs_ui.recorder.address import Address
-from logs_ui.recorder.checkpoints import checkpoint
+from logs_ui.recorder.checkpoints import checkpoint, sync_log
 from logs_ui.recorder.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.entry import Entry
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.lease import Lease
-from logs_ui.recorder.spool import SpoolFile, spool_files, spool_folder
-from logs_ui.recorder.spool_format import FORMAT, Frame, NotASpoolError, frames, grouped, is_ended
+from logs_ui.recorder.spool import SpoolFile, put_away, spool_files, spool_folder
+from logs_ui.recorder.spool_format import Frame, NotASpoolError, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
 
@@ -138,7 +138,7 @@ class _Sweep:
                     self.done.is_all = False
                     return False
                 if ended or not is_last or (is_free and self._is_dead(opened)):
-                    self._delete(file, opened, whole=ended)
+                    self._put_away(file)
         except FileNotFoundError:  # another has taken it in
             return True
         except (NotASpoolError, msgspec.DecodeError):
@@ -180,17 +180,18 @@ class _Sweep:
         """Whether the process of a file that is not locked can be relied on to add nothing any more."""
         return not self._of.is_shared or self._lease.now() - os.fstat(opened.fileno()).st_mtime > _IDLE
 
-    def _delete(self, file: SpoolFile, opened: BinaryIO, *, whole: bool) -> None:
+    def _put_away(self, file: SpoolFile) -> None:
+        sync_log(self._of.address)
         last = self._of.ends.pop(file.path, None)
-        rest = os.fstat(opened.fileno()).st_size - (last.end if last else len(FORMAT))
-        if rest > 0 and not whole:
+        if torn := put_away(file.path, last.end if last else 0):
             logger.warning(
                 "logs-ui: the last %d bytes of %s are torn, as a process leaves them that is killed while it writes, "
-                "or a machine that loses its power. What stood before them is in the database.",
-                rest,
+                "or a machine that loses its power. What stood before them is in the database; the file is kept as "
+                "%s, which you can delete.",
+                torn,
                 file.path,
+                file.path.with_suffix(".torn").name,
             )
-        file.path.unlink()
 
 
 def take_in_before_reading(address: Address) -> None:

@@ -4,16 +4,21 @@ transaction.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from logs_ui.recorder import schema, store
 from logs_ui.recorder.address import Address, shown
-from logs_ui.recorder.database import errors_in_plain_words, is_disk_trouble
-from logs_ui.recorder.entry import Entry, joined
+from logs_ui.recorder.clean import error_line
+from logs_ui.recorder.database import errors_in_plain_words, is_rows_fault
+from logs_ui.recorder.entry import Entry, Failures, joined
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.store import Batch
+
+T = TypeVar("T")
 
 Runs = dict[str, int]
 """Ids of runs, by uid."""
@@ -37,7 +42,6 @@ class Intake:
         """
         self.running = False
         self._address, self._engine, self._writer, self._is_own = address, engine, writer, is_own
-        self._runs: Runs = {}  # that the process wrote to, as committed
 
     def take(self, entries: Sequence[Entry]) -> int:
         """Writes those of some entries that are not in already, in one transaction. What of them the database refuses
@@ -68,7 +72,7 @@ class Intake:
             return sum(1 for entry in entries for _ in entry.batch.split())
 
     def _transact(self, entries: Sequence[Entry], write: Callable[[Connection, Entry], tuple[Runs, int]]) -> int:
-        """What it found out is kept only once it is committed."""
+        """What it found out is kept only once it is committed. Ids of runs are not: others delete runs, and files."""
         try:
             with self._engine().begin() as connection:
                 schema.refuse_outgrown(shown(self._address), connection)
@@ -83,42 +87,53 @@ class Intake:
                     ids = [runs[uid] for uid in entry.alive if uid in runs]
                     running = store.write_heartbeat(connection, ids, self._heard(entry))
         except Exception as error:
-            if is_disk_trouble(error):
-                with errors_in_plain_words(self._address):
-                    raise
+            if not is_rows_fault(error):
+                self._give_up_for_now(error)
             raise
-        self._runs, self.running = runs, running
+        self.running = running
         return refused
 
-    def _heard(self, entry: Entry) -> int:
-        """When the process was last alive, in µs, as far as the entry tells."""
-        return time.time_ns() // 1000 if self._is_own else entry.made
+    def _give_up_for_now(self, error: Exception) -> NoReturn:
+        try:
+            with errors_in_plain_words(self._address):
+                raise error
+        except type(error):  # it has no words for that
+            raise DatabaseError(f"{shown(self._address)} cannot be written now: {error_line(error)}.") from error
+
+    def _heard(self, entry: Entry) -> int | None:
+        """When the process was last alive, in µs, as far as the entry tells; None for now, by the database's clock."""
+        return None if self._is_own else entry.made
 
     def _write_together(self, connection: Connection, entry: Entry) -> tuple[Runs, int]:
-        runs = self._known(connection, entry, self._runs, entry.uids)
+        runs = self._known(connection, entry, entry.uids)
         self._write(connection, entry, entry.batch, runs)
         self._finish(connection, entry, runs, 0)
         return runs, 0
 
     def _write_one_by_one(self, connection: Connection, entry: Entry) -> tuple[Runs, int]:
-        runs, refused = self._runs, 0
+        runs = _tried(connection, lambda: self._known(connection, entry, entry.uids)) or {}
+        refused = 0
 
         def write(attempt: Batch) -> Runs:
-            known = self._known(connection, entry, runs, attempt.uids)
+            known = runs | self._known(connection, entry, attempt.uids - runs.keys())
             self._write(connection, entry, attempt, known)
             return known
 
         for single in entry.batch.split():
-            attempts = (_tried(connection, write, attempt) for attempt in (single, single.without_payload()))
+            attempts = (_tried(connection, partial(write, attempt)) for attempt in (single, single.without_payload()))
             written = next((known for known in attempts if known is not None), None)
             refused += written is None
             runs = written or runs
-        runs = self._known(connection, entry, runs, entry.uids - entry.batch.uids)
         self._finish(connection, entry, runs, refused)
         return runs, refused
 
-    def _known(self, connection: Connection, entry: Entry, runs: Runs, uids: set[str]) -> Runs:
-        known = runs | store.run_ids(connection, uids - runs.keys(), self._heard(entry))
+    def _known(self, connection: Connection, entry: Entry, uids: set[str]) -> Runs:
+        """Those of some runs, which are this transaction's from now on. One that was deleted is not made anew by a
+        heartbeat.
+        """
+        made = uids - {*entry.alive} | uids & entry.batch.uids
+        known = store.run_ids(connection, made, self._heard(entry))
+        known |= store.known_runs(connection, uids - made)
         store.take_runs(connection, known.values())
         return known
 
@@ -130,23 +145,38 @@ class Intake:
         store.write_sources(connection, batch.sources, runs)
 
     def _finish(self, connection: Connection, entry: Entry, runs: Runs, refused: int) -> None:
-        store.write_details(connection, entry.batch, runs, time.time_ns() // 1000)
-        for told in entry.failures:
-            store.count_failures(connection, runs[told.run], errors=told.errors, dropped=told.dropped, last=told.last)
+        """Nothing of it costs what the entry recorded."""
+        now = time.time_ns() // 1000
+        _tried(connection, lambda: store.write_details(connection, entry.batch, runs, now))
+        told = [*entry.failures]
         if refused and runs and not self._is_own:  # the process itself tells with its next entry
-            store.count_failures(connection, max(runs.values()), errors=refused, dropped=refused, last=guard.last)
+            told.append(Failures(max(runs, key=runs.__getitem__), refused, refused, guard.last))
+        for failures in told:
+            if failures.run in runs:
+                _count(connection, runs[failures.run], failures)
 
 
-def _tried(connection: Connection, write: Callable[[Batch], Runs], batch: Batch) -> Runs | None:
+def _count(connection: Connection, run_id: int, told: Failures) -> None:
+    """Without the words where the database refuses those."""
+
+    def count(last: str | None) -> bool:
+        store.count_failures(connection, run_id, errors=told.errors, dropped=told.dropped, last=last)
+        return True
+
+    if not _tried(connection, lambda: count(told.last)):
+        _tried(connection, lambda: count(None))
+
+
+def _tried(connection: Connection, write: Callable[[], T]) -> T | None:
     """None where the database refuses it, which leaves the rest of the transaction as it was."""
     savepoint = connection.begin_nested()
     try:
-        runs = write(batch)
+        written = write()
     except Exception as error:
-        if is_disk_trouble(error):
+        if not is_rows_fault(error):
             raise  # the whole transaction's: there may be no savepoint any more
         savepoint.rollback()
         guard.caught("writing one row", error)
         return None
     savepoint.commit()
-    return runs
+    return written

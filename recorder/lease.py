@@ -20,7 +20,7 @@ class Lease:
     def __init__(self, path: Path) -> None:
         """Of a file in a folder that is there."""
         self._path = path
-        self._holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
+        self._holder = f"{_life(os.getpid()) or socket.gethostname()} {secrets.token_hex(8)}"
 
     @contextmanager
     def held(self) -> Iterator[bool]:
@@ -80,9 +80,8 @@ class Lease:
         return was_dead
 
     def _is_dead(self, holder: str) -> bool:
-        host, _, rest = holder.partition(" ")
-        if host == socket.gethostname() and rest:
-            return not Path(f"/proc/{rest.split()[0]}").exists() and Path("/proc/self").exists()
+        if _has_ended(holder.partition(" ")[0]):
+            return True
         probe = self._path.with_name(f"{self._path.name}-{secrets.token_hex(8)}")
         try:
             probe.touch()
@@ -98,3 +97,25 @@ class Lease:
             return self._path.read_text()
         except OSError:
             return None
+
+
+def _life(pid: int) -> str | None:
+    """Of a process, what no other has, on whichever machine, in whichever container and at whatever time: the machine's
+    boot, the namespace of the number, the number, and when it began. None where it is not there, or the system does not
+    tell (/proc, see proc(5)).
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{pid}/{began}"
+    except (OSError, IndexError):
+        return None
+
+
+def _has_ended(life: str) -> bool:
+    """Whether that process is known to. Of another machine or container nothing is."""
+    own = _life(os.getpid())
+    if own is None or own.split("/")[:2] != life.split("/")[:2]:
+        return False
+    pid = life.split("/")[2:3]
+    return pid != [] and pid[0].isdecimal() and _life(int(pid[0])) != life

@@ -35,6 +35,7 @@ def _where(rows: str) -> dict[str, Any]:
     return {"sqlite_where": text(rows), "postgresql_where": text(rows)}
 
 
+_IDS_ONCE = {"sqlite_autoincrement": True}  # SQLite would give an id again once the last rows are deleted
 _EMPTY = {"server_default": "{}"}
 _COUNTER = {"server_default": "0"}  # written by others than those that made the row
 
@@ -161,6 +162,8 @@ class SourceKind(StrEnum):
 class Run(Table, table=True):
     """One training job, over all of its processes."""
 
+    __table_args__ = _IDS_ONCE
+
     id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
     uid: str = Field(unique=True)  # what users call its id: LOGS_UI_RUN, else time and a few random letters
     name: str  # the trainer's run_name where it was set, else the uid
@@ -225,6 +228,7 @@ class EvaluationRow(Table, table=True):
         Index("row_by_task", "run_id", "task", "id"),
         Index("row_by_group", "group"),
         Index("row_by_change", "run_id", "changed"),
+        _IDS_ONCE,
     )
 
     id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))

@@ -3,7 +3,7 @@ door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,11 @@ _SETTINGS = {  # libpq's; a connection whose other end is gone without a word br
     "keepalives_interval": 5,
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
+    "prepare_threshold": None,  # psycopg's: statements prepared by name are lost behind a pooler of transactions
 }
+_PATIENCE = 30.0  # seconds
+_LOOK = 2.0  # seconds that a training's start waits to find out whether it can be recorded
+_SILENCE = 1.2  # times as long as for a lock, which the server gives up itself
 _LOCK = 0x6C6F6773  # of whoever makes the tables: any number that others do not take
 _OLDEST = 15
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
@@ -35,7 +39,11 @@ _TEMPORARY = ("08", "53", "55", "57", "58", "40")
 """Classes of SQLSTATE after which the same may work later: connection, resources (disk, memory, connections), locks,
 an administrator's shutdown, the server's own system, and transactions that stood in each other's way.
 """
-_HOPELESS = ("does not exist", "password authentication failed", "no pg_hba.conf entry")
+_ROWS_FAULTS = ("21", "22", "23", "54", "42804", "42846", "42883", "42P08", "42P18")
+"""Classes of SQLSTATE that the value of a row brings about (a row met twice, data, constraints, limits), and, of
+statements that are wrong, those that are so by a value's type.
+"""
+_HOPELESS = ("does not exist", "createdb", "does not take this password", "no pg_hba.conf entry")
 """Of a connection that was refused libpq has words alone, which may be in another language: then it is tried again."""
 _IN_WORDS = {
     "42501": "does not let this user do that: its role lacks the right, which its owner can grant (docs/cluster.md)",
@@ -57,25 +65,27 @@ def refuse_hopeless(url: URL) -> None:
             raise RefusedDatabaseError(str(error)) from error
 
 
-def writing_engine(url: URL, patience: float) -> Engine:
+def writing_engine(url: URL, patience: float | None) -> Engine:
     """See `database.writing_engine`."""
-    engine = _engine(url, read_only=False, patience=patience)
-    with errors_in_plain_words(url), engine.begin() as connection:
-        if not _check_schema(url, connection, purpose=Purpose.RECORD):
-            connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-            if not _check_schema(url, connection, purpose=Purpose.RECORD):  # nobody made them meanwhile
-                _create(connection)
-        is_behind = schema.is_behind(connection)
-    if is_behind:
-        with errors_in_plain_words(url):
+    engine = _engine(url, read_only=False, patience=_PATIENCE if patience is None else patience)
+    with _disposed_if_it_fails(url, engine):
+        with engine.begin() as connection:
+            if not _check_schema(url, connection, purpose=Purpose.RECORD):
+                connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
+                if not _check_schema(url, connection, purpose=Purpose.RECORD):  # nobody made them meanwhile
+                    _create(connection)
+            is_behind = schema.is_behind(connection)
+        if is_behind:
             schema.bring_up_to_date(engine)
+    if patience is not None:
+        event.listen(engine, "checkout", partial(_limit_silence, patience * _SILENCE))
     return engine
 
 
 def migrating_engine(url: URL) -> Engine:
     """See `database.migrating_engine`."""
     engine = _engine(url, read_only=False)
-    with errors_in_plain_words(url), engine.connect() as connection:
+    with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.MIGRATE))
     return engine
 
@@ -83,7 +93,7 @@ def migrating_engine(url: URL) -> Engine:
 def reading_engine(url: URL) -> Engine:
     """See `database.reading_engine`."""
     engine = _engine(url, read_only=True)
-    with errors_in_plain_words(url), engine.connect() as connection:
+    with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.READ))
     return engine
 
@@ -112,12 +122,37 @@ def is_trouble_of_the_server(error: Exception) -> bool:
     )
 
 
+@contextmanager
+def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
+    """With errors in plain words."""
+    with errors_in_plain_words(url), ExitStack() as unless_it_works:
+        unless_it_works.callback(engine.dispose)
+        yield
+        unless_it_works.pop_all()
+
+
+def is_rows_fault(error: DBAPIError) -> bool:
+    """Whether the value of a row brought the error about. psycopg's own errors, of values that it cannot hand over,
+    have no SQLSTATE.
+    """
+    state = _state(error)
+    if error.connection_invalidated:
+        return False
+    if not state:
+        return type(error).__name__ not in {"OperationalError", "InterfaceError"}
+    return state.startswith(_ROWS_FAULTS)
+
+
 def _explained(url: URL, error: DBAPIError) -> str:
     state, said = _state(error), " ".join(str(error.orig).split())
     if state in _IN_WORDS:
         return f"{shown(url)} {_IN_WORDS[state]}: {said[:100]}"
     if "no password supplied" in said:
         return f"{shown(url)} asks for a password: set PGPASSWORD, or write it into ~/.pgpass."
+    if "password authentication failed" in said:
+        return f"{shown(url)} does not take this password: set PGPASSWORD, or write it into ~/.pgpass."
+    if re.search('database "[^"]*" does not exist', said):
+        return f"{shown(url)} is no database of that server: make it with createdb."
     if is_trouble_of_the_server(error):
         return f"{shown(url)} cannot be reached or used now: {said[:300]}"
     return f"{shown(url)} cannot be used: {said[:300]}"
@@ -144,14 +179,16 @@ def _engine(url: URL, *, read_only: bool, patience: float | None = None) -> Engi
             connect_args={name: value for name, value in settings.items() if name not in url.query},
             paramstyle="format",  # `prepared.py` gives parameters by their places
             pool_pre_ping=True,
+            hide_parameters=True,  # in an error's words, which are logged
             json_serializer=json_column,
             json_deserializer=orjson.loads,
             **moment,
         )
     except ImportError as error:
         raise RefusedDatabaseError(
-            "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
+            "PostgreSQL needs the package psycopg. Install it with: pip install 'psycopg[binary]'"
         ) from error
+    event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", partial(_adapt, read_only=read_only))
     if patience is not None:
         _limit_waiting(engine, round(patience * 1000))
@@ -162,6 +199,16 @@ def _adapt(connection: Any, _: Any, *, read_only: bool) -> None:
     from logs_ui.recorder.dumpers import adapt  # which needs psycopg
 
     adapt(connection, read_only=read_only)
+
+
+def _connect(_: Any, __: Any, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    from logs_ui.recorder.impatient import ImpatientConnection  # which needs psycopg
+
+    return ImpatientConnection.connect(*args, **settings)
+
+
+def _limit_silence(seconds: float, connection: Any, _: Any, __: Any) -> None:
+    connection.silence = seconds
 
 
 def _limit_waiting(engine: Engine, milliseconds: int) -> None:
@@ -176,7 +223,7 @@ def _limit_waiting(engine: Engine, milliseconds: int) -> None:
 
 @contextmanager
 def _connected(url: URL) -> Iterator[Connection]:
-    engine = _engine(url, read_only=True)
+    engine = _engine(url, read_only=True, patience=_LOOK)
     try:
         with engine.connect() as connection:
             yield connection

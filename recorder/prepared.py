@@ -21,6 +21,9 @@ _KEPT = 256  # statements
 _ROWS = (128, 64, 32, 16, 8, 4, 2, 1)  # in one statement: few sizes, so that the driver knows most of them already
 
 Row = dict[str, Any]
+_Kind = tuple[str, str]  # of a dialect: its name and paramstyle
+_dialects: dict[_Kind, Dialect] = {}
+
 StatementOf = Callable[..., ClauseElement]
 """Makes a statement of hashable arguments."""
 
@@ -35,7 +38,7 @@ class _Prepared(NamedTuple):
 
 def run(connection: Connection, values: Row, statement_of: StatementOf, *args: Any) -> CursorResult[Any]:
     """Runs `statement_of(*args)`. The values are given to the driver as they are."""
-    sql, names, constants = _prepared(connection.dialect, statement_of, *args)
+    sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     given = constants | values
     return connection.exec_driver_sql(sql, tuple([given[name] for name in names]))
 
@@ -49,7 +52,7 @@ def run_many(connection: Connection, rows: Sequence[Row], statement_of: Statemen
         statement_of: gives an insert that takes its parameters in its VALUES alone.
         args: its arguments.
     """
-    sql, names, _ = _prepared(connection.dialect, statement_of, *args)
+    sql, names, _ = _prepared(_kind(connection), statement_of, *args)
     parameters = itemgetter(*names)
     for piece in _pieces(rows):
         connection.exec_driver_sql(_repeated(sql, len(piece)), tuple(chain.from_iterable(map(parameters, piece))))
@@ -64,7 +67,7 @@ def upsert(
     if not rows:
         return
     columns = tuple(rows[0])
-    for name, convert in _conversions(connection.dialect, table, columns):
+    for name, convert in _conversions(_kind(connection), table, columns):
         for row in rows:
             row[name] = convert(row[name])
     run_many(connection, rows, _upsert, table, columns, key, kept)
@@ -78,17 +81,25 @@ def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
             done += count
 
 
+def _kind(connection: Connection) -> _Kind:
+    """Each engine has a dialect of its own, and engines come and go: one of each kind is kept, to compile with."""
+    kind = (connection.dialect.name, connection.dialect.paramstyle)
+    _dialects.setdefault(kind, connection.dialect)
+    return kind
+
+
 @lru_cache(_KEPT)
-def _prepared(dialect: Dialect, statement_of: StatementOf, *args: Any) -> _Prepared:
-    compiled: Any = statement_of(*args).compile(dialect=dialect)
+def _prepared(kind: _Kind, statement_of: StatementOf, *args: Any) -> _Prepared:
+    compiled: Any = statement_of(*args).compile(dialect=_dialects[kind])
     return _Prepared(str(compiled), tuple(compiled.positiontup), compiled.params)
 
 
 @lru_cache(_KEPT)
 def _conversions(
-    dialect: Dialect, table: type[SQLModel], columns: tuple[str, ...]
+    kind: _Kind, table: type[SQLModel], columns: tuple[str, ...]
 ) -> list[tuple[str, Callable[[Any], Any]]]:
     """What the driver cannot take as it is: JSON."""
+    dialect = _dialects[kind]
     types = {name: table.metadata.tables[str(table.__tablename__)].columns[name].type for name in columns}
     found = {name: of_type.dialect_impl(dialect).bind_processor(dialect) for name, of_type in types.items()}
     return [(name, convert) for name, convert in found.items() if convert is not None]

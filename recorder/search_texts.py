@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from logs_ui.recorder.address import Address
 from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.search_tables import VECTORS
 from logs_ui.recorder.search_words import vectors
 from logs_ui.recorder.sidecars import SEARCH
@@ -60,7 +61,7 @@ class _SqliteTexts:
                 return
             engine = sidecar_engine(SEARCH, self._db)
             try:
-                _set_up(engine)
+                _set_up(engine, has_wal=network_kind(self._path) is None)
                 yield engine
             finally:
                 engine.dispose()
@@ -125,13 +126,16 @@ class _PostgresTexts:
         index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
 
 
-def _set_up(engine: Engine) -> None:
-    """Readers are not held up by who fills; a power failure costs the last steps, which are done again."""
+def _set_up(engine: Engine, *, has_wal: bool) -> None:
+    """Readers are not held up by who fills; a power failure costs the last steps, which are done again. On a network
+    file system, where a write-ahead log cannot work, they are held up.
+    """
+    journal, synchronous = ("WAL", "NORMAL") if has_wal else ("DELETE", "FULL")
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA search.journal_mode=WAL")
-        cursor.execute("PRAGMA search.synchronous=NORMAL")
+        cursor.execute(f"PRAGMA search.journal_mode={journal}")
+        cursor.execute(f"PRAGMA search.synchronous={synchronous}")
         cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
     finally:
         connection.close()

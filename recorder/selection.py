@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, o
 from sqlmodel import col
 
 from logs_ui.recorder import derived, search
+from logs_ui.recorder.dialects import server_clock
 from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
@@ -320,7 +321,7 @@ def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:
 
 
 def _heard_of(run_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return col(Run.id) == run_id, col(Run.heartbeat) >= time.time_ns() // 1000 - DIED_AFTER_US
+    return col(Run.id) == run_id, col(Run.heartbeat) >= server_clock(time.time_ns() // 1000) - DIED_AFTER_US
 
 
 def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002

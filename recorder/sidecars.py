@@ -27,8 +27,9 @@ _log = logging.getLogger(__name__)
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
-FileIdentity = tuple[int, int]
-"""Device and inode."""
+FileIdentity = tuple[int, ...]
+"""Device and inode; of what is read without locks also whether it has a write-ahead log, when it changed, and its size.
+"""
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,23 @@ def identity(db: Path) -> tuple[FileIdentity | None, ...]:
     """Of the database's file and of those beside it: connections that were made when it was another must be made anew.
     None stands for a file that is not there, or is empty still.
     """
-    return _identity(db), *(_identity(file) if (file := it.readable(db)) else None for it in SIDECARS)
+    return _identity(db, frozen=not os.access(db.parent, os.W_OK)), *(
+        _identity(file) if (file := it.readable(db)) else None for it in SIDECARS
+    )
 
 
-def _identity(file: Path) -> FileIdentity | None:
+def _identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
+    """A database that is taken for frozen, as in a folder that may not be written to (see `sqlite.reading_engine`), may
+    be written by others all the same: a connection sees it as it was.
+    """
     try:
         status = file.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    if not frozen:
+        return status.st_dev, status.st_ino
+    has_log = file.with_name(file.name + "-wal").exists()
+    return status.st_dev, status.st_ino, has_log, status.st_mtime_ns, status.st_size
 
 
 def _size(file: Path) -> int:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import platformdirs
 
 from logs_ui.recorder.address import Address
-from logs_ui.recorder.spool_format import FORMAT, Frame, frame_of, frames, grouped
+from logs_ui.recorder.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
 
@@ -62,9 +62,7 @@ def spool_folder(address: Address) -> Path:
         told, name = os.path.realpath(address), address.name
     else:
         told = f"{address.host or ''}:{address.port or 5432}/{address.database or ''}" + "".join(
-            f"?{key}={address.query[key]}"
-            for key in ("host", "port", "dbname", "service", "options")
-            if key in address.query
+            f"?{key}={address.query[key]}" for key in ("host", "port", "dbname", "service") if key in address.query
         )
         name = re.sub(r"[^\w.-]+", "-", f"{address.host or 'postgres'}-{address.database or ''}", flags=re.ASCII)
     parent = (
@@ -117,7 +115,9 @@ class Spool:
         """
         frame = frame_of(number, data)
         if self.size + len(frame) > self._most:
-            raise SpoolFullError
+            self._measure()
+            if self.size + len(frame) > self._most:
+                raise SpoolFullError
         if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
             self._finish()
         if self._file is None:
@@ -138,7 +138,6 @@ class Spool:
             if len(self._files) == 1:
                 break
             self._delete(self._files[0])
-            self._taken = 0
         return []
 
     def forget(self, taken: Sequence[Frame]) -> None:
@@ -150,7 +149,6 @@ class Spool:
         self._finish()
         for path in self._files.copy():
             self._delete(path)
-        self._taken = 0
         with suppress(OSError):  # others are in it
             self.folder.rmdir()
 
@@ -162,6 +160,16 @@ class Spool:
         """In a child, after a fork: the files are its parent's, and so is the lock, which the child shares."""
         if self._file is not None:
             self._file.close()
+
+    def _measure(self) -> None:
+        """Others may have taken files in, and deleted them."""
+        sizes: dict[Path, int] = {}
+        for path in self._files:
+            with suppress(FileNotFoundError):
+                sizes[path] = path.stat().st_size
+        if self._files and self._files[0] not in sizes:
+            self._taken = 0
+        self._files, self.size = [*sizes], sum(sizes.values())
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +202,7 @@ class Spool:
         assert file is not None  # noqa: S101
         try:
             _write_all(file, frame)
-            os.fdatasync(file.fileno())
+            _sync(file)
         except OSError:
             self._cut(file)
             raise
@@ -215,22 +223,44 @@ class Spool:
         if self._file is not None:
             with suppress(OSError):  # then it counts as one whose process was killed
                 _write_all(self._file, frame_of(0, b""))
-                os.fdatasync(self._file.fileno())
+                _sync(self._file)
             self._file.close()
             self._file = None
 
     def _delete(self, path: Path) -> None:
         with suppress(OSError):
             size = path.stat().st_size
-            path.unlink()
+            put_away(path, self._taken)
             self.size -= size
         self._files.remove(path)
+        self._taken = 0
         if not self._files:
             self.size = 0
 
 
 class SpoolFullError(Exception):
     """It may not grow any more."""
+
+
+def put_away(path: Path, end: int) -> int:
+    """Deletes a file that is in the database up to an offset. Where what follows is torn, whole entries may lie behind
+    it: the file is kept then, as `.torn`, which nobody takes in.
+
+    Returns:
+        How many bytes of it are torn.
+
+    Raises:
+        OSError: it cannot be deleted; a FileNotFoundError where another did.
+    """
+    with path.open("rb") as file:
+        torn = os.fstat(file.fileno()).st_size - max(end, len(FORMAT))
+        if torn > 0 and is_ended(file, end):
+            torn = 0
+    if torn > 0:
+        path.rename(path.with_suffix(".torn"))
+        return torn
+    path.unlink()
+    return 0
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
@@ -246,6 +276,11 @@ def _is_there(file: FileIO) -> bool:
         return os.fstat(file.fileno()).st_nlink > 0
     except OSError:  # as of a network file system where another machine deleted it
         return False
+
+
+def _sync(file: FileIO) -> None:
+    """As macOS can, too."""
+    getattr(os, "fdatasync", os.fsync)(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,9 @@ _DISK_TROUBLE = {  # by SQLite's primary result code
     sqlite3.SQLITE_IOERR: "cannot be read or written: the disk answers with an error.",
 }
 
+_ROWS_FAULTS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE)
+_OF_TABLES = ("no such table", "no such column", "has no column named")
+
 
 def refuse_hopeless(path: Path) -> None:
     """Looks at once, waiting for no lock, whether the path can ever be recorded into. Nothing is made or changed there.
@@ -86,12 +89,15 @@ def writing_engine(path: Path, patience: float) -> Engine:
         journal = "WAL" if network_kind(path) is None else "DELETE"
         pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
         engine = _engine(f"file:{_quoted(path)}", pragmas, immediate=True)
-        with engine.begin() as connection:
-            if not _check_schema(path, connection, purpose=Purpose.RECORD):
-                schema.make(connection)
-            is_behind = schema.is_behind(connection)
-        if is_behind:
-            schema.bring_up_to_date(engine)
+        with ExitStack() as unless_it_works:
+            unless_it_works.callback(engine.dispose)
+            with engine.begin() as connection:
+                if not _check_schema(path, connection, purpose=Purpose.RECORD):
+                    schema.make(connection)
+                is_behind = schema.is_behind(connection)
+            if is_behind:
+                schema.bring_up_to_date(engine)
+            unless_it_works.pop_all()
     return engine
 
 
@@ -140,9 +146,12 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
     if path != beside and not path.exists() and beside.exists():
         _copy(beside, path)
     engine = _engine("file::memory:", (), immediate=True, prepare=attach)
-    with engine.begin() as connection:
-        for statement in sidecar.create():
-            connection.exec_driver_sql(statement)
+    with ExitStack() as unless_it_works:
+        unless_it_works.callback(engine.dispose)
+        with engine.begin() as connection:
+            for statement in sidecar.create():
+                connection.exec_driver_sql(statement)
+        unless_it_works.pop_all()
     return engine
 
 
@@ -163,9 +172,16 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
         raise kind(f"{path} cannot be used: {error.strerror or error}. Name {_ANOTHER}.") from error
 
 
-def is_disk_trouble(error: Exception) -> bool:
-    """Whether to try again later rather than row by row: locked, full, failing or unmounted disk."""
-    return isinstance(error, OSError) or _result_code(error) in _DISK_TROUBLE
+def is_rows_fault(error: Exception) -> bool:
+    """Whether the value of a row brought the error about; never where the tables are not those of ours. The driver's
+    own errors, of values that it cannot hand over, have no code.
+    """
+    code, said = _result_code(error), str(getattr(error, "orig", error))
+    if code < 0:
+        return "closed database" not in said
+    if code == sqlite3.SQLITE_ERROR:  # as of a sum that overflows
+        return not any(words in said for words in _OF_TABLES)
+    return code in _ROWS_FAULTS
 
 
 def _explained(path: Path, error: Exception) -> str:
@@ -199,6 +215,7 @@ def _engine(
         "sqlite://",
         creator=connect,
         poolclass=QueuePool,
+        hide_parameters=True,  # in an error's words, which are logged
         json_serializer=json_column,
         json_deserializer=orjson.loads,
     )

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder import entry as entries
 from logs_ui.recorder.address import Address, shown
-from logs_ui.recorder.checkpoints import checkpoint
+from logs_ui.recorder.checkpoints import checkpoint, sync_log
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.entry import Entry
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
@@ -49,13 +49,15 @@ class Storage:
         self.spools_always = spools_always
         self._address, self._limits = address, limits
         self._engine: Engine | None = None
+        self._opened: tuple[int, int] | None = None  # the file that it was opened of
         self._opening = threading.Lock()
         self._using_spool = threading.Lock()
         self._hurried = threading.Event()
         self._since: float | None = None  # when the trouble began
         self._next_try, self._pause = 0.0, _PAUSE
         self._said_unwritable = False
-        self._orphans: Ingester | None = Ingester(address)  # of processes that died
+        self._orphans: Ingester | None = None  # of processes that died
+        self._has_orphans = True  # as far as is known
         writer = new_writer_name()
         self._intake = Intake(address, self.engine, writer, is_own=True)
         self._spool = Spool(spool_folder(address), writer, limits.spool_bytes)
@@ -71,14 +73,23 @@ class Storage:
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:
-        """Opens the database, and makes it where it is missing.
+        """Opens the database, and makes it where it is missing; anew where its file was deleted or replaced.
 
         Raises:
             DatabaseError: it cannot be used.
         """
         with self._opening:
+            if self._engine is not None and _file_of(self._address) != self._opened:
+                logger.warning(
+                    "logs-ui: %s was deleted or replaced. What is recorded from now on goes into the one that is there "
+                    "now; what was recorded before is not in it.",
+                    shown(self._address),
+                )
+                self._engine.dispose()
+                self._engine = None
             if self._engine is None:
                 self._engine = writing_engine(self._address, self._patience())
+                self._opened = _file_of(self._address)
             return self._engine
 
     def store(self, entry: Entry) -> None:
@@ -107,13 +118,12 @@ class Storage:
         """Takes in some of what waits on disk, where there is a database: this process's own, and what others left."""
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
-        elif self._orphans is not None and self._engine is not None:
+        elif self._has_orphans and self._engine is not None:
             until = time.monotonic() + _AT_ONCE
+            self._has_orphans = False
             with guard("taking in what other processes left"):
-                if self._orphans.take_in(lambda: time.monotonic() > until).is_all:
-                    self._orphans = None
-                return
-            self._orphans = None
+                self._orphans = self._orphans or Ingester(self._address)
+                self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
 
     def hurry(self, *, hurried: bool) -> None:
         """While the process may end at any time, what cannot be written goes to the disk at once."""
@@ -189,6 +199,7 @@ class Storage:
                     self._spool.forget(waiting)
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
+                sync_log(self._address)
                 self._spool.clear()
         except RefusedDatabaseError:
             raise
@@ -243,3 +254,14 @@ class Storage:
                 self._spool.folder,
                 getattr(error, "strerror", None) or error,
             )
+
+
+def _file_of(address: Address) -> tuple[int, int] | None:
+    """Which one is there now; None where none is, and for a server, whose connections break."""
+    if not isinstance(address, Path):
+        return None
+    try:
+        found = address.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

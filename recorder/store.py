@@ -3,23 +3,27 @@ transaction.
 """
 
 import hashlib
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import zstandard
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Engine,
     Select,
     Update,
     and_,
     bindparam,
+    case,
     false,
     func,
+    or_,
     outerjoin,
     select,
     text,
@@ -30,7 +34,7 @@ from sqlmodel import col
 
 from logs_ui.recorder import step_sums
 from logs_ui.recorder.diagnosis.facts import Facts, text_facts, token_facts
-from logs_ui.recorder.dialects import Insert, insert
+from logs_ui.recorder.dialects import Insert, insert, server_clock
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
@@ -189,6 +193,11 @@ class Batch:
         batch.rows.extend(rows.values())
         return batch
 
+    @classmethod
+    def joined(cls, batches: Iterable["Batch"]) -> "Batch":
+        """Several, in their order, as one."""
+        return cls.merged(change for one in batches for kind in fields(one) for change in getattr(one, kind.name))
+
     @property
     def size(self) -> int:
         """About how many bytes it keeps alive."""
@@ -264,7 +273,10 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
     for change in changes:
         if "created" in change.columns:
             parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
-            upsert(connection, Run, [{"uid": change.uid, "parent": parent, **change.columns}], ("uid",))
+            described = {"uid": change.uid, "parent": parent, **change.columns}
+            upsert(connection, Run, [described], ("uid",), kept=("heartbeat",))
+            of_run = update(Run).where(col(Run.uid) == change.uid)
+            connection.execute(of_run.values(heartbeat=_later(change.columns.get("heartbeat", 0))))
         else:
             lost = {
                 "unattributed_calls": col(Run.unattributed_calls) + change.unattributed_calls,
@@ -273,16 +285,26 @@ def write_runs(connection: Connection, changes: Iterable[RunChange]) -> None:
             connection.execute(update(Run).where(col(Run.uid) == change.uid).values(**lost, **change.columns))
 
 
-def run_ids(connection: Connection, uids: Iterable[str], now: int) -> dict[str, int]:
-    """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it."""
-    ids = {}
-    for uid in sorted(uids):
+def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> dict[str, int]:
+    """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it.
+    `heard` is as for `write_rows`.
+    """
+    now = server_clock(_now()) if heard is None else heard
+    wanted = set(uids)
+    ids = known_runs(connection, wanted)
+    for uid in sorted(wanted - ids.keys()):
         bare = {"uid": uid, "name": uid, "created": now, "heartbeat": now}
         connection.execute(insert(Run).values(**bare).on_conflict_do_nothing())
         found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
         if found is not None:
             ids[uid] = found
     return ids
+
+
+def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
+    """Ids of those that are there."""
+    found = connection.execute(select(col(Run.uid), col(Run.id)).where(col(Run.uid).in_(list(uids))))
+    return {uid: run_id for uid, run_id in found if run_id is not None}
 
 
 def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
@@ -296,14 +318,24 @@ def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
         connection.execute(of_runs.with_for_update(key_share=True)).all()
 
 
-def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], now: int) -> None:
-    """Upserts rows and payloads, and the statistics of their steps, so that none is ever seen without the other."""
+def write_rows(
+    connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], heard: int | None
+) -> None:
+    """Upserts rows and payloads, and the statistics of their steps, so that none is ever seen without the other.
+
+    Args:
+        connection: in whose transaction.
+        changes: of rows.
+        runs: ids of theirs, by uid.
+        heard: when who made them was last alive, in µs, by its own clock; None for now, by the database's.
+    """
     by_run: dict[str, list[RowChange]] = defaultdict(list)
     for change in changes:
         by_run[change.run].append(change)
     for uid, rows in by_run.items():
         run_id = runs[uid]
-        changed = run(connection, {"of_run": run_id, "now": now}, _run_update).scalar_one()
+        moment = {"of_run": run_id, "now": _now() if heard is None else heard}
+        changed = run(connection, moment, _run_update, heard is None).scalar_one()
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
         _insert_tags(connection, rows, run_id)
@@ -313,12 +345,13 @@ def write_rows(connection: Connection, changes: Iterable[RowChange], runs: Mappi
 
 def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
     """Of the steps whose rows have changed: at most once a second while they do, of large steps less often, and at last
-    when their run ends.
+    when their run ends. Those of the future, as a clock that was set back leaves them, are made anew.
     """
     ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
     for uid, run_id in runs.items():
-        before, pause = (now, 0) if uid in ended else (now - _DETAILS_EVERY, _DETAILS_PAUSE)
-        for step in run(connection, {"of_run": run_id, "before": before, "pause": pause}, _stale_steps).all():
+        every, pause = (0, 0) if uid in ended else (_DETAILS_EVERY, _DETAILS_PAUSE)
+        asked = {"of_run": run_id, "now": now, "every": every, "pause": pause}
+        for step in run(connection, asked, _stale_steps).all():
             named = _named(run_id, step)
             run(connection, {**named, "now": now}, _details_upsert)
             run(connection, named, _details_are_fresh)
@@ -353,8 +386,11 @@ def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs
     upsert(connection, Scalar, rows, ("run_id", "step", "name"))
 
 
-def write_heartbeat(connection: Connection, run_ids: Iterable[int], now: int) -> bool:
-    """Says that this process is alive, for the runs that have not ended; returns whether there is one."""
+def write_heartbeat(connection: Connection, run_ids: Iterable[int], heard: int | None) -> bool:
+    """Says that this process is alive, for the runs that have not ended; returns whether there is one. `heard` is as
+    for `write_rows`.
+    """
+    now = server_clock(_now()) if heard is None else _later(heard)
     running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
     return connection.execute(running.values(heartbeat=now)).rowcount > 0
 
@@ -395,10 +431,21 @@ def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | Non
     return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
 
 
-def _run_update() -> ReturningUpdate[Any]:
+def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes on by place
     """Takes `of_run` and `now`; gives the `changed` that is this batch's."""
     of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
-    return of_run.values(changed=col(Run.changed) + 1, heartbeat=bindparam("now")).returning(col(Run.changed))
+    now = bindparam("now", type_=BigInteger())
+    heard = server_clock(now) if is_now else _later(now)
+    return of_run.values(changed=col(Run.changed) + 1, heartbeat=heard).returning(col(Run.changed))
+
+
+def _later(heard: Any) -> Any:
+    """A run's heartbeat: what waited on disk does not set it back."""
+    return case((col(Run.heartbeat) < heard, heard), else_=col(Run.heartbeat))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
@@ -481,17 +528,20 @@ def _statistics_upsert() -> Insert:
 
 
 def _stale_steps() -> Select[Any]:
-    """Takes `of_run`, `before` and `pause`: the steps whose details are to be made, and were not made since then, less
-    a pause for each of their rollouts.
+    """Takes `of_run`, `now`, `every` and `pause`: the steps whose details are to be made, and were not made since
+    `every` ago, and a pause for each of their rollouts.
     """
     sums, made = StepStatistics, StepDetails
+    now: Any = bindparam("now")
+    every: Any = bindparam("every")
+    last = func.coalesce(col(made.made), 0)
     key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
     same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in _OF_STEP]
     return (
         select(*key)
         .select_from(outerjoin(sums, made, and_(*same)))
         .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
-        .where(func.coalesce(col(made.made), 0) <= bindparam("before") - col(sums.rollouts) * bindparam("pause"))
+        .where(or_(last <= now - every - col(sums.rollouts) * bindparam("pause"), last > now + every))
     )
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -58,8 +59,10 @@ class Writer:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
+        self._lost = 0  # jobs, or changes of one, that could not even be tried
         self._number = 0  # of the last entry
         self._uids: dict[str, None] = {}  # of the runs that this process wrote to, in their order
+        self._ended: set[str] = set()  # those of them that this process ended
         self._told = (guard.errors, 0)  # failures and drops that the run knows of; what failed before is another's
         self._last_heartbeat = time.monotonic()
 
@@ -119,7 +122,7 @@ class Writer:
 
     def close(self) -> None:
         """For the end of the process: says how much of what was handed over is not in the database, and why."""
-        lost = self._queue.dropped + self._storage.refused
+        lost = self._dropped
         unwritten = self._queue.accepted - self._queue.done
         if unwritten or self.given_up:
             why = self._gave_up or self._storage.trouble or "the process ended first."
@@ -133,14 +136,6 @@ class Writer:
             )
         self.settle()
         self._storage.close()
-
-    def engine(self) -> Engine:
-        """Opens the database, and makes it where it is missing.
-
-        Raises:
-            DatabaseError: it cannot be used.
-        """
-        return self._storage.engine()
 
     def say_network(self) -> None:
         """Says what it means that the database lies on a network file system, if it does."""
@@ -169,28 +164,36 @@ class Writer:
                 self._thread.start()
 
     def _work(self) -> None:
-        try:
-            self._write_as_it_comes()
-        except RefusedDatabaseError as error:
-            logger.error("logs-ui: %s Your training goes on; recording has stopped.", error)  # noqa: TRY400 - one line
-            self._gave_up = str(error)
-            self._queue.close()
+        while not self.given_up:
+            with guard("writing what was recorded"):
+                try:
+                    self._write_as_it_comes()
+                except RefusedDatabaseError as error:
+                    logger.error("logs-ui: %s Your training goes on; recording has stopped.", error)  # noqa: TRY400 - one line
+                    self._gave_up = str(error)
+                    self._queue.close()
 
     def _write_as_it_comes(self) -> None:
-        while True:
-            waiting = self._queue.wait_for_jobs(_INTERVAL)
-            while waiting > 0:
-                waiting -= self._write_some()
-            self._queue.follow_up()
-            self._storage.catch_up()
-            if self._is_heartbeat_due():
-                self._beat()
+        """What came by now, and what is due."""
+        waiting = self._queue.wait_for_jobs(_INTERVAL)
+        while waiting > 0:
+            waiting -= self._write_some()
+        self._queue.follow_up()
+        self._storage.catch_up()
+        if self._is_heartbeat_due():
+            self._beat()
 
     def _write_some(self) -> int:
         """As many of the oldest jobs as one transaction takes; returns how many they were."""
         batch, jobs, size = self._encode_some()
-        self._storage.store(self._entry(batch))
-        self._storage.checkpoint()
+        try:
+            self._storage.store(self._entry(batch))
+            self._storage.checkpoint()
+        except RefusedDatabaseError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, what comes next must get in
+            guard.caught("writing what was recorded", error)
+            self._lost += jobs
         self._queue.finish(jobs, size)
         return jobs
 
@@ -207,16 +210,36 @@ class Writer:
             before += size
             with guard("encoding what was recorded"):
                 changes += list(job.changes())  # all of them or none
-        batch = Batch.merged(changes).packed()
+        batch = self._packed(changes)
         after = batch.size
         self._queue.recount(after - before)
         return batch, jobs, after
+
+    def _packed(self, changes: Sequence[Change]) -> Batch:
+        """Without those that cannot be."""
+        try:
+            return Batch.merged(changes).packed()
+        except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
+            guard.caught("packing what was recorded", error)
+        pieces = []
+        for piece in Batch.merged(changes).split():
+            try:
+                pieces.append(piece.packed())
+            except Exception as error:  # noqa: BLE001
+                guard.caught("packing one row", error)
+                self._lost += 1
+        return Batch.joined(pieces)
 
     def _entry(self, batch: Batch) -> Entry:
         """The next one, with the process's heartbeat where that is due, and with what the run was not told yet."""
         for uid in sorted(batch.uids - self._uids.keys()):
             self._uids[uid] = None
-        now = (guard.errors, self._queue.dropped + self._storage.refused)
+        for change in batch.runs:
+            if change.columns.get("finished") is not None:
+                self._ended.add(change.uid)
+            elif "created" in change.columns:
+                self._ended.discard(change.uid)
+        now = (guard.errors, self._dropped)
         failures: tuple[Failures, ...] = ()
         if now != self._told and self._uids:
             errors, dropped = (count - told for count, told in zip(now, self._told, strict=True))
@@ -224,13 +247,18 @@ class Writer:
             self._told = now
         alive: tuple[str, ...] = ()
         if self._is_heartbeat_due():
-            alive = tuple(self._uids)
+            alive = tuple(uid for uid in self._uids if uid not in self._ended)
             self._last_heartbeat = time.monotonic()
         self._number += 1
         return Entry(self._number, time.time_ns() // 1000, batch, alive, failures)
 
+    @property
+    def _dropped(self) -> int:
+        """What is not written, and never will be, while the writer lives."""
+        return self._queue.dropped + self._storage.refused + self._lost
+
     def _is_heartbeat_due(self) -> bool:
-        running = bool(self._uids) and self._storage.running
+        running = bool(self._uids.keys() - self._ended) and self._storage.running
         return running and time.monotonic() - self._last_heartbeat > _HEARTBEAT
 
     def _beat(self) -> None:
@@ -253,8 +281,8 @@ def writer_for(address: Address) -> Writer:
         LogsUIError: see `Writer`.
     """
     address = absolute(address)
-    refuse_hopeless(address)
     if address not in _by_address or _by_address[address].given_up:
+        refuse_hopeless(address)
         _by_address[address] = Writer(address)
         _by_address[address].say_network()
     return _by_address[address]

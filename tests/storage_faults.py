@@ -95,7 +95,7 @@ class Recording:
         """As a training ends by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(60) == 0, self.log.read_text()
+        assert self.process.wait(180) == 0, self.log.read_text()
 
 
 @contextmanager
@@ -142,9 +142,15 @@ def go_on() -> None:
     writer = writer_for(address)
     writer.put(begun())
     done = 0
-    while not select.select([sys.stdin], [], [], 0)[0]:
+
+    def is_over() -> bool:
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+
+    while not is_over():
         record(writer, name, range(done, done + 20))
-        if writer.flush(60):
+        while not (is_durable := writer.flush(1)) and not is_over():
+            pass
+        if is_durable:
             done += 20
             print(done, flush=True)
         time.sleep(0.01)  # faster than any training even so

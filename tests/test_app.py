@@ -5,9 +5,11 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -29,6 +31,7 @@ from logs_ui.app import charts, figures, text, timeline, words
 from logs_ui.app.main import create_app
 from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
+from logs_ui.app.source import Source
 from logs_ui.recorder import flush, queries, start_run, trace_env
 from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import LogsUIError
@@ -932,3 +935,33 @@ class SlowEnvironment:
 
     def step(self, action: str) -> tuple[str, float, bool]:
         return action, 0.0, False
+
+
+def test_what_is_written_into_a_folder_that_this_user_may_only_read_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, access = tmp_path / "a.db", os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+
+    def record(uid: str) -> None:
+        engine = writing_engine(db)
+        make_run(engine, uid=uid, steps=1, groups_per_step=1)
+        engine.dispose()  # which takes the write-ahead log away
+
+    def runs() -> int | None:
+        with source.reading() as connection:
+            return connection.scalar(select(func.count()).select_from(Run))
+
+    record("a")
+    source = Source(db)
+    assert runs() == 1
+    record("b")
+    assert runs() == 2
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE run SET name = 'c'")
+        connection.commit()
+        assert runs() == 2
+        with source.reading() as reading:
+            assert set(reading.scalars(select(col(Run.name)))) == {"c"}
+    connection.close()
+    source.close()

@@ -432,6 +432,16 @@ def test_the_first_page_comes_alive_when_the_file_appears(quiet_page: Page, tmp_
         expect(quiet_page.get_by_text("first run")).to_be_visible()
 
 
+def test_a_page_that_could_not_be_read_comes_back_by_itself(page: Page, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    db.write_text("no database" * 100)
+    with BackgroundServer(db) as server:
+        page.goto(server.url)
+        expect(page.get_by_text("comes back by itself")).to_be_visible()
+        db.unlink()
+        expect(page.get_by_role("heading", name="No recording yet")).to_be_visible()
+
+
 def test_everything_can_be_read_without_javascript(browser: Browser, url: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from logs_ui.recorder.lease import STALE, Lease
+from logs_ui.recorder.lease import STALE, Lease, _life
+
+OWN = _life(os.getpid()) or ""
 
 
 def test_one_holds_it_at_a_time(tmp_path: Path) -> None:
@@ -23,16 +25,30 @@ def test_one_holds_it_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("holder", "age", "is_taken"),
     [
-        (f"{socket.gethostname()} 999999999 ab", 0.0, True),
-        (f"{socket.gethostname()} {os.getpid()} ab", 10 * STALE, False),
+        (f"{OWN.rpartition('/')[0]}/1 ab", 0.0, True),
+        (f"{'/'.join(OWN.split('/')[:2])}/999999999/1 ab", 0.0, True),
+        (f"{OWN} ab", STALE / 2, False),
+        (f"{OWN} ab", 2 * STALE, True),
+        (f"{OWN.split('/')[0]}/pid:[1]/999999999/1 ab", STALE / 2, False),
+        (f"{socket.gethostname()} {os.getpid()} ab", 2 * STALE, True),
         ("another-host 1 ab", STALE / 2, False),
         ("another-host 1 ab", 2 * STALE, True),
         ("", 2 * STALE, True),
     ],
-    ids=["dead here", "alive here", "renewed elsewhere", "silent elsewhere", "nobody"],
+    ids=[
+        "another has its number",
+        "dead here",
+        "alive here",
+        "stuck here",
+        "in another container",
+        "no /proc",
+        "renewed elsewhere",
+        "silent elsewhere",
+        "nobody",
+    ],
 )
 def test_a_dead_holders_is_taken_over(tmp_path: Path, holder: str, age: float, *, is_taken: bool) -> None:
-    """Of this machine it is known who is alive; another one renews it."""
+    """Of this machine it is known who has died; who is alive renews it."""
     path = tmp_path / "lease"
     path.write_text(holder)
     then = path.stat().st_mtime - age

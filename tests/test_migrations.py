@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect
 
 from logs_ui.recorder import OpenRun, flush, load_run, load_runs, migrations, schema, start_run, writer
-from logs_ui.recorder.address import Address, as_text, shown
+from logs_ui.recorder.address import Address, as_text, shown, without_password
 from logs_ui.recorder.database import migrating_engine, reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE
@@ -156,7 +156,7 @@ def test_a_newer_recorder_brings_up_to_date_what_stops_nobody_and_a_reader_names
     with program_of(ADDITIVE):
         with pytest.raises(RefusedDatabaseError) as caught:
             reading_engine(made)
-        command = f"Bring it up to date: logs-ui db migrate --db {shown(made)}"
+        command = f"Bring it up to date: logs-ui db migrate --db {without_password(made)}"
         assert str(caught.value) == f"{shown(made)} has schema 1, and this logs-ui works with 2. {command}"
         writing_engine(made).dispose()
         reading_engine(made).dispose()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from logs_ui.app.cli import app
 from logs_ui.app.main import create_app
-from logs_ui.recorder import export_run, flush, load_run, start_run
+from logs_ui.recorder import diagnose, export_run, flush, load_run, start_run
 from logs_ui.recorder.address import as_text
 from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError
@@ -82,10 +82,18 @@ def test_a_recorder_records_and_deletes_nothing(users: Users, monkeypatch: pytes
             row.score(1.0)
         run.log(1, {"loss": 0.5})
     assert flush()
-    assert load_run("by-a-recorder", db=as_text(users.trainer))["reward"].tolist() == [1.0]
+    assert load_run("by-a-recorder", db=as_text(users.guest))["reward"].tolist() == [1.0]
+    assert diagnose("by-a-recorder", db=as_text(users.trainer)).run == "by-a-recorder"
     for table in ("run", "evaluation_row", "notes.note"):
         with pytest.raises(Exception, match="permission denied"):
             _execute(users.trainer, f"DELETE FROM {table}")  # noqa: S608
+
+
+@pytest.mark.parametrize("table", ["notes.star", "notes.tag", "notes.note", "search.texts"])
+def test_a_recorder_does_not_read_what_people_wrote(users: Users, table: str) -> None:
+    _execute(users.guest, f"SELECT count(*) FROM {table}")  # noqa: S608
+    with pytest.raises(Exception, match="permission denied"):
+        _execute(users.trainer, f"SELECT count(*) FROM {table}")  # noqa: S608
 
 
 def test_an_editor_notes_and_fills_the_index_and_a_reader_finds_it(users: Users) -> None:

@@ -498,3 +498,15 @@ def test_an_index_that_cannot_be_written_is_one_clear_line(on_disk: Place) -> No
     with pytest.raises(DatabaseError, match=r"runs\.search\.db is not an SQLite database"):
         load_run("run", db=on_disk.path, where="word")
     assert len(load_run("run", db=on_disk.path)) == 1
+
+
+def test_on_a_network_file_system_the_index_has_no_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    db = tmp_path / "a.db"
+    with texts_of(db).opened() as engine:
+        assert engine is not None
+    with sqlite3.connect(SEARCH.path(db)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    connection.close()

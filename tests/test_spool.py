@@ -24,6 +24,7 @@ from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.lease import Lease
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import RunState, SourceKind, Status
+from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.sources import Source
 from logs_ui.recorder.spool import Spool, SpoolFullError, spool_files, spool_folder
 from logs_ui.recorder.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
@@ -136,6 +137,50 @@ def test_a_spool_has_a_bound(tmp_path: Path) -> None:
     with pytest.raises(SpoolFullError):
         one.append(2, bytes(100))
     assert [frame.number for frame in one.first()] == [1]
+
+
+def test_what_others_took_in_counts_no_more(tmp_path: Path) -> None:
+    one = Spool(tmp_path / "s", "p", 200)
+    for number in range(1, 4):
+        one.append(number, bytes(100))
+        (file,) = spool_files(one.folder)
+        assert one.size == file.path.stat().st_size
+        file.path.unlink()
+
+
+def test_a_system_that_cannot_sync_data_alone_syncs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fdatasync")
+    one = Spool(tmp_path / "s", "p", 200)
+    one.append(1, b"x")
+    one.close()
+    assert [frame.number for frame in one.first()] == [1]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_was_taken_in_is_on_the_disk_before_its_file_goes(
+    db: Path, monkeypatch: pytest.MonkeyPatch, *, is_own: bool
+) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith("-wal"):
+            synced.append(len(spool_files(spool_folder(db))))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if is_own:
+        writer = Writer(db, AT_ONCE)
+        writer.put(begun())
+        assert writer.flush(30)
+        with locked(db):
+            record(writer, "a", range(3))
+            assert writer.flush(30)
+        wait_until(lambda: not spool_files(spool_folder(db)))
+    else:
+        died(db, range(3))
+        assert Ingester(db).take_in().is_all
+    assert synced == [1]
 
 
 def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +337,7 @@ def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeyp
     writer = Writer(address)
     writer.put(begun())
     assert writer.flush(30)
-    engine = writer.engine()
+    engine = writer._storage.engine()
     commit = engine.dialect.do_commit
     broken: list[int] = []
 
@@ -327,6 +372,7 @@ def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
         assert check(db, {"a": 10}, exactly=True) == 10
     assert f"the last 54 bytes of {path} are torn" in caplog.text
     assert not path.exists()
+    assert path.with_suffix(".torn").exists(), "whole entries may lie behind"
 
 
 @pytest.mark.parametrize("content", [b"logs-ui spool 2\n" + bytes(90), b"logs-ui spool 1\n"])
@@ -486,6 +532,23 @@ def test_on_a_network_file_system_readers_see_what_was_flushed_and_that_the_run_
 
     before = heartbeat()
     wait_until(lambda: heartbeat() > before)
+
+
+@pytest.mark.usefixtures("network")
+def test_on_a_network_file_system_a_process_says_no_more_once_its_run_has_ended(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logs_ui.recorder import writer as writers
+
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    writer = Writer(db)
+    writer.put(begun())
+    writer.put(ChangesJob(lambda: [RunChange("r", {"state": RunState.FINISHED, "finished": 2})]))
+    assert writer.flush(30)
+    (file,) = spool_files(spool_folder(db))
+    size = file.path.stat().st_size
+    time.sleep(0.5)
+    assert file.path.stat().st_size == size
 
 
 @pytest.mark.usefixtures("network")

@@ -229,10 +229,17 @@ def test_details_of_a_large_step_are_made_less_often(engine: Engine) -> None:
         assert stale(engine) == (not is_due)
 
 
+def test_details_are_made_after_the_clock_was_set_back(engine: Engine) -> None:
+    written(engine, Batch(rows=[change("r", 0, {})]), NOW)
+    for reward, back, ends in ((0.5, 3_600_000_000, []), (0.25, 3_600_500_000, [RunChange("r", {"finished": NOW})])):
+        written(engine, Batch(ends, [change("r", 0, {"reward": reward})]), NOW - back)
+        assert stale(engine) == 0
+
+
 def test_what_is_stale_is_found_in_its_index(sqlite: Engine) -> None:
     statement = str(store._stale_steps().compile(dialect=sqlite.dialect))
     with sqlite.connect() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, 0, 0, 0)).all()
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, *[0] * 7)).all()
     assert "step_stale" in str(plan)
 
 

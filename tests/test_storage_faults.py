@@ -117,7 +117,7 @@ def test_one_that_is_locked_until_the_end_neither(db: Path, tmp_path: Path) -> N
         with locked(db):
             time.sleep(0.3)  # it has handed over more, and waits for the lock
             process.process.send_signal(signal.SIGINT)
-            assert process.process.wait(30) != 0
+            assert process.process.wait(120) != 0
         said = process.log.read_text()
         assert f"what was recorded last waits in {db}-spool" in said
         assert "never written" not in said

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event
+from sqlalchemy import URL, event
 
 from logs_ui.recorder import guard as guards
 from logs_ui.recorder import job_queue, load_run, storage, store
@@ -26,9 +26,11 @@ from logs_ui.recorder import writer as writers
 from logs_ui.recorder.address import Address
 from logs_ui.recorder.calls import CallLog, Generation, Sequence
 from logs_ui.recorder.clean import snapshot
-from logs_ui.recorder.database import reading_engine
+from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.entry import Entry, Failures
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import Mode
 from logs_ui.recorder.output import checked_output
@@ -37,7 +39,8 @@ from logs_ui.recorder.record import record
 from logs_ui.recorder.rollout_call import RolloutCall
 from logs_ui.recorder.rows import ColumnsJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import Change, RowChange, RunChange, ScalarsChange
+from logs_ui.recorder.store import Batch, Change, RowChange, RunChange, ScalarsChange
+from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.writer import Writer
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
@@ -68,7 +71,7 @@ def job(*changes: Change, size: int = 1_000) -> ChangesJob:
 
 def only_pages(writer: Writer, most: int) -> None:
     """A disk that has room for so many pages of the database and no more."""
-    raw = writer.engine().raw_connection()
+    raw = writer._storage.engine().raw_connection()
     raw.cursor().execute(f"PRAGMA max_page_count={most}")
     raw.close()
 
@@ -396,7 +399,7 @@ writer.put(job(BEGUN))
 assert writer.flush(30) == (sys.argv[2] == "locked")
 if sys.argv[2] == "locked":
     import sqlite3
-    raw = writer.engine().raw_connection()
+    raw = writer._storage.engine().raw_connection()
     raw.cursor().execute("PRAGMA busy_timeout=0")
     raw.close()
     other = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -713,11 +716,17 @@ def test_a_heartbeat_goes_on_until_the_run_has_ended(
     assert writer.flush(30)
     time.sleep(0.6)  # one transaction finds out
     begun: list[Any] = []
-    event.listen(writer.engine(), "begin", begun.append)
+    event.listen(writer._storage.engine(), "begin", begun.append)
     before = stored(address, "select heartbeat from run")
     time.sleep(0.6)
     assert bool(begun) == goes_on
     assert (stored(address, "select heartbeat from run") > before) == goes_on
+
+
+def test_the_database_of_a_writer_that_lives_is_not_waited_for(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = writers.writer_for(db)
+    monkeypatch.setattr(writers, "refuse_hopeless", lambda _: pytest.fail("looked at again"))
+    assert writers.writer_for(db) is first
 
 
 def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -726,7 +735,7 @@ def test_a_heartbeat_goes_on_after_trouble_with_the_disk(db: Path, monkeypatch: 
     writer.put(job(BEGUN))
     assert writer.flush(30)
     other = sqlite3.connect(db, isolation_level=None)
-    raw = writer.engine().raw_connection()
+    raw = writer._storage.engine().raw_connection()
     raw.cursor().execute("PRAGMA busy_timeout=0")
     raw.close()
     other.execute("BEGIN IMMEDIATE")
@@ -751,6 +760,132 @@ def test_what_failed_is_told_once_the_database_can_be_written_however_quiet_it_i
         guards.guard.caught("testing", ValueError("beside any row"))
         wait_until(lambda: writer._storage.trouble is not None)
     wait_until(lambda: stored(db, "select recorder_errors from run") == [(1,)])
+
+
+def test_words_that_no_database_takes_cost_nobody_anything(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    writer = Writer(address)
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    guards.guard.caught("testing", ValueError("half \ud83d of\0it"))
+    writer.put(job(row("a", {})))
+    assert writer.flush(30)
+    assert stored(address, "select uid from evaluation_row") == [("a",)]
+    told = "ValueError while testing: half \ufffd of\u2400it"
+    assert stored(address, "select recorder_errors, last_recorder_error from run") == [(1, told)]
+    intake = Intake(address, writer._storage.engine, "older", is_own=False)
+    batch = Batch.merged([row("b", {})])
+    assert intake.take([Entry(1, 1, batch, failures=(Failures("r", 2, 0, "half \ud83d of\0it"),))]) == 0
+    assert stored(address, "select uid from evaluation_row order by id") == [("a",), ("b",)]
+    assert stored(address, "select recorder_errors from run") == [(3,)]
+
+
+def test_an_error_that_cannot_say_what_it_is_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    monkeypatch.delenv(RAISE_VARIABLE)
+    fresh = guards.Guard()
+    with fresh("testing"):
+        raise SilentError
+    assert fresh.errors == 1
+
+
+def test_whatever_fails_in_the_writers_thread_costs_only_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    packed = Batch.packed
+
+    def fails_for_one(batch: Batch) -> Batch:
+        if any(change.uid == "b" for change in batch.rows):
+            raise MemoryError
+        return packed(batch)
+
+    monkeypatch.setattr(Batch, "packed", fails_for_one)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {}), row("b", {}), row("c", {})))
+    assert writer.flush(30)
+    with monkeypatch.context() as broken:
+        broken.setattr(writer._storage, "store", lambda _: 1 / 0)
+        broken.setattr(writer._storage, "catch_up", lambda: 1 / 0)
+        writer.put(job(row("d", {})))
+        assert writer.flush(30)
+    writer.put(job(row("e", {})))
+    assert writer.flush(30)
+    assert stored(db, "select uid from evaluation_row order by id") == [("a",), ("c",), ("e",)]
+    wait_until(lambda: stored(db, "select dropped from run") == [(2,)])
+
+
+def test_what_comes_of_a_deleted_run_lands_in_no_other(db: Path) -> None:
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {}), RunChange("r", {"state": "finished", "finished": 2})))
+    assert writer.flush(30)
+    delete_run("r", db)
+    intake = Intake(db, writer._storage.engine, "another", is_own=True)
+    intake.take([Entry(1, 1, alive=("r",))])
+    assert stored(db, "select uid from run") == [], "a heartbeat makes none"
+    theirs = replace(row("theirs", {}), run="s")
+    intake.take([Entry(2, 1, Batch.merged([RunChange("s", {"name": "s", "created": 1, "heartbeat": 1}), theirs]))])
+    assert stored(db, "select uid, id > 1 from run") == [("s", 1)], "nor has another its id"
+    writer.put(job(row("late", {})))
+    assert writer.flush(30)
+    of_run = "select run.uid, evaluation_row.uid, evaluation_row.id > 1 from evaluation_row join run on run.id = run_id"
+    assert stored(db, f"{of_run} order by run.id") == [("s", "theirs", 1), ("r", "late", 1)]
+
+
+@pytest.mark.parametrize(
+    ("gone", "is_replaced"),
+    [("a.db*", False), ("a.db", False), ("a.db*", True)],
+    ids=["deleted", "without its log", "replaced"],
+)
+def test_a_file_that_is_taken_away_is_made_anew(
+    db: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str, *, is_replaced: bool
+) -> None:
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("a", {})))
+    assert writer.flush(30)
+    other = tmp_path / "other" / "b.db"
+    if is_replaced:
+        writing_engine(other).dispose()
+    for file in list(tmp_path.glob(gone)):
+        file.unlink()
+    if is_replaced:
+        other.rename(db)
+    for uid in "bc":
+        writer.put(job(row(uid, {})))
+        assert writer.flush(30)
+    writer.settle()
+    assert stored(db, "select uid from evaluation_row order by id") == [("b",), ("c",)]
+    assert caplog.text.count("a.db was deleted or replaced") == 1
+
+
+def test_trouble_that_is_no_rows_fault_is_waited_for(address: Address) -> None:
+    writer = Writer(address, Limits(spool_seconds=60))
+    writer.put(job(BEGUN))
+    assert writer.flush(30)
+    engine = writing_engine(address)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE rollout_payload RENAME TO elsewhere")
+    writer.put(job(row("a", {}, b"text")))
+    assert not writer.flush(0.5)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO rollout_payload")
+    engine.dispose()
+    assert writer.flush(30)
+    assert stored(address, "select content from rollout_payload") == [(b"text",)]
+
+
+def test_a_run_that_another_holds_keeps_nobody_from_another_run(postgres_url: URL) -> None:
+    writer = Writer(postgres_url, Limits(spool_seconds=60))
+    writer.put(job(BEGUN, RunChange("s", {"name": "s", "created": 1, "heartbeat": 1})))
+    assert writer.flush(30)
+    engine = writing_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT id FROM run WHERE uid = 's' FOR UPDATE")
+        writer.put(job(row("a", {})))
+        assert writer.flush(4)
+    engine.dispose()
 
 
 def test_scalars_keep_their_last_value_and_nan_is_null(address: Address) -> None:

@@ -20,6 +20,14 @@
     if (isPoll(event)) connection(event.detail.ctx.response.status >= 500);
   });
 
+  // A page that could not be read comes back once it can be.
+  if (document.querySelector("[data-comes-back]")) {
+    setInterval(async () => {
+      const answer = await fetch(location.href).catch(() => null);
+      if (answer?.ok) location.reload();
+    }, 3000);
+  }
+
   // At its top, the table of the newest rollouts follows what comes in, unless a hand, the keyboard or a selection is on
   // it: nothing moves under the reader.
   const follows = () => {

@@ -28,7 +28,7 @@ from logs_ui.recorder.search import search_state
 from logs_ui.recorder.sidecars import SIDECARS
 from logs_ui.recorder.step_sums import OF_STEP
 from logs_ui.recorder.upkeep.images import hashes_in, images_in, unpacked
-from logs_ui.recorder.upkeep.steady import Progress, reading, unseen
+from logs_ui.recorder.upkeep.steady import Progress, as_it_is, unseen
 
 _AT_ONCE = 200  # payloads in one read
 _NAMED = 10  # ids, or steps, that a line names
@@ -67,7 +67,7 @@ def check(
         DatabaseError: the database is missing, or cannot be read at all.
     """
     address = database_address(db)
-    with reading(address) as engine:
+    with as_it_is(address) as engine:
         looks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
             ("pages", lambda: _pages(address, engine, thorough=thorough)),
             ("references", lambda: _references(address, engine)),

@@ -1,13 +1,16 @@
 """The end of a whole run."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
 from sqlmodel import col
 
-from logs_ui.recorder import queries
+from logs_ui.recorder import entry as entries
+from logs_ui.recorder import queries, store
 from logs_ui.recorder.address import Address, database_address
 from logs_ui.recorder.database import sidecar_engine
 from logs_ui.recorder.errors import LogsUIError
@@ -26,6 +29,8 @@ from logs_ui.recorder.models import (
 from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, Star
 from logs_ui.recorder.search_index import SearchIndex
 from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.spool import spool_files, spool_folder
+from logs_ui.recorder.spool_format import NotASpoolError, frames
 from logs_ui.recorder.upkeep.images import sweep_images
 from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, reading, under_way, unseen, writing
 
@@ -65,7 +70,7 @@ def delete_run(
 
     Raises:
         RunNotFoundError: no such run.
-        LogsUIError: somebody records it now.
+        LogsUIError: somebody records it now, or what waits on disk is of it.
         DatabaseError: the database is missing, or cannot be read or written.
     """
     address = database_address(db)
@@ -74,6 +79,7 @@ def delete_run(
         gone = _counted(engine, found)
         if found.uid in under_way(engine):
             raise LogsUIError(f"Run {found.uid} is being recorded now. Wait for its end, or end it.")
+        _refuse_waiting(engine, address, found.uid)
         if dry_run:
             return gone
         with writing(address) as steady:
@@ -86,6 +92,23 @@ def delete_run(
         # Its rollouts' ids may come to be others': whoever fills the index empties it where a run of it is gone.
         SearchIndex(address, engine.begin).fill(run_id=0)
     return gone
+
+
+def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
+    """
+    Raises:
+        LogsUIError: what waits on disk, as a process has it that could not write the database, would bring it back.
+    """
+    with db.connect() as connection:
+        positions = store.positions(connection)
+    for file in spool_files(spool_folder(address)):
+        taken = positions.get(file.writer, 0)
+        with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:
+            if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
+                raise LogsUIError(
+                    f"Some of run {uid} waits in {file.path} for the database, and would bring it back. Wait for the "
+                    "process that wrote it, or end it; then: logs-ui db ingest."
+                )
 
 
 def _counted(db: Engine, run: Run) -> Deleted:
@@ -135,6 +158,7 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
 
 def _itself(connection: Connection, run: Run) -> None:
     """With the texts and the tokenizer that no other run has."""
+    store.take_runs(connection, [run.id or 0])  # as writers do: runs, and after them what they share
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
     connection.execute(delete(Run).where(col(Run.id) == run.id))
     of_runs = select(col(RunSource.hash)).where(col(RunSource.hash).is_not(None))

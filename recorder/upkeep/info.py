@@ -13,10 +13,11 @@ from sqlmodel import col
 
 from logs_ui.recorder import schema
 from logs_ui.recorder.address import database_address, shown
+from logs_ui.recorder.ingest import take_in_before_reading
 from logs_ui.recorder.models import EvaluationRow, Image, RolloutPayload, Run, SchemaVersion, StepStatistics, Table
 from logs_ui.recorder.notes_tables import NotesTable
 from logs_ui.recorder.sidecars import NOTES, SEARCH
-from logs_ui.recorder.upkeep.steady import reading, under_way
+from logs_ui.recorder.upkeep.steady import as_it_is, under_way
 
 _SAMPLE = 500  # rollouts whose text and tokens are measured
 _PLACES = 20  # at which they lie together, as most of the work is finding them
@@ -79,7 +80,8 @@ def look_at(db: str | os.PathLike[str] | None = None) -> Info:
         DatabaseError: the database is missing, or cannot be read.
     """
     address = database_address(db)
-    with reading(address) as engine:
+    take_in_before_reading(address)
+    with as_it_is(address) as engine:
         with engine.connect() as connection:
             stamp = schema.stamp_of(connection)
             created = connection.scalar(select(col(SchemaVersion.created))) or 0

@@ -132,14 +132,18 @@ class _Copy:
             sources = SourcesChange(uid, tuple(_sources(connection, self._run_id)))
         tokenizer = None if self._run.tokenizer is None else queries.tokenizer_json(self._source, self._run.tokenizer)
         with self._steady.piece() as connection:
-            there = next(iter(_read(connection, _raw(Run).where(col(Run.uid) == uid))), None)
-            store.write_runs(connection, [RunChange(uid, _as_written(Run, _newer(given, there)))])
+            was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
             self._new_id = store.run_ids(connection, [uid], self._run.heartbeat)[uid]
+            store.take_runs(connection, [self._new_id])  # before it is read: what is written meanwhile stays
+            (there,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
+            store.write_runs(
+                connection, [RunChange(uid, _as_written(Run, _newer(given, there) if was_there else given))]
+            )
             if tokenizer is not None:
                 change = TokenizerChange(self._run.tokenizer or "", tokenizer.decode())
                 store.write_tokenizers(connection, [change])
             store.write_sources(connection, [sources], {uid: self._new_id})
-        return there is not None
+        return was_there
 
     def _rows(self) -> Iterator[list[Values]]:
         """By id, with payloads, in reads that are short."""
@@ -161,6 +165,7 @@ class _Copy:
             tags = _tags(connection, [it["id"] for it in rows])
             images = self._images_of(connection, rows) if self._has_images else {}
         with self._steady.piece() as connection:
+            store.take_runs(connection, [self._new_id])
             there = self._there(connection, [it["uid"] for it in rows]) if was_there else {}
             news = [it for it in rows if _is_news(it, there.get(it["uid"]))]
             changes = [
@@ -193,8 +198,10 @@ class _Copy:
         uid, runs = self._run.uid, {self._run.uid: self._new_id}
         for changes in _scalars(self._source, self._run_id, uid):
             with self._steady.piece() as connection:
+                store.take_runs(connection, [self._new_id])
                 store.write_scalars(connection, changes, runs)
         with self._steady.piece() as connection:
+            store.take_runs(connection, [self._new_id])
             ended = Batch(runs=[RunChange(uid, {"finished": self._run.heartbeat})])
             store.write_details(connection, ended, runs, self._run.heartbeat)
 
@@ -236,10 +243,8 @@ def _json(text: str | None) -> Any:
     return null() if text is None else orjson.Fragment(text)
 
 
-def _newer(given: Values, there: Values | None) -> Values:
+def _newer(given: Values, there: Values) -> Values:
     """Of a run's two descriptions the one that was heard of later; counts are of both."""
-    if there is None:
-        return dict(given)
     found = dict(given if given["heartbeat"] >= there["heartbeat"] else there)
     return {**found, **{name: max(given[name], there[name]) for name in _COUNTERS}}
 

@@ -11,7 +11,7 @@ from logs_ui.recorder.address import database_address
 from logs_ui.recorder.database import errors_in_plain_words, migrating_engine, writing_engine
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.migrations import Migration
-from logs_ui.recorder.upkeep.steady import refuse_under_way
+from logs_ui.recorder.upkeep.steady import alone, refuse_under_way
 
 
 def migrate_database(
@@ -46,8 +46,9 @@ def migrate_database(
                 raise
             engine = writing_engine(address)
         try:
-            for step in schema.migrate(engine, refuse):
-                applied(step)
+            with alone(address):
+                for step in schema.migrate(engine, refuse):
+                    applied(step)
             with engine.connect() as connection:
                 return schema.stamp_of(connection).version
         finally:

@@ -2,23 +2,23 @@
 than they took.
 """
 
-import fcntl
 import logging
-import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 
-from logs_ui.recorder import store
 from logs_ui.recorder.address import Address, shown
+from logs_ui.recorder.checkpoints import checkpoint
 from logs_ui.recorder.database import errors_in_plain_words, reading_engine, writing_engine
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.dialects import server_clock
+from logs_ui.recorder.errors import DatabaseError, LogsUIError
+from logs_ui.recorder.ingest import Ingester
+from logs_ui.recorder.lease import Lease
 from logs_ui.recorder.models import Run, RunState
 from logs_ui.recorder.selection import DIED_AFTER_US
 from logs_ui.recorder.sqlite import WAL_BYTES
@@ -36,12 +36,83 @@ _SHORT, _LONG = 0.01, 0.04  # seconds that one takes beside a training: below it
 _ALONE = 20  # times as long where nobody records
 _PAUSE, _LONGEST_PAUSE = 2, 0.5  # times as long as one took; seconds
 _LOOK_EVERY = 2.0  # seconds
+_PATIENCE, _POLL = 30.0, 0.1  # seconds: for another process that writes, and between two looks whether it has ended
+_RENEWED = 5.0  # seconds between two signs of life to those who would write, too
 
 _log = logging.getLogger(__name__)
 
 
+def take_in(address: Address) -> None:
+    """All that waits on disk for the database, so that a command works with what was recorded last. That the database,
+    or the folder, cannot be written is said, and keeps nobody from reading.
+
+    Raises:
+        LogsUIError: another process is at it for long.
+    """
+    ingester, deadline = Ingester(address), time.monotonic() + _PATIENCE
+    try:
+        while not ingester.take_in().is_all:
+            _wait(address, deadline)
+    except (DatabaseError, OSError) as error:
+        _log.warning("logs-ui: what waits in %s is not in the database yet: %s", ingester.folder, error)
+
+
+@contextmanager
+def alone(address: Address) -> Iterator[Callable[[], None]]:
+    """On a network file system, whose locks are not to be relied on, one process writes at a time: whoever holds the
+    ingester's lease. Elsewhere the database's own locks do. Gives what tells before each transaction that it is so yet.
+
+    Raises:
+        LogsUIError: another process is at it for long, or has taken over.
+        DatabaseError: the folder cannot be written.
+    """
+    ingester = Ingester(address)
+    if not ingester.takes_from_living:
+        yield lambda: None
+        return
+    lease, deadline, ended = Lease(ingester.folder / "ingester"), time.monotonic() + _PATIENCE, threading.Event()
+
+    def still() -> None:
+        if not lease.renew():
+            raise LogsUIError(f"Another process writes {shown(address)} now: this one stood still for too long.")
+
+    def renew() -> None:
+        while not ended.wait(_RENEWED):
+            lease.renew()
+
+    with errors_in_plain_words(address), ExitStack() as stack:
+        ingester.folder.mkdir(parents=True, exist_ok=True)
+        while not stack.enter_context(lease.held()):
+            _wait(address, deadline)
+        stack.callback(ended.set)
+        threading.Thread(target=renew, name="logs-ui lease", daemon=True).start()
+        yield still
+    with suppress(OSError):  # something waits in it
+        ingester.folder.rmdir()
+
+
+def _wait(address: Address, deadline: float) -> None:
+    """Raises LogsUIError: for longer than that."""
+    if time.monotonic() > deadline:
+        raise LogsUIError(f"Another process has been writing {shown(address)} for long. Try again once it has ended.")
+    time.sleep(_POLL)
+
+
 @contextmanager
 def reading(address: Address) -> Iterator[Engine]:
+    """With what waited on disk.
+
+    Raises:
+        LogsUIError: another process takes that in, for long.
+        DatabaseError: it cannot be read.
+    """
+    take_in(address)
+    with as_it_is(address) as engine:
+        yield engine
+
+
+@contextmanager
+def as_it_is(address: Address) -> Iterator[Engine]:
     """Raises DatabaseError: it cannot be read."""
     with errors_in_plain_words(address):
         engine = reading_engine(address)
@@ -53,19 +124,25 @@ def reading(address: Address) -> Iterator[Engine]:
 
 @contextmanager
 def writing(address: Address) -> Iterator["Steady"]:
-    """Raises DatabaseError: it cannot be written."""
-    with errors_in_plain_words(address):
+    """With what waited on disk.
+
+    Raises:
+        LogsUIError: another process writes, for long.
+        DatabaseError: it cannot be written.
+    """
+    take_in(address)
+    with errors_in_plain_words(address), alone(address) as still_alone:
         engine = writing_engine(address)
         try:
-            yield Steady(address, engine)
+            yield Steady(address, engine, still_alone)
         finally:
-            move_log(address, engine)
+            checkpoint(address, engine, 0)
             engine.dispose()
 
 
 def under_way(db: Engine | Connection) -> list[str]:
     """Uids of the runs that somebody records into now."""
-    heard = time.time_ns() // 1000 - DIED_AFTER_US
+    heard = server_clock(time.time_ns() // 1000) - DIED_AFTER_US
     runs = select(col(Run.uid)).where(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= heard)
     if isinstance(db, Connection):
         return list(db.scalars(runs.order_by(col(Run.id))))
@@ -91,8 +168,9 @@ class Steady:
         rows: how many the next piece should have.
     """
 
-    def __init__(self, address: Address, engine: Engine) -> None:
+    def __init__(self, address: Address, engine: Engine, still_alone: Callable[[], None]) -> None:
         self.address = address
+        self._still_alone = still_alone
         self.engine = engine
         self.rows = _FIRST
         self._pause = 0.0
@@ -103,6 +181,7 @@ class Steady:
     def piece(self) -> Iterator[Connection]:
         """One transaction."""
         time.sleep(min(self._pause, _LONGEST_PAUSE))
+        self._still_alone()
         with self.engine.begin() as connection:
             if connection.dialect.name == "sqlite":
                 # Pages that are given up are not overwritten with zeros, as some builds do: that is most of the work.
@@ -118,22 +197,7 @@ class Steady:
             self.rows = min(self.rows * 2, _MOST)
         elif took > _LONG * longer:
             self.rows = max(self.rows // 2, _FEWEST)
-        move_log(self.address, self.engine, WAL_BYTES)
-
-
-def move_log(address: Address, engine: Engine, beyond: int = 0) -> None:
-    """Moves SQLite's write-ahead log into the database once it has grown: see `Writer`, which does the same."""
-    if not isinstance(address, Path):
-        return
-    wal, lock_file = (address.with_name(address.name + suffix) for suffix in ("-wal", "-lock"))
-    try:
-        if wal.stat().st_size <= beyond:
-            return
-        with lock_file.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            store.checkpoint(engine)
-    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
-        _log.debug("logs-ui: no checkpoint of %s: %s", address, error)
+        checkpoint(self.address, self.engine, WAL_BYTES)
 
 
 def on_postgres(connection: Connection, statement: str, *parameters: Any) -> None:

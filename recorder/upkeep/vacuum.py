@@ -16,7 +16,9 @@ from logs_ui.recorder.address import database_address, shown
 from logs_ui.recorder.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.models import Table
-from logs_ui.recorder.upkeep.steady import Progress, reading, refuse_under_way, unseen
+from logs_ui.recorder.notes_tables import NotesTable
+from logs_ui.recorder.search_tables import POSTGRES_METADATA
+from logs_ui.recorder.upkeep.steady import Progress, alone, reading, refuse_under_way, unseen
 
 _SPARE = 1.05  # of the room that is needed, as others use the disk, too
 
@@ -44,8 +46,8 @@ def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = uns
     address = database_address(db)
     with reading(address) as engine:
         refuse_under_way(engine, address, "vacuumed")
-    writing_engine(address).dispose()  # says so where it cannot be written
-    with errors_in_plain_words(address):
+    with errors_in_plain_words(address), alone(address):
+        writing_engine(address).dispose()  # says so where it cannot be written
         return _file(address, progress) if isinstance(address, Path) else _server(address, progress)
 
 
@@ -68,7 +70,9 @@ def _file(path: Path, progress: Progress) -> Vacuumed:
 
 
 def _server(url: URL, progress: Progress) -> Vacuumed:
-    names = [table.name for table in Table.metadata.sorted_tables]
+    names = [
+        str(table) for its in (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA) for table in its.sorted_tables
+    ]
     engine = writing_engine(url)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
