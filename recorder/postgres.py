@@ -2,6 +2,7 @@
 door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is made.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

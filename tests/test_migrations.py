@@ -157,7 +157,7 @@ def test_a_newer_recorder_brings_up_to_date_what_stops_nobody_and_a_reader_names
         with pytest.raises(RefusedDatabaseError) as caught:
             reading_engine(made)
         command = f"Bring it up to date: logs-ui db migrate --db {without_password(made)}"
-        assert str(caught.value) == f"{shown(made)} has schema 1, and this logs-ui works with 2. {command}"
+        assert str(caught.value) == f"{without_password(made)} has schema 1, and this logs-ui works with 2. {command}"
         writing_engine(made).dispose()
         reading_engine(made).dispose()
     assert stamp(made) == (2, 1, 1)
