@@ -1,19 +1,19 @@
 """Columns of many rollouts without what only an open one needs: no payload is read, and no row becomes an object."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import BindParameter, bindparam, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter, Sort
+from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.matching import LOST_ERROR
 from logs_ui.recorder.models import EvaluationRow, Status, StopReason
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.rows import ids_after
 from logs_ui.recorder.search import planning
-from logs_ui.recorder.selection import Use, conditions, lost_until, sections
+from logs_ui.recorder.selection import lost_until
 
 _LOST = ("id", "uid", "created", "status", "stop_reason", "error")  # which rows are lost, and what is then said of them
 
@@ -28,11 +28,8 @@ def headers(
     columns, of_id = [getattr(EvaluationRow, name) for name in wanted], col(EvaluationRow.id)
     last: int | None = 0
     while last is not None:
-        (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
         with Session(db) as session, planning(session.connection()):
-            query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
-            # The ids alone first: where no index has their order, SQLite sorts what it reads.
-            ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
+            ids = ids_after(session, run_id, filter, last, chunk)
             # As Core, for the session would go through every row; literals are written sooner than parameters.
             some: BindParameter[Any] = bindparam("ids", list(ids), expanding=True, literal_execute=True)
             rows = session.connection().execute(select(*columns).where(of_id.in_(some)).order_by(of_id)).all()

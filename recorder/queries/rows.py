@@ -1,7 +1,7 @@
 """Rollouts: a page of them, all of them, one of them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -248,15 +248,21 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 5
     of_id = col(EvaluationRow.id)
     last: int | None = 0
     while last is not None:
-        (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
         with Session(db) as session, planning(session.connection()):
-            query = select(of_id).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
-            # The ids alone first: where no index has their order, SQLite sorts what it reads.
-            ids = session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
+            ids = ids_after(session, run_id, filter, last, chunk)
             found = read(session, run_id, of_id.in_(ids))
         last = found[-1].row.id if found else None
         if found:
             yield found
+
+
+def ids_after(session: Session, run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Sequence[int | None]:  # noqa: A002
+    """Of the filter's next rows behind the id `last`, oldest first. The ids alone: where no index has their order,
+    SQLite sorts what it reads.
+    """
+    (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
+    query = select(col(EvaluationRow.id)).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
+    return session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
 
 
 def _in_order(
