@@ -259,6 +259,7 @@ def test_an_export_is_asked_for_by_our_own_pages_alone(client: TestClient) -> No
 # --- Search, and the histogram
 
 
+@pytest.mark.usefixtures("engine")  # there has to be a database
 def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
