@@ -1,8 +1,8 @@
 """Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
 
 import logging
-import threading
 
+from logs_ui.app.background import Background
 from logs_ui.app.source import Source
 from logs_ui.recorder.address import Address
 from logs_ui.recorder.errors import LogsUIError
@@ -14,7 +14,7 @@ _PATIENCE = 30.0  # after a failure
 _STEP_REST = 0.02  # seconds after each step, for the pages, which share the interpreter with this thread
 
 
-class Indexer:
+class Indexer(Background):
     """Begins with `start()`.
 
     Attributes:
@@ -22,25 +22,12 @@ class Indexer:
     """
 
     def __init__(self, db: Address, source: Source) -> None:
+        super().__init__("logs-ui-index", pause=_PAUSE, patience=_PATIENCE)
         self.trouble: str | None = None
         self._source = source
         self._index = SearchIndex(db, source.reading)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logs-ui-index", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Returns when the step that is under way has ended."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._stop.wait(_PAUSE if self._fill() else _PATIENCE)
-
-    def _fill(self) -> bool:
+    def _look(self) -> bool:
         """Whether that was possible, as far as there is a database."""
         try:
             if not self._source.exists():

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from logs_ui.app.background import Background
 from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
 from logs_ui.recorder.address import Address, database_address, shown
@@ -42,28 +43,15 @@ def _say(address: Address, taken: TakenIn) -> None:
     out.print(said + ("." if taken.is_all else "; another process takes in the rest."), soft_wrap=True, markup=False)
 
 
-class Ingesting:
+class Ingesting(Background):
     """In a thread of its own, while the dashboard serves. Begins with `start()`."""
 
     def __init__(self, address: Address) -> None:
+        super().__init__("logs-ui-ingest", pause=_PAUSE, patience=_PATIENCE)
         self._ingester = Ingester(address)
-        self._stop = threading.Event()
         self._said: str | None = None
-        self._thread = threading.Thread(target=self._run, name="logs-ui-ingest", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Returns when the transaction that is under way has ended."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._stop.wait(_PAUSE if self._take_in() else _PATIENCE)
-
-    def _take_in(self) -> bool:
+    def _look(self) -> bool:
         """Whether that was possible; what keeps it from being so is said once."""
         try:
             self._ingester.take_in(self._stop.is_set)
