@@ -8,6 +8,7 @@ import time
 from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -17,12 +18,15 @@ from rich.progress import TextColumn
 from logs_ui.app.db_commands import db as db_commands
 from logs_ui.app.diagnose import diagnose
 from logs_ui.app.evaluate import evaluate
+from logs_ui.app.figures import plural
 from logs_ui.app.prune import prune
 from logs_ui.app.rescore import rescore
-from logs_ui.app.terminal import Database, err, out, progress_bar, say, say_without_terminal
-from logs_ui.recorder.address import Address, as_text, database_address, shown, without_password
-from logs_ui.recorder.database import reading_engine, refuse_hopeless, writing_engine
+from logs_ui.app.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
+from logs_ui.recorder.storage.address import Address, as_text, database_address, shown, without_password
+from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder.storage.schema import Purpose
+from logs_ui.recorder.totals import RECENT_STEPS
 
 app = typer.Typer(
     help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
@@ -84,7 +88,7 @@ def serve(
         str, typer.Option(metavar="PATH", help="Where a proxy serves it, such as /user/ann/proxy/7070.")
     ] = "",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A host name that a proxy asks by; may be repeated.")
+        list[str] | None, typer.Option(metavar="HOST", help="A name that a proxy asks by; may be repeated.")
     ] = None,
     read_only: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--read-only", help="Nobody stars, tags, notes or sets anything; nothing is written.")
@@ -111,6 +115,9 @@ def demo(
     ] = True,
 ) -> None:
     """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
+    from logs_ui.recorder.writer import check_settings
+
+    check_settings()  # before a model is made
     address = database_address(db)
     if not serve:
         writing_engine(address).dispose()
@@ -130,7 +137,7 @@ def demo(
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")],
+    run: RunName,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file, or folder, to write.")],
     format: Annotated[  # noqa: A002
         Format | None,
@@ -170,7 +177,7 @@ def export(
             rows = export_run(run, kind.value, output, db, where=where, progress=show)
         else:
             rows = export_partitions(run, output, db, by=partition_by, where=where, replace=force, progress=show)
-    out.print(f"{rows:,} rollouts in {escape(str(output))}", soft_wrap=True)
+    out.print(f"{plural(rows, 'rollout')} in {escape(str(output))}", soft_wrap=True)
 
 
 app.command("diagnose", short_help="Say why the rewards of a run are low.")(diagnose)
@@ -195,7 +202,7 @@ def _wait_for(address: Address) -> None:
     except DatabaseError as error:
         if isinstance(address, Path):
             raise
-        refuse_hopeless(address)  # a wrong password, no such database
+        refuse_hopeless(address, Purpose.READ)  # a wrong password, no such database
         err.print(f"{error}\nThe pages come alive when it can be reached.", soft_wrap=True, markup=False)
 
 
@@ -242,11 +249,10 @@ def _train_demo(address: Address, steps: int | None) -> None:
 
         def show(step: int, total: int, reward: float) -> None:
             rewards.append(reward)
-            recent = rewards[-10:]
-            mean = f"{sum(recent) / len(recent):.2f}"
-            progress.update(bar, completed=step, total=total, reward=mean, description="training")
+            reached = _reward_over_the_last(rewards)
+            progress.update(bar, completed=step, total=total, reward=reached, description="training")
             if step % max(1, total // 10) == 0:
-                say_without_terminal(f"step {step} of {total}, reward {mean}")
+                say_without_terminal(f"step {step} of {total}, mean reward {reached}")
 
         try:
             train_demo(settings, wrap=record(eval_name="guess", db=as_text(address), announce=False), on_step=show)
@@ -263,6 +269,12 @@ def _train_demo(address: Address, steps: int | None) -> None:
     _say_what_happened(address, rewards)
 
 
+def _reward_over_the_last(rewards: list[float]) -> str:
+    """The figure that the dashboard shows of a run, and over how many steps."""
+    recent = rewards[-RECENT_STEPS:]
+    return f"{fmean(recent):.2f} (last {plural(len(recent), 'step')})"
+
+
 def _quoted(address: Address) -> str:
     """For a shell."""
     return shlex.quote(without_password(address))
@@ -273,13 +285,10 @@ def _say_how_to_browse(address: Address) -> None:
 
 
 def _say_what_happened(address: Address, rewards: list[float]) -> None:
-    tenth = max(1, len(rewards) // 10)
-    first, last = (sum(part) / len(part) for part in (rewards[:tenth], rewards[-tenth:]))
-    out.print(
-        f"Mean reward went from {first:.2f} (first {tenth} steps) to {last:.2f} (last {tenth}). "
-        f"Every rollout is in {escape(shown(address))}",
-        soft_wrap=True,
-    )
+    before = rewards[:-RECENT_STEPS][:RECENT_STEPS]
+    went = f" went from {fmean(before):.2f} (first {plural(len(before), 'step')}) to" if before else ":"
+    mean = _reward_over_the_last(rewards)
+    out.print(f"Mean reward{went} {mean}. Every rollout is in {escape(shown(address))}", soft_wrap=True)
     said = escape(f"from logs_ui.recorder import load_run; load_run(db={without_password(address)!r})")
     out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
 

@@ -8,9 +8,10 @@ from rich.text import Text
 
 from logs_ui.app.figures import moment, plural
 from logs_ui.app.ingest import ingest
-from logs_ui.app.terminal import Database, out
+from logs_ui.app.terminal import Database, RunName, out
 from logs_ui.app.upkeep import facts, interruptible, is_wanted, size, working
-from logs_ui.recorder.address import database_address, shown
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import database_address, db_option, shown
 
 if TYPE_CHECKING:
     from logs_ui.recorder.upkeep.info import Info
@@ -20,8 +21,10 @@ db = typer.Typer(help="Look at a database, check it, give its room back, merge o
 
 _DELETE_STOPPED = "Stopped. What is gone stays gone; the same command goes on with the rest."
 _MERGE_STOPPED = "Stopped. What was copied is there; the same command goes on with the rest."
+_NO_RUN = "There is no run to merge."
 _VACUUM_STOPPED = "Stopped. The database is as it was."
 _DAMAGED = 1
+_SKIPPED = 3  # tables that are named
 _LEAST_SHARE = 0.005  # of the bytes, from which on a table has a line
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -42,12 +45,12 @@ def info(
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        facts(_lines(found))
+        facts(_lines(found, db_option(database_address(db))))
 
 
-def _lines(it: "Info") -> list[tuple[str, str]]:
-    behind = "" if it.schema >= it.known else f", this logs-ui works with {it.known}: logs-ui db migrate"
-    free = f"; {size(it.free)} are unused: logs-ui db vacuum" if it.free > it.bytes * 0.05 else ""
+def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
+    behind = "" if it.schema >= it.known else f", this logs-ui works with {it.known}: logs-ui db migrate{db}"
+    free = f"; {size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
     log = f", {size(it.log)} of them its write-ahead log" if it.log else ""
     disk = "" if it.disk_free is None else f"; {size(it.disk_free)} are free on the disk"
     lines = [
@@ -64,7 +67,8 @@ def _lines(it: "Info") -> list[tuple[str, str]]:
     pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
     lines.append(("rollouts", f"{it.rollouts:,}, {_day(it.oldest)} to {_day(it.newest)}{pruned}"))
     if it.text is not None and it.tokens is not None:
-        lines.append(("one with text", f"{size(it.text)} of text and {size(it.tokens)} of tokens, by a sample"))
+        shared = f", beside {size(it.prompts)} of prompts that they share" if it.prompts else ""
+        lines.append(("one with text", f"{size(it.text)} of text and {size(it.tokens)} of tokens, by a sample{shared}"))
     for table, taken in sorted(it.tables.items(), key=lambda one: -one[1]):
         if taken >= it.bytes * _LEAST_SHARE:
             lines.append((f"  {table}", f"{size(taken)}, {size(taken / it.rollouts)} a rollout"))
@@ -109,14 +113,23 @@ def vacuum(db: Database = None) -> None:
 
     with interruptible(_VACUUM_STOPPED), working() as progress:
         found = vacuumed(db, progress=progress)
-    out.print(f"{size(found.before)} before, {size(found.after)} now.")
+    if len(found.skipped) < found.tables:
+        out.print(f"{size(found.before)} before, {size(found.after)} now.")
+    if found.skipped:
+        names = ", ".join(found.skipped[:_SKIPPED]) + (", ..." if len(found.skipped) > _SKIPPED else "")
+        raise LogsUIError(
+            f"{len(found.skipped)} of {found.tables} tables were skipped ({names}), which this user may not vacuum: "
+            "only their owner may, or since PostgreSQL 17 who was granted MAINTAIN on them."
+        )
 
 
 @db.command(short_help="Copy the runs of other databases into one.")
 def merge(
-    others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Paths, or postgresql:// URLs.")],
-    into: Annotated[str, typer.Option("--into", metavar="PATH", help="The database that gets them; made if missing.")],
-    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only it; may be repeated.")] = None,
+    others: Annotated[list[str], typer.Argument(metavar="PATH|URL", help="The databases to copy from.")],
+    into: Annotated[str, typer.Option("--into", metavar="PATH|URL", help="The one that gets them; made if missing.")],
+    run: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this one; may be repeated.")
+    ] = None,
 ) -> None:
     """Copy runs with their rollouts, figures, images, stars, tags and notes, from SQLite or PostgreSQL to either. Those
     that are there are brought up to date, and never doubled. What they are copied from stays as it is.
@@ -126,8 +139,8 @@ def merge(
     with interruptible(_MERGE_STOPPED), working() as progress:
         found = merged(others, into, run=run or (), progress=progress)
     facts([(it.uid, _became(it)) for it in found])
-    target = shown(database_address(into))
-    out.print(f"{plural(len(found), 'run')} in {target}", soft_wrap=True, markup=False)
+    said = f"{plural(len(found), 'run')} merged into {shown(database_address(into))}." if found else _NO_RUN
+    out.print(said, soft_wrap=True, markup=False)
 
 
 def _became(run: "MergedRun") -> str:
@@ -139,19 +152,24 @@ def _became(run: "MergedRun") -> str:
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")
 def migrate(db: Database = None) -> None:
     """Bring a database of an earlier schema up to date, each step whole or not at all. Most steps stop nobody; before
-    one that does, nobody may record.
+    one that does, nobody may record. In an empty PostgreSQL database make the tables.
     """
     from logs_ui.recorder.upkeep.migrate import migrate_database
 
+    made: list[bool] = []
     version = migrate_database(
-        db, applied=lambda step: out.print(f"schema {step.number}: {step.what}", soft_wrap=True, markup=False)
+        db,
+        applied=lambda step: out.print(f"schema {step.number}: {step.what}", soft_wrap=True, markup=False),
+        made=lambda: made.append(True),
     )
-    out.print(f"{shown(database_address(db))} is up to date: schema {version}.", soft_wrap=True, markup=False)
+    where = shown(database_address(db))
+    said = f"{where} had no tables of logs-ui. They are made" if made else f"{where} is up to date"
+    out.print(f"{said}: schema {version}.", soft_wrap=True, markup=False)
 
 
 @db.command(short_help="Delete a run with all that belongs to it.")
 def delete(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name.")],
+    run: RunName,
     yes: Yes = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
@@ -167,7 +185,8 @@ def delete(
         soft_wrap=True,
         markup=False,
     )
-    if is_wanted(f"Delete it, figures and all? To keep those: logs-ui prune --run {found.run}", yes=yes):
+    prune = f"logs-ui prune --run {found.run}{db_option(database_address(db))}"
+    if is_wanted(f"Delete it, figures and all? To keep those: {prune}", yes=yes):
         with interruptible(_DELETE_STOPPED), working() as progress:
             delete_run(found.run, db, progress=progress)
         out.print(f"Run {found.run} is deleted.", soft_wrap=True, markup=False)

@@ -11,25 +11,25 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from logs_ui.app.terminal import Database, err, out, say
+from logs_ui.app.terminal import Database, RunName, err, out, say
 from logs_ui.app.urls import rollouts, why
-from logs_ui.recorder.address import Address, database_address, without_password
-from logs_ui.recorder.diagnose import Diagnosis, settings_of
+from logs_ui.recorder.diagnose import Diagnosis, recorded_settings, settings_of
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.forms import Line, lines, visible
-from logs_ui.recorder.diagnosis.own import all_ids
-from logs_ui.recorder.diagnosis.settings import check_ids
+from logs_ui.recorder.diagnosis.own import all_limits
+from logs_ui.recorder.diagnosis.settings import check_thresholds
 from logs_ui.recorder.errors import FilterError, LogsUIError, SettingsError
 from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.frames import opened
 from logs_ui.recorder.modules import imported
 from logs_ui.recorder.notes import Notebook
+from logs_ui.recorder.storage.address import Address, database_address, without_password
 
 _FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt
 
 
 def diagnose(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")],
+    run: RunName,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,  # noqa: FBT002 - a flag
     max_reward: Annotated[
         float | None, typer.Option(metavar="X", help="Of a perfect rollout. Default: the run's 99th percentile.")
@@ -44,7 +44,13 @@ def diagnose(
     diagnostics: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:NAME", help="Your own diagnostics; may be repeated.")
     ] = None,
+    everything: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--all", help="Read every rollout of a large run, too: minutes, and 1.2 GB, for a million.")
+    ] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep these settings with the run.")] = False,  # noqa: FBT002 - a flag
+    reset: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--reset", help="Forget what was kept with the run: it is judged as it was recorded.")
+    ] = False,
     db: Database = None,
 ) -> None:
     """Say why the rewards of a run are low: cards, dearest first, each with its evidence and its rollouts.
@@ -53,19 +59,20 @@ def diagnose(
     diagnostic is, is in docs/diagnosis.md.
     """
     own = _own(diagnostics or ())
-    known = all_ids(own)
+    known = all_limits(own)
     numbers = {"max_reward": max_reward, "solved_at": solved_at, "steps": steps}
     given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
     asked = Settings(**given, thresholds=_thresholds(threshold or ()))
-    check_ids(asked, known)
+    check_thresholds(asked, known)
     with opened(run, db) as (engine, found):
-        before = settings_of(engine, found)
+        before = recorded_settings(found) if reset else settings_of(engine, found)
         settings = replace(before, **given, thresholds={**before.thresholds, **asked.thresholds})
-        report = Diagnosis.of(engine, found).now(engine, found, settings, own).report
-    if save:
+        report = Diagnosis.of(engine, found, whole=everything).now(engine, found, settings, own).report
+    if save or reset:
         notebook = Notebook(database_address(db))
-        notebook.diagnosis(found.uid, settings)
-        err.print(f"Kept with the run, in {notebook.place}", soft_wrap=True, markup=False)
+        notebook.diagnosis(found.uid, settings if save else None)
+        said = f"Kept with the run, in {notebook.place}" if save else "The run is judged as it was recorded again."
+        err.print(said, soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
@@ -139,6 +146,7 @@ def _show(report: Report, database: Address) -> None:
     db = f"--db {shlex.quote(without_password(database))}"
     said = {
         "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
+        **({"Of every rollout": f"logs-ui diagnose {shlex.quote(run)} {db} --all"} if report.sample else {}),
         "Addresses open while this runs": f"logs-ui serve {db}",
         "A card's rollouts as a file": f"logs-ui export {shlex.quote(run)} {db} -o rollouts.parquet --where 'FILTER'",
     }

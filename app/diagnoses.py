@@ -53,6 +53,12 @@ def remembered(db: Connection, run: Run) -> Diagnosed | None:
     return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
 
 
+def is_diagnosed(db: Connection, run: Run) -> bool:
+    """Whether one was made already, so that only what has changed since is to be read."""
+    known = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return known is not None and known.diagnosed is not None
+
+
 def _of(db: Connection, run: Run) -> _Known:
     with _lock:
         of_database = _known.setdefault(db.engine, OrderedDict())
@@ -68,4 +74,4 @@ def _of(db: Connection, run: Run) -> _Known:
 def _moment(db: Connection, run: Run) -> tuple[object, ...]:
     """All that a diagnosis is made of."""
     logged = queries.last_logged_step(db, id_of(run))
-    return run.id, run.changed, logged, queries.state_of(run), settings_of(db, run)
+    return run.id, run.changed, logged, queries.state_of(run, queries.now(db)), settings_of(db, run)

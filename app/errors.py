@@ -29,6 +29,7 @@ _POLLED = (
     "rollout",
     "overview",
     "why",
+    "fresh",
 )  # they try again by themselves: the page says that the connection is lost
 _TITLES = {
     401: "Token needed",

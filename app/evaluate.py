@@ -15,8 +15,8 @@ from rich.text import Text
 
 from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
 from logs_ui.app.urls import rollouts
-from logs_ui.recorder.address import database_address, without_password
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import database_address, without_password
 from logs_ui.rollout.lines import visible
 
 if TYPE_CHECKING:

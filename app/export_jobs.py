@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Literal, cast
 
-from logs_ui.recorder.address import Address, as_text
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.files import write_run
 from logs_ui.recorder.filters import RolloutFilter
+from logs_ui.recorder.storage.address import Address, as_text
 
 MOST = 8
 """Files that are kept at once; a further one takes the place of the oldest that is ready."""

@@ -14,6 +14,7 @@ from logs_ui.app.filter_form import checked_filter, mended, repaired
 from logs_ui.app.group_choice import Choice, choice_of
 from logs_ui.app.remembered import rested
 from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.waiting import WAIT, until_counted
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
@@ -27,7 +28,7 @@ KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
 """In the order of the chart, from bottom to top."""
 
 _POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished
-_OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow")
+_OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
 
 router = APIRouter()
 
@@ -176,6 +177,8 @@ def _answer(request: Request, db: Connection, name: str) -> Response:
         return htmx.fragment(request, "_more_groups.html", MoreGroupsPage(summary, chosen, rows))
     if htmx.target(request) is None and name != run.uid:
         return RedirectResponse(here, 303)
+    if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
+        return frame
     page = _page(db, run, chosen, choice, after)
     return htmx.render(request, "groups.html", page, fragments=("groups",), address=here)
 

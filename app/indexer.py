@@ -1,12 +1,13 @@
 """Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
 
 import logging
+from contextlib import suppress
 
 from logs_ui.app.background import Background
 from logs_ui.app.source import Source
-from logs_ui.recorder.address import Address
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.search_index import SearchIndex
+from logs_ui.recorder.storage.address import Address
 
 _log = logging.getLogger(__name__)
 _PAUSE = 2.0  # seconds between two looks
@@ -24,8 +25,17 @@ class Indexer(Background):
     def __init__(self, db: Address, source: Source) -> None:
         super().__init__("logs-ui-index", pause=_PAUSE, patience=_PATIENCE)
         self.trouble: str | None = None
+        self._has_filled = False
         self._source = source
         self._index = SearchIndex(db, source.reading)
+
+    def stop(self) -> None:
+        """Lets go of the database, too: no page is asked for any more."""
+        super().stop()
+        self._source.close()
+        if self._has_filled:
+            with suppress(LogsUIError, OSError):
+                self._index.settle()
 
     def _look(self) -> bool:
         """Whether that was possible, as far as there is a database."""
@@ -38,6 +48,7 @@ class Indexer(Background):
             if not self._source.rights().search:
                 self.trouble = "this dashboard may only read. Another one, or load_run(where=...), has to do it."
                 return False
+            self._has_filled = True
             self._index.fill(stopped=self._rested)
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             if self.trouble is None:

@@ -9,9 +9,9 @@ import typer
 from logs_ui.app.background import Background
 from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
-from logs_ui.recorder.address import Address, database_address, shown
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.ingest import Ingester, TakenIn
+from logs_ui.recorder.storage.address import Address, database_address, shown
+from logs_ui.recorder.storage.ingest import Ingester, TakenIn
 
 _log = logging.getLogger(__name__)
 _PAUSE = 1.0  # seconds between two looks
@@ -27,7 +27,11 @@ def ingest(
     """
     address = database_address(db)
     ingester = Ingester(address)
-    _say(address, ingester.take_in())
+    taken = ingester.take_in()
+    if taken.is_all and not taken.entries:
+        out.print(f"Nothing waits for {shown(address)} in {ingester.folder}.", soft_wrap=True, markup=False)
+    else:
+        _say(address, taken)
     if watch:
         stop = threading.Event()
         while not stop.wait(_PAUSE):

@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -36,6 +35,7 @@ from logs_ui.app import (
     urls,
     why,
     why_actions,
+    why_fresh,
     why_rewards,
     why_settings,
     why_tasks,
@@ -46,10 +46,10 @@ from logs_ui.app.export_jobs import Jobs
 from logs_ui.app.indexer import Indexer
 from logs_ui.app.ingest import Ingesting
 from logs_ui.app.prefix import UnderPrefix
-from logs_ui.app.security import SameOriginWrites, SecurityHeaders, TokenRequired
+from logs_ui.app.security import KnownHosts, SameOriginWrites, SecurityHeaders, TokenRequired
 from logs_ui.app.source import Source
-from logs_ui.recorder.address import Address
 from logs_ui.recorder.notes import Notebook
+from logs_ui.recorder.storage.address import Address, db_option
 
 _STATIC = Path(__file__).parent / "static"
 _TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -88,17 +88,16 @@ def create_app(
         indexer.start()
         yield
         jobs.close()
-        indexer.stop()
         if not read_only:
             ingesting.stop()
-        source.close()
+        indexer.stop()
 
     app = FastAPI(title="logs-ui", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.source = source
     app.state.indexer = indexer
     app.state.jobs = jobs
     app.state.notebook = Notebook(db)
-    app.state.templates = make_templates(source.refusal)
+    app.state.templates = make_templates(source.refusal, db_option(db))
     app.include_router(runs.router)
     app.include_router(compare_runs.router)
     app.include_router(overview.router)
@@ -113,6 +112,7 @@ def create_app(
     app.include_router(group.router)
     app.include_router(compare_rollouts.router)
     app.include_router(why_actions.router)
+    app.include_router(why_fresh.router)
     app.include_router(why_tasks.router)
     app.include_router(why_rewards.router)
     app.include_router(why_trained.router)
@@ -125,7 +125,7 @@ def create_app(
     app.add_middleware(SameOriginWrites, refuse=errors.from_elsewhere)
     if token is not None:
         app.add_middleware(TokenRequired, token=token, port=port, refuse=errors.token_needed)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(KnownHosts, hosts=hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(UnderPrefix, prefix=prefix)
     return app
@@ -136,9 +136,9 @@ async def healthz() -> Response:
     return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
 
 
-def make_templates(refusal: Callable[[], str | None] = lambda: None) -> Environment:
+def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "") -> Environment:
     """The pages' templates: a name that is missing is an error, and every value is escaped. `refusal` says why people's
-    notes cannot be written; None where they can.
+    notes cannot be written, None where they can; `db` is what a command needs to find the database, see `db_option`.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -164,7 +164,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None) -> Environm
     }
     environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
-    environment.globals |= {"refusal": refusal, "spelt": step_charts.spelt}
+    environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
     return environment
 

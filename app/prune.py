@@ -7,8 +7,8 @@ import typer
 from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
 from logs_ui.app.upkeep import facts, interruptible, is_wanted, size, working
-from logs_ui.recorder.address import database_address, without_password
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import database_address, without_password
 from logs_ui.recorder.upkeep.prune import Keep, Pruned, Unit
 from logs_ui.recorder.upkeep.prune import prune as pruned
 
@@ -27,7 +27,9 @@ def prune(
     where: Annotated[
         str | None, typer.Option("--where", metavar="FILTER", help="Only these, as 'reward>=1': docs/filters.md.")
     ] = None,
-    run: Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only of it; may be repeated.")] = None,
+    run: Annotated[
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Only of this one; may be repeated.")
+    ] = None,
     keep: Annotated[
         Keep, typer.Option("--keep", metavar="starred|nothing", help="What people starred, tagged or noted stays.")
     ] = Keep.STARRED,
@@ -83,9 +85,11 @@ def _show(found: Pruned) -> None:
 
 
 def _say(gone: Pruned, db: str) -> None:
-    images = f", and {plural(gone.images, 'image')} of {size(gone.image_bytes)}" if gone.images else ""
+    taken = [f"{size(gone.bytes)} of text and tokens"]
+    taken += [f"{size(gone.prompt_bytes)} of prompts that they shared"] if gone.prompt_bytes else []
+    taken += [f"{plural(gone.images, 'image')} of {size(gone.image_bytes)}"] if gone.images else []
     out.print(
-        f"Pruned {plural(gone.rollouts, 'rollout')}: {size(gone.bytes)} of text and tokens{images}.\n"
+        f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
         f"New rollouts fill the room. To give it back to the disk: logs-ui db vacuum --db {db}",
         soft_wrap=True,
         markup=False,

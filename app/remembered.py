@@ -13,24 +13,29 @@ from logs_ui.app.source import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import Run, RunState
-from logs_ui.recorder.queries import Facets, RunSummary
+from logs_ui.recorder.queries import Facets, RunSummary, later
 from logs_ui.recorder.selection import DIED_AFTER_US, Span, has_no_order, in_statistics, is_broad
 
 _RUNS = 16  # of one database: those that were asked for last
-_FIGURES = 200  # of one run
+_FIGURES = 200  # of one run: those that were shown last
 _ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
 _REST = 50  # times as long as a figure of a large run took it is shown, whatever changes: 2% of the time goes into it
 _LONGEST_REST = 60.0  # seconds
+_LATE = 60.0  # seconds after its rest in which a figure is shown still, while it is asked again in the background
+_QUICK = 0.01  # seconds: what takes no longer is asked at once
 
 Figure = TypeVar("Figure")
 
 
 class _Answer(NamedTuple):
-    """A figure, the moment of its run that it is of, and until when it is shown after that: of `time.monotonic`."""
+    """A figure, the moment of its run that it is of, until when it is shown after that, and until when while it is
+    asked again: of `time.monotonic`.
+    """
 
     figure: Any
     moment: tuple[Any, ...]
     until: float
+    late: float
 
 
 _known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = WeakKeyDictionary()
@@ -40,8 +45,8 @@ def figure(
     db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
 ) -> Figure:
     """`ask(db, run_id, chosen, **given)`, asked once for each state of the run. Of a large one, what takes long is
-    asked again only after fifty times as long, a minute at most, however often the run changes meanwhile; and what no
-    index has is counted in a part of it: see `window_of`.
+    asked again only after fifty times as long, a minute at most, however often the run changes meanwhile, and then in
+    the background; and what no index has is counted in a part of it: see `window_of`.
 
     Args:
         db: the connection that `summary` was read by, in the same transaction.
@@ -51,19 +56,17 @@ def figure(
         given: what follows from the run alone.
     """
     run = summary.run
-    is_large = summary.rollouts >= queries.LARGE
-    stands_still = _stands_still(run, chosen)
+    is_large = summary.rollouts >= queries.MANY
+    stands_still = _stands_still(summary, chosen)
     if not stands_still and not is_large:
         return ask(db, id_of(run), chosen, **given)
-    moment = run.id, run.changed if stands_still else None, summary.state, run.finished
     key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
-    answer = _figures(db.engine, run).get(key)
-    if answer is not None and (_rests(answer, moment) or (stands_still and answer.moment == moment)):
-        before: Figure = answer.figure
-        return before
-    if (span := window_of(db, summary, ask, chosen)) is not None:
-        given["span"] = span
-    return _asked(db, summary, key, moment, lambda: ask(db, id_of(run), chosen, **given))
+
+    def answer(db: Connection, summary: RunSummary) -> Figure:
+        span = window_of(db, summary, ask, chosen)
+        return ask(db, id_of(summary.run), chosen, **given, **({} if span is None else {"span": span}))
+
+    return _known_or_asked(db, summary, key, answer, stands_still=stands_still)
 
 
 def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
@@ -76,23 +79,17 @@ def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hasha
         args: of it.
     """
     summary = queries.run_summary(db, run_id)
-    if summary.rollouts < queries.LARGE:
+    if summary.rollouts < queries.MANY:
         return ask(db, run_id, *args)
-    run, key = summary.run, (ask, args)
-    moment = run.id, run.changed, summary.state, run.finished
-    answer = _figures(db.engine, run).get(key)
-    if answer is not None and (_rests(answer, moment) or answer.moment == moment):
-        before: Figure = answer.figure
-        return before
-    return _asked(db, summary, key, moment, lambda: ask(db, run_id, *args))
+    return _known_or_asked(db, summary, (ask, args), lambda db, _: ask(db, run_id, *args), stands_still=True)
 
 
 def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
-    """Where to count what a filter leaves: the newest WINDOW rollouts of a run of LARGE or more, where all of them
+    """Where to count what a filter leaves: the newest WINDOW rollouts of a run of MANY or more, where all of them
     would have to be looked at; None: anywhere.
     """
     windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
-    if ask not in windowed or summary.rollouts < queries.LARGE or not is_broad(chosen):
+    if ask not in windowed or summary.rollouts < queries.MANY or not is_broad(chosen):
         return None
     if (ask == queries.count and not has_no_order(chosen)) or (ask == queries.mean_reward and in_statistics(chosen)):
         return None
@@ -105,31 +102,74 @@ def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets
     return figure(db, summary, queries.facets, chosen, whole=whole)
 
 
-def _stands_still(run: Run, chosen: RolloutFilter) -> bool:
+def knows(db: Connection, run: Run, ask: Callable[..., Any]) -> bool:
+    """Whether one of `queries` has been asked of the run, by any filter."""
+    return any(key[0] == ask for key in list(_known.get(db.engine, OrderedDict()).get(run.uid, {})))
+
+
+def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
     """Whether all that may change the answer changes the run's `changed`, or its state: a process that has been silent
     for long may be taken for dead while the answer is made, and be heard of again.
     """
-    silent = time.time_ns() // 1000 - run.heartbeat
-    is_clear = run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < silent < 2 * DIED_AFTER_US
+    is_clear = summary.run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < summary.silent < 2 * DIED_AFTER_US
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 
-def _asked(db: Connection, summary: RunSummary, key: Any, moment: tuple[Any, ...], ask: Callable[[], Figure]) -> Figure:
+def _known_or_asked(
+    db: Connection, summary: RunSummary, key: Hashable, ask: Callable[[Connection, RunSummary], Figure], *,
+    stands_still: bool,
+) -> Figure:  # fmt: skip
+    """`ask(db, summary)`, where what is remembered by `key` will not do."""
+    run = summary.run
+    moment = run.id, run.changed if stands_still else None, summary.state, run.finished
+
+    def again(connection: Connection) -> None:
+        now = queries.run_summary(connection, id_of(run))
+        changed = now.run.changed if stands_still else None
+        _asked(connection, now, key, (run.id, changed, now.state, now.run.finished), ask)
+
+    figures = _figures(db.engine, run)
+    answer = figures.get(key)
+    if answer is None:
+        return _asked(db, summary, key, moment, ask)
+    is_kept = _rests(answer, moment) or (stands_still and answer.moment == moment)
+    if is_kept or (_is_late(answer, moment) and later.ask_later(db.engine, (run.uid, key), again)):
+        figures[key] = figures.pop(key, answer)  # behind all others
+        before: Figure = answer.figure
+        return before
+    return _asked(db, summary, key, moment, ask)
+
+
+def _asked(
+    db: Connection, summary: RunSummary, key: Hashable, moment: tuple[Any, ...],
+    ask: Callable[[Connection, RunSummary], Figure],
+) -> Figure:  # fmt: skip
     """Remembered; of a large run for a while, even if it changes."""
     figures = _figures(db.engine, summary.run)
     began = time.monotonic()
-    found = ask()
+    found = ask(db, summary)
     now = time.monotonic()
-    if len(figures) >= _FIGURES:
-        figures.clear()
-    rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.LARGE else 0.0
-    figures[key] = _Answer(found, moment, now + rest)
+    while len(figures) >= _FIGURES and key not in figures:
+        figures.pop(next(iter(figures)), None)
+    rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.MANY else 0.0
+    late = _LATE if rest and now - began > _QUICK else 0.0
+    figures[key] = _Answer(found, moment, now + rest, now + rest + late)
     return found
 
 
 def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:
     """Whether it took so long that it is shown for a while, unless the run has come to another state."""
-    return time.monotonic() <= answer.until and answer.moment[2:] == moment[2:]
+    return time.monotonic() <= answer.until and _is_same_run(answer.moment, moment)
+
+
+def _is_late(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+    """Whether it is shown while it is asked again."""
+    return time.monotonic() <= answer.late and _is_same_run(answer.moment, moment)
+
+
+def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """In the same state, whatever has changed; not one that was deleted and came back."""
+    return (before[0], *before[2:]) == (now[0], *now[2:])
 
 
 def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from logs_ui.app import text, urls
-from logs_ui.app.terminal import Database, out, progress_bar, say_without_terminal
+from logs_ui.app.terminal import Database, RunName, out, progress_bar, say_without_terminal
 from logs_ui.recorder.errors import LogsUIError
 
 if TYPE_CHECKING:
@@ -29,12 +29,10 @@ _NOTHING = "Nothing was scored: the reward functions gave no rollout a number (N
 
 
 def rescore(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")],
+    run: RunName,
     reward: Annotated[
         list[str],
-        typer.Option(
-            "--reward", metavar="MODULE:FUNCTION[=WEIGHT]", help="With TRL's signature; several are added up."
-        ),
+        typer.Option("--reward", metavar="MODULE:NAME[=WEIGHT]", help="With TRL's signature; several are added up."),
     ],
     keep: Annotated[
         list[str] | None,

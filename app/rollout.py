@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
@@ -12,6 +13,7 @@ from logs_ui.app.charts import Scale, stacked
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.notes import Marks, NotebookOfPages
 from logs_ui.app.reward_parts import Part, reward_parts
+from logs_ui.app.rollout_table import is_long
 from logs_ui.app.security import PLAIN_TEXT_POLICY
 from logs_ui.app.source import SourceOfPages, id_of, storable
 from logs_ui.app.timeline import Card, Text
@@ -69,6 +71,7 @@ class RolloutPage:
         strip: of the dots of `group`.
         sampling: further names and values.
         metadata: what is shown nowhere else.
+        searched: the words that its filter looks for, as a list in JSON; empty where it looks for none.
         refresh: where a rollout that is not settled looks for news; None where none is to come.
     """
 
@@ -97,6 +100,7 @@ class RolloutPage:
     strip: Scale
     sampling: list[tuple[str, str]]
     metadata: Text | None
+    searched: str
     refresh: str | None
 
 
@@ -148,6 +152,7 @@ def _page(
     row = found.row
     summary = queries.run_summary(db, id_of(run))
     total = remembered.figure(db, summary, queries.count, chosen)
+    near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
     parts = reward_parts(row)
     group = queries.group_of(db, row)
@@ -156,7 +161,7 @@ def _page(
         summary=summary,
         row=row,
         chosen=chosen,
-        neighbours=queries.neighbours(db, id_of(run), chosen, row, total=total),
+        neighbours=near(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
         anomaly=next((card for card in cards if card.anomaly), None),
@@ -178,6 +183,7 @@ def _page(
         strip=strip,
         sampling=_named(found.sampling),
         metadata=_metadata(found),
+        searched=_searched(chosen),
         refresh=_refresh(run, row, summary, chosen, view),
     )
 
@@ -188,6 +194,11 @@ def _trained(run: Run, found: Rollout, group: list[EvaluationRow], summary: RunS
 
 def _model_calls(cards: list[Card]) -> int:
     return sum(card.role == "assistant" and card.turn is not None for card in cards)
+
+
+def _searched(chosen: RolloutFilter) -> str:
+    said = [value for term in chosen.terms if term.field == "text" and not term.negated for value in term.values]
+    return orjson.dumps(said).decode() if said else ""
 
 
 def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:

@@ -1,7 +1,7 @@
 """What the table of rollouts is made of, whole or in part."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from logs_ui.app.columns import Columns, make_columns
 from logs_ui.app.source import id_of
 from logs_ui.app.view import View
 from logs_ui.recorder import queries
-from logs_ui.recorder.filters import RolloutFilter
+from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.search import search_state
@@ -22,6 +22,7 @@ from logs_ui.recorder.selection import has_no_order, leads_to_few
 
 PAGE_SIZE = 50
 _ANY_ID = str(urls.FIRST)
+_FIRST_SECONDS, _MORE_SECONDS = 0.03, 0.2  # of looking through rollouts that no index leads to, until a page is shown
 _MANY = 100_000  # from so many rollouts on, counting them anew every other second would be felt
 _LITTLE = 256  # rollouts that the index may lack without a word of it: they come as it is looked at
 
@@ -59,6 +60,11 @@ class Rows:
     def of_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
         """The same, where the macro has `urls.FIRST` for the line's id."""
         return Markup(str(self.once(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether there may be more of them among those that were not looked through yet."""
+        return self.looked_at is not None and self.chosen.sort in {Sort.NEWEST, Sort.OLDEST}
 
     @cached_property
     def address(self) -> str:
@@ -131,11 +137,18 @@ class Live:
 def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None) -> Rows:
     """A page of them."""
     run = summary.run
-    is_long = summary.rollouts >= queries.LARGE and has_no_order(chosen) and not leads_to_few(chosen)
-    asked = queries.page_in_time if is_long else queries.page
-    page = asked(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
+    if is_long(summary, chosen):
+        seconds = _FIRST_SECONDS if after is None else _MORE_SECONDS
+        page = queries.page_in_time(db, id_of(run), chosen, after=after, limit=PAGE_SIZE, seconds=seconds)
+    else:
+        page = queries.page(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
     return lines_of(db, summary, chosen, view, page.rows, following, page.looked_at)
+
+
+def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
+    """Whether rollouts of the run are so many, and the filter such that no index leads to them."""
+    return summary.rollouts >= queries.MANY and has_no_order(chosen) and not leads_to_few(chosen)
 
 
 def lines_of(
@@ -192,6 +205,12 @@ def live_of(
         searched=searched if searched and searched.indexed < searched.total else None,
         has_grown=bool(seen) and str(indexed) != seen.rpartition(".")[2],
     )
+
+
+def beside(live: Live, rows: Rows) -> Live:
+    """The same beside a first page: the lines that are there are not new, whenever the newest was asked for."""
+    top = rows.lines[0].id or 0 if rows.lines and rows.chosen.sort == Sort.NEWEST else 0
+    return replace(live, newest=max(live.newest, top))
 
 
 def _searched(db: Connection, summary: RunSummary, chosen: RolloutFilter, trouble: str | None) -> Searched | None:

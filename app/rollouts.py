@@ -12,16 +12,17 @@ from logs_ui.app import remembered as remembered_figures
 from logs_ui.app.columns import parse_columns, print_columns
 from logs_ui.app.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.pivot import PivotTable, make_pivot
-from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, live_of, rows_of
+from logs_ui.app.rollout_table import Found, Live, Rows, beside, found_of, lines_of, live_of, rows_of
 from logs_ui.app.source import Source, SourceOfPages, id_of
 from logs_ui.app.view import View, parse_view, print_view, split
+from logs_ui.app.waiting import WAIT, until_counted
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import Address, absolute, without_password
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filter_parts import FilterPart, filter_parts
 from logs_ui.recorder.filters import RolloutFilter, print_filter, print_where
 from logs_ui.recorder.models import Run
 from logs_ui.recorder.queries import Count, Cursor, RunSummary
+from logs_ui.recorder.storage.address import Address, absolute, without_password
 
 _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
@@ -49,6 +50,7 @@ class RolloutsPage:
         without: for an empty table.
         mistake: what is wrong with the filter; then `chosen` is the filter without it.
         meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
+        as_written: address of the filter as it was written, where it is wrong; None where the page has its address.
         in_pandas: the line of Python that gives the same rollouts.
     """
 
@@ -65,6 +67,7 @@ class RolloutsPage:
     without: list[Without]
     mistake: FilterError | None
     meant: str | None
+    as_written: str | None
     in_pandas: str
 
 
@@ -85,7 +88,7 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
 
 def _answer(request: Request, source: Source, db: Connection, name: str) -> Response:
     run = queries.find_run(db, name)
-    every = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose"}]
+    every = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose", WAIT}]
     shown, given = split(every)
     place = request.query_params.get("after")
     view = parse_view(shown)
@@ -105,6 +108,8 @@ def _answer(request: Request, source: Source, db: Connection, name: str) -> Resp
     asked = [*given, *shown] if "choose" not in request.query_params else None
     if htmx.target(request) is None and (name != run.uid or asked != canonical):
         return remember(request, view, RedirectResponse(here, 303))
+    if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
+        return frame
     made = htmx.render(request, "rollouts.html", page.make(chosen, after), fragments=("results",), address=here)
     return remember(request, view, made)
 
@@ -127,6 +132,7 @@ class _Maker:
         now = live_of(db, run, chosen, trouble=self.request.app.state.indexer.trouble)
         pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
         rows = lines_of(db, now.summary, chosen, view, []) if pivot else rows_of(db, now.summary, chosen, view, after)
+        now = beside(now, rows) if after is None else now
         chips = filter_parts(chosen)
         fallback = [] if rows.lines or pivot or rows.looked_at else chips
         return RolloutsPage(
@@ -146,6 +152,7 @@ class _Maker:
             ],
             mistake=mistake,
             meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
+            as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
             in_pandas=pandas_line(run, self.source.address, chosen),
         )
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app import htmx, urls
 from logs_ui.app.filter_form import FilterForm, make_form
-from logs_ui.app.rollout_table import Found, Live, Rows, found_of, lines_of, live_of, rows_of
+from logs_ui.app.rollout_table import Found, Live, Rows, beside, found_of, lines_of, live_of, rows_of
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.view import View, parse_view, print_view, split
 from logs_ui.recorder import queries
@@ -59,10 +59,11 @@ def _news(request: Request, db: Connection, name: str) -> Response:
     follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
     trouble = request.app.state.indexer.trouble
     now = live_of(db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen)
-    if now.seen == seen and now.newest == newest:
+    if now.seen == seen and now.newest <= newest:
         return htmx.nothing_new()
     if follows:
         rows = rows_of(db, now.summary, chosen, view, None)
+        now = beside(now, rows)
     else:
         unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
         rows = lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))

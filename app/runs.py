@@ -1,7 +1,6 @@
 """The list of runs, which is also what a new user sees first: search, tags, and what is compared with what."""
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,12 +17,12 @@ from logs_ui.app import charts, htmx, urls
 from logs_ui.app.notes import WritableNotebook
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import Address, shown
 from logs_ui.recorder.filters import check_word
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.models import RunState
 from logs_ui.recorder.notes import Subject
 from logs_ui.recorder.queries import DIED, Cursor, ListedRun, RunCounts, RunFilter
+from logs_ui.recorder.storage.address import Address, shown
 
 PAGE_SIZE = 50
 STATES = (*(state.value for state in RunState), DIED)
@@ -258,7 +257,8 @@ _sparkline = lru_cache(maxsize=1_000)(charts.sparkline)  # most runs are over
 
 def _seconds(listed: ListedRun) -> float:
     run = listed.summary.run
-    now = time.time() * 1e6 if listed.summary.state == RunState.RUNNING else run.heartbeat
+    silent = listed.summary.silent if listed.summary.state == RunState.RUNNING else 0
+    now = run.heartbeat + silent
     return max(0.0, ((run.finished or now) - run.created) / 1e6)
 
 

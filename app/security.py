@@ -3,12 +3,14 @@ no writing from other sites' pages.
 """
 
 import hmac
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logs_ui.app.urls import at, home
@@ -29,6 +31,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 _READING = ("GET", "HEAD", "OPTIONS")
 _OPEN_TO_ALL = ("/static/", "/healthz")  # hold nothing that was recorded, and the refusal's page needs its style
 
@@ -52,6 +55,48 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class KnownHosts:
+    """ASGI middleware: refuses what is asked by an unknown host name, as Starlette's does, and says what to do
+    where the name is one's own. Another site's name may have been made to lead here.
+
+    Args:
+        hosts: names; `*` is any.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
+        self.app = app
+        self.hosts = list(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_known = False
+
+        async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal is_known
+            is_known = True
+            await self.app(scope, receive, send)
+
+        async def held_back(message: Message) -> None:
+            if is_known:
+                await send(message)
+
+        await TrustedHostMiddleware(let_in, self.hosts, www_redirect=False)(scope, receive, held_back)
+        if not is_known:
+            await _unknown_host(Headers(scope=scope).get("host", ""))(scope, receive, send)
+
+
+def _unknown_host(given: str) -> Response:
+    """No page, which would need files that are refused, too."""
+    name = _HOST.fullmatch(given)
+    said = f"by the name {name[1]}" if name else "by no host's name"
+    fix = f"logs-ui serve --allow-host {name[1]}" if name else "logs-ui serve --allow-host NAME"
+    return PlainTextResponse(
+        f"This dashboard was asked for {said}, which it does not know: it may be another site's.\n"
+        f"If the name is yours, start it with: {fix}\n",
+        400,
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 class SameOriginWrites:

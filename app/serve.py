@@ -16,8 +16,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from logs_ui.app.main import LOOPBACK, create_app
-from logs_ui.recorder.address import Address, shown
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import Address, shown
 
 _START_SECONDS = 20.0
 

@@ -4,20 +4,21 @@ lies beside it.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
-from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import errors_in_plain_words, reading_engine
-from logs_ui.recorder.database import identity as identity_of
 from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
 from logs_ui.recorder.models import Run
-from logs_ui.recorder.rights import NONE, Rights, rights_of
+from logs_ui.recorder.queries import later
 from logs_ui.recorder.search import planning
-from logs_ui.recorder.sidecars import FileIdentity
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.storage.database import identity as identity_of
+from logs_ui.recorder.storage.rights import NONE, Rights, rights_of
+from logs_ui.recorder.storage.sidecars import FileIdentity
 
 
 class Source:
@@ -42,11 +43,13 @@ class Source:
             yield connection
 
     def _opened(self) -> Engine:
-        with self._lock:
+        with ExitStack() as behind_the_lock, self._lock:
             identity = identity_of(self.address)
             if self._engine is None or identity[0] is None or identity != self._identity:
-                self._close()
+                behind_the_lock.callback(_let_go, self._engine)
+                self._engine = None
                 self._engine = reading_engine(self.address)
+                later.begin(self._engine)
                 self._rights = NONE if self._read_only else rights_of(self._engine)
                 self._identity = identity
             return self._engine
@@ -74,10 +77,10 @@ class Source:
         return self._rights
 
     def refusal(self) -> str | None:
-        """Why nothing can be said of runs and rollouts here, for people, once the database was opened; None where it
-        can.
+        """Why nothing can be said of runs and rollouts here, for people; None where it can, and where that is not known
+        yet, as the database was not opened.
         """
-        if self._rights.notes:
+        if self._rights.notes or (self._engine is None and not self._read_only):
             return None
         if self._read_only:
             return "This dashboard is read-only: stars, tags, notes and settings are shown, and not changed."
@@ -86,12 +89,15 @@ class Source:
     def close(self) -> None:
         """Lets go of the file; the next `reading()` opens it again."""
         with self._lock:
-            self._close()
+            before, self._engine = self._engine, None
+        _let_go(before)
 
-    def _close(self) -> None:
-        if self._engine is not None:
-            self._engine.dispose()
-        self._engine = None
+
+def _let_go(engine: Engine | None) -> None:
+    """Waits for a question that is being asked in the background; pages shall not."""
+    if engine is not None:
+        later.end(engine)
+        engine.dispose()
 
 
 def id_of(run: Run) -> int:

@@ -1,4 +1,4 @@
-"""What the commands share: where they write, how they show progress, and the option that names the database."""
+"""What the commands share: where they write, how they show progress, and what names the database and the run."""
 
 from typing import Annotated
 
@@ -18,6 +18,8 @@ Database = Annotated[
         help="A file, or postgresql://user@host/database. Default: LOGS_UI_DB, else the file that record() writes.",
     ),
 ]
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")]
 
 
 def say(message: str, code: int) -> int:

@@ -17,6 +17,7 @@ from logs_ui.recorder.queries import Rollout
 
 _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
+_WAITED_IN = ("metadata", "generation")  # of an environment's call, and of the model's
 _FOLDED_FROM = 600
 """Characters from which a system prompt is folded: it is the same in every rollout."""
 
@@ -48,7 +49,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the environment did: one reset or step.
+    """What the environment did: one reset or step. Or a model call that brought no answer.
 
     Attributes:
         action: what it was told; empty for a reset.
@@ -77,11 +78,13 @@ class Card:
     """One entry: a message, or what the environment was told and answered, with the message that its answer became.
 
     Attributes:
-        role: of the message; "environment" where it has an answer.
+        role: of the message; "environment" where it has an answer, "model" where that is a model call's failure.
         turn: which of the rollout's model calls this is, or answers; None in the prompt.
         tokens: of the completion: that it sampled, or that it became as it was inserted. None where they cannot be told
             apart, and in the prompt.
         anomaly: what went wrong here.
+        seconds: that the model call took; None where that is not known, and of what was not said by the model.
+        finish: why the model ended its answer, as the server says; empty as above.
     """
 
     anchor: str
@@ -94,6 +97,8 @@ class Card:
     answer: Answer | None = None
     tokens: int | None = None
     anomaly: str | None = None
+    seconds: float | None = None
+    finish: str = ""
 
     @property
     def is_folded(self) -> bool:
@@ -121,8 +126,9 @@ def are_short(fields: Fields) -> bool:
 def make_timeline(rollout: Rollout) -> list[Card]:
     """Turn n of the model is followed by what the environment did in turn n."""
     actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    failures: dict[int, list[dict[str, Any]]] = defaultdict(list)  # of the model, before the answer of their turn
     for action in rollout.actions:
-        actions[int(action.get("turn") or 0)].append(action)
+        (failures if _is_failure(action) else actions)[int(action.get("turn") or 0)].append(action)
     first = first_answer(rollout.messages, rollout.row.turns)
     cards: list[Card] = []
     waiting: list[Card] = []  # answers that the next message may say again
@@ -133,17 +139,18 @@ def make_timeline(rollout: Rollout) -> list[Card]:
         if own:
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
-            cards += waiting
             turn += 1
-            waiting = _answers(actions.pop(turn, []))
-            cards.append(replace(card, turn=turn))
+            cards += [*waiting, *_answers(failures.pop(turn, []))]
+            played = actions.pop(turn, [])
+            waiting = _answers(played)
+            cards.append(replace(card, turn=turn, **_timing(played)))
         elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
             cards += _merged(card, waiting, turn or None)
         else:
             cards.append(card)
-    left = [action for number in sorted(actions) for action in actions[number]]
+    left = [it for number in sorted({*actions, *failures}) for it in (*failures[number], *actions[number])]
     cards += [*waiting, *_answers(left)]
     return _with_anomaly(_with_tokens(cards, rollout), rollout)
 
@@ -208,18 +215,36 @@ def _answers(actions: list[dict[str, Any]]) -> list[Card]:
 def _was_sent(action: dict[str, Any]) -> bool:
     """Whether the environment heard of it: of an answer that no action was parsed from there is but the text."""
     sent = any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
-    return sent or _is_waited_for(action)
+    return sent or _is_waited_for(action) or _is_failure(action)
 
 
 def _is_waited_for(action: dict[str, Any]) -> bool:
-    metadata = action.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("waiting") is True
+    return any(isinstance(it := action.get(name), dict) and it.get("waiting") is True for name in _WAITED_IN)
+
+
+def _is_failure(action: dict[str, Any]) -> bool:
+    """Whether it is a model call that brought no answer, or has not yet."""
+    call = _model_call(action)
+    return call.get("error") is not None or call.get("waiting") is True
+
+
+def _model_call(action: dict[str, Any]) -> dict[str, Any]:
+    call = action.get("generation")
+    return call if isinstance(call, dict) else {}
+
+
+def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the model call went that these follow."""
+    call = next(filter(None, map(_model_call, actions)), {})
+    return {"seconds": _float(call.get("seconds")), "finish": text.shown(call.get("finish"))}
 
 
 def _answer(action: dict[str, Any], index: int) -> Card:
     turn = int(action.get("turn") or 0)
-    part = f"action-{turn}-{index}"
-    error = text.shown(action.get("error"))
+    failed = _is_failure(action)
+    part = f"{'failure' if failed else 'action'}-{turn}-{index}"
+    ended = _model_call(action) if failed else action
+    error = text.shown(ended.get("error"))
     recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
     seen = action.get("observation")
     answer = Answer(
@@ -229,12 +254,12 @@ def _answer(action: dict[str, Any], index: int) -> Card:
         whole=Text(f"{part}-whole", text.as_json(recorded)) if any(_is_more(v) for v in recorded.values()) else None,
         reward=_float(action.get("reward")),
         done=bool(action.get("done")),
-        seconds=_float(action.get("seconds")),
+        seconds=_float(ended.get("seconds")),
         error=Text(f"{part}-error", error) if error else None,
         is_waited_for=_is_waited_for(action),
         pictures=pictures_of(seen, action.get("metadata")),
     )
-    return Card(part, "environment", "", turn or None, None, answer=answer)
+    return Card(part, "model" if failed else "environment", "", turn or None, None, answer=answer)
 
 
 def _is_more(value: Any) -> bool:
@@ -291,6 +316,7 @@ def _runs(rollout: Rollout) -> list[tuple[int, int]]:
     return [(int(b - a), int(c - b)) for a, b, c in zip(starts, ends, following, strict=True)]
 
 
+_RAISED = {"environment": "the environment raised", "model": "the model did not answer"}
 _AT_THE_LAST_TURN = {
     StopReason.LENGTH: "cut off at the token limit",
     StopReason.NO_ACTION: "never sent to the environment",
@@ -302,7 +328,7 @@ _AT_THE_LAST_TURN = {
 def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
     """Marks where it went wrong: calls that raised, and the last turn of one that was cut off."""
     marked = [
-        replace(card, anomaly="the environment raised") if card.answer and card.answer.error else card for card in cards
+        replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards
     ]
     reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
     own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]

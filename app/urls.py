@@ -202,6 +202,11 @@ def why_short(run: str) -> str:
     return _why(run, "/short", {})
 
 
+def why_fresh(run: str, **given: Any) -> str:
+    """Whether a run has gone on since a page beside Why was made."""
+    return _why(run, "/fresh", given)
+
+
 def why_tasks(run: str, **given: Any) -> str:
     """Its rewards by task and step."""
     return _why(run, "/tasks", given)

@@ -14,6 +14,7 @@ from logs_ui.app import htmx, remembered, urls
 from logs_ui.app.diagnoses import diagnosed
 from logs_ui.app.notes import NotebookOfPages
 from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.waiting import WAIT, until_diagnosed
 from logs_ui.app.why_cards import Shown, dearest, fine, make_cards
 from logs_ui.app.why_fall import Fall, make_fall
 from logs_ui.app.why_settings import Panel, make_panel
@@ -144,7 +145,7 @@ def why(
     seen: str = "",
 ) -> Response:
     """The page; of the last steps, or of those rollouts that are chosen."""
-    for parameter in request.query_params.keys() - {"seen"}:
+    for parameter in request.query_params.keys() - {"seen", WAIT}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     chosen = Slice.of(step_min, step_max, task, eval)
     wanted = htmx.target(request)
@@ -153,6 +154,8 @@ def why(
         here = urls.why(run.uid, **chosen.pairs)
         if wanted is None and name != run.uid:
             return RedirectResponse(here, 303)
+        if (frame := until_diagnosed(request, db, run, "why.html", "causes")) is not None:
+            return frame
         summary = queries.run_summary(db, id_of(run))
         saved = queries.saved_settings(db, run.uid)
         now = f"{run.changed}.{summary.state}.{crc32(orjson.dumps(saved)):x}"

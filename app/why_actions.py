@@ -12,6 +12,8 @@ from logs_ui.app import charts, htmx, urls
 from logs_ui.app.diagnoses import diagnosed
 from logs_ui.app.sampled_actions import Sampled, make_sampled
 from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.waiting import WAIT, until_diagnosed
+from logs_ui.app.why_fresh import Fresh, fresh_of
 from logs_ui.app.why_window import Window, window
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis.actions import HabitFound, Tally, habits, tallies
@@ -91,6 +93,7 @@ class WhyActionsPage:
 
     Attributes:
         window: the steps that it is about.
+        fresh: how new it is; None where nothing is to come.
         tiles: empty where no action was recorded.
         firsts, lasts: None likewise.
         sampled: None where the newest rollouts hold no action.
@@ -98,6 +101,7 @@ class WhyActionsPage:
 
     summary: RunSummary
     window: Window
+    fresh: Fresh | None
     tiles: list[Tile]
     habits: list[HabitLine]
     firsts: ActionTable | None
@@ -109,18 +113,22 @@ class WhyActionsPage:
 def why_actions(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """The page; `steps` is `all`, or the last ones."""
     for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps",))
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
         run = queries.find_run(db, name)
         if name != run.uid:
             return RedirectResponse(urls.why_actions(run.uid, steps=steps), 303)
-        it, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
+        if (frame := until_diagnosed(request, db, run, "why_actions.html", "actions")) is not None:
+            return frame
+        summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
+        it = diagnosed(db, run)
         here = window(it, mode, steps, lambda wanted: urls.why_actions(run.uid, steps=wanted))
         found = {name: tallies(here.rows, it.report.scale, name) for name in ("first_action", "last_action")}
         has_any = bool((here.rows.facts["env_steps"] > 0).any())
         page = WhyActionsPage(
-            summary=queries.run_summary(db, id_of(run)),
+            summary=summary,
             window=here,
+            fresh=fresh_of(summary),
             tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
             habits=_habits(run.uid, here),
             firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,

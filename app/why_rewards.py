@@ -13,6 +13,8 @@ from logs_ui.app.reward_findings import Finding, findings
 from logs_ui.app.reward_matrix import MEANING, OTHERS, Matrix, matrix
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.text import label
+from logs_ui.app.waiting import WAIT, until_diagnosed
+from logs_ui.app.why_fresh import Fresh, fresh_of
 from logs_ui.app.why_stacks import Bins, Stack
 from logs_ui.app.why_window import Window, kept, window
 from logs_ui.recorder import queries
@@ -89,6 +91,7 @@ class WhyRewardsPage:
 
     Attributes:
         window: the steps that it is about.
+        fresh: how new it is; None where nothing is to come.
         verdict: what it comes to, a sentence.
         lines: the reward functions, the one that decides most first.
         sums: what they are held against.
@@ -102,6 +105,7 @@ class WhyRewardsPage:
 
     summary: RunSummary
     window: Window
+    fresh: Fresh | None
     verdict: str
     lines: list[FunctionLine]
     sums: list[SumLine]
@@ -117,17 +121,20 @@ class WhyRewardsPage:
 def why_rewards(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """The page; `steps` is `all` for all steps in place of the last ones."""
     for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps",))
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
         run = queries.find_run(db, name)
         if name != run.uid:
             return RedirectResponse(urls.why_rewards(run.uid, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, "why_rewards.html", "rewards")) is not None:
+            return frame
         page = _page(db, run, steps)
     return htmx.render(request, "why_rewards.html", page)
 
 
 def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
-    known, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
+    summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
+    known = diagnosed(db, run)
     here = window(known, mode, steps, lambda wanted: urls.why_rewards(run.uid, steps=wanted))
     found, together, looked_for = kept(
         known,
@@ -135,8 +142,9 @@ def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
         lambda: (functions(here.rows, known.rows), correlations(here.rows), findings(known, here)),
     )
     return WhyRewardsPage(
-        summary=queries.run_summary(db, id_of(run)),
+        summary=summary,
         window=here,
+        fresh=fresh_of(summary),
         verdict=_verdict(found, here),
         lines=[_line(run.uid, it, here) for it in found],
         sums=_sums(run.uid, here, known) if found else [],

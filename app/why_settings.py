@@ -14,6 +14,7 @@ from logs_ui.app.source import SourceOfPages
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnose import Diagnosed, settings_of
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Settings
+from logs_ui.recorder.diagnosis.settings import check_thresholds
 from logs_ui.recorder.errors import SettingsError
 
 router = APIRouter()
@@ -80,12 +81,16 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
     """Takes `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset`: none of it.
 
     Raises:
-        SettingsError: one is no number, or they do not go together.
+        SettingsError: one is no number, or out of its range; or they do not go together.
     """
     with source.reading() as db:
         run = queries.find_run(db, name)
         before = settings_of(db, run)
-    notebook.diagnosis(run.uid, None if "reset" in form else _settings(form, before))
+    settings = None if "reset" in form else _settings(form, before)
+    if settings is not None:
+        # Somebody's own diagnostics are known to the command line alone.
+        check_thresholds(settings, dict.fromkeys(before.thresholds) | {it.id: it.limits for it in DIAGNOSTICS})
+    notebook.diagnosis(run.uid, settings)
     return RedirectResponse(f"{urls.why(run.uid)}#settings", 303, headers={"Cache-Control": "no-store"})
 
 

@@ -86,7 +86,10 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     before = known.rows.where(_up_to(known.rows, chosen))
     own = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
     if not len(own):
-        raise FilterError("step_min" if chosen.has_steps else "task", "no rollout that came to an end is among these")
+        read = f": so large a run is looked at in part, {known.report.sample}" if known.report.sample else ""
+        raise FilterError(
+            "step_min" if chosen.has_steps else "task", f"no rollout that came to an end is among these{read}"
+        )
     within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
     scale = known.report.scale
     if len(own) < FEW_ROLLOUTS:

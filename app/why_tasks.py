@@ -12,6 +12,8 @@ from logs_ui.app import htmx, urls
 from logs_ui.app.diagnoses import diagnosed
 from logs_ui.app.source import SourceOfPages, id_of
 from logs_ui.app.task_heat import LABELS, Heat, make_heat
+from logs_ui.app.waiting import WAIT, until_diagnosed
+from logs_ui.app.why_fresh import Fresh, fresh_of
 from logs_ui.app.why_window import ALL, LAST, Window, window
 from logs_ui.app.words import Word
 from logs_ui.recorder import queries
@@ -35,7 +37,7 @@ SORTS: Final = {
 }
 """Orders of the table."""
 
-_PARAMETERS = ("label", "q", "sort", "steps", "page")
+_PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class WhyTasksPage:
     Attributes:
         chips: by label.
         window: the steps that figures and columns are of; labels are of all.
+        fresh: how new it is; None where nothing is to come.
         tasks: how many the run has; 0 where no rollout names one.
         unnamed: rollouts that name none, and are in no line.
         solved, solved_said: the reward from which on a rollout solved its task, and where that comes from.
@@ -123,6 +126,7 @@ class WhyTasksPage:
     choice: Choice
     chips: list[Chip]
     window: Window
+    fresh: Fresh | None
     tasks: int
     unnamed: int
     solved: float
@@ -140,6 +144,8 @@ def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
         run = queries.find_run(db, name)
         if name != run.uid:
             return RedirectResponse(choice.address(run.uid, page=choice.page), 303)
+        if (frame := until_diagnosed(request, db, run, "why_tasks.html", "tasks")) is not None:
+            return frame
         summary = queries.run_summary(db, id_of(run))
         page = _page(summary, diagnosed(db, run), queries.mode_of(db, id_of(run)), choice)
     return htmx.render(request, "why_tasks.html", page)
@@ -161,6 +167,7 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: Choice) -> Why
         choice=choice,
         chips=_chips(uid, of_all, choice) if of_all else [],
         window=here,
+        fresh=fresh_of(summary),
         tasks=len(rows.tasks),
         unnamed=int((rows.task < 0).sum()),
         solved=scale.solved,

@@ -12,6 +12,8 @@ from logs_ui.app import charts, htmx, urls, words
 from logs_ui.app.diagnoses import diagnosed
 from logs_ui.app.remembered import rested
 from logs_ui.app.source import SourceOfPages, id_of
+from logs_ui.app.waiting import WAIT, until_diagnosed
+from logs_ui.app.why_fresh import Fresh, fresh_of
 from logs_ui.app.why_stacks import Bins, Stack
 from logs_ui.app.why_window import Window, kept, window
 from logs_ui.app.words import Word
@@ -81,6 +83,7 @@ class WhyTrainedPage:
 
     Attributes:
         window: the steps that all but the picture is about.
+        fresh: how new it is; None where nothing is to come.
         verdict: what it comes to, a sentence.
         is_bad: whether that is nothing that should be so.
         lines: what became of the rollouts, most of them first; those that were trained on stand at the top.
@@ -94,6 +97,7 @@ class WhyTrainedPage:
 
     summary: RunSummary
     window: Window
+    fresh: Fresh | None
     verdict: str
     is_bad: bool
     lines: list[OutcomeLine]
@@ -111,11 +115,13 @@ class WhyTrainedPage:
 def why_trained(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """The page; `steps` is `all` for all steps in place of the last ones."""
     for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps",))
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
         run = queries.find_run(db, name)
         if name != run.uid:
             return RedirectResponse(urls.why_trained(run.uid, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, "why_trained.html", "trained")) is not None:
+            return frame
         page = _page(db, run, steps)
     return htmx.render(request, "why_trained.html", page)
 
@@ -137,6 +143,7 @@ def _page(db: Connection, run: Run, steps: str) -> WhyTrainedPage:
     return WhyTrainedPage(
         summary=summary,
         window=here,
+        fresh=fresh_of(summary),
         verdict=verdict,
         is_bad=is_bad,
         lines=lines,

@@ -37,6 +37,7 @@ class Window:
         first, last: None for a run without rollouts.
         is_all: whether they are all of its steps, though fewer could be asked for.
         choice: (what it is called, its address, whether it is this one); empty where there is nothing to choose.
+        sample: see `Report.sample`.
     """
 
     rows: Rows
@@ -45,6 +46,7 @@ class Window:
     last: int | None
     is_all: bool
     choice: tuple[tuple[str, str, bool], ...]
+    sample: str | None = None
 
     @property
     def said(self) -> str:
@@ -73,16 +75,16 @@ def window(diagnosed: Diagnosed, mode: Mode, wanted: str, address: Callable[[str
         FilterError: it is none of these.
     """
     check_word("steps", "steps", wanted or LAST, (LAST, ALL))
-    rows, looked_at = diagnosed.rows, diagnosed.report.steps
+    rows, looked_at, sample = diagnosed.rows, diagnosed.report.steps, diagnosed.report.sample
     if looked_at is None:
-        return Window(rows, mode, None, None, is_all=True, choice=())
+        return Window(rows, mode, None, None, is_all=True, choice=(), sample=sample)
     first, last = int(rows.steps[0]), int(rows.steps[-1])
     if looked_at[0] <= first:
-        return Window(rows, mode, first, last, is_all=True, choice=())
+        return Window(rows, mode, first, last, is_all=True, choice=(), sample=sample)
     is_all = wanted == ALL
     count = int((rows.steps >= looked_at[0]).sum())
     choice = ((f"last {count} steps", address(""), not is_all), ("all steps", address(ALL), is_all))
     if is_all:
-        return Window(rows, mode, first, last, is_all=True, choice=choice)
+        return Window(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
     last_rows = kept(diagnosed, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
-    return Window(last_rows, mode, *looked_at, is_all=False, choice=choice)
+    return Window(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)

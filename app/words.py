@@ -56,13 +56,16 @@ STOP_REASONS = {
     ),
     StopReason.ENVIRONMENT_ERROR: Word("env error", "globe", "bad", "A call to the environment raised."),
     StopReason.TIMEOUT: Word(
-        "timeout", "hourglass", "bad", "A call to the environment took too long, and was given up."
+        "timeout", "hourglass", "bad", "A call to the environment or the model took too long, and was given up."
     ),
     StopReason.AT_CAPACITY: Word(
         "at capacity", "globe", "bad", "The environment's server had no session left: it serves fewer at once."
     ),
     StopReason.EXCEPTION: Word(
-        "exception", "circle-x", "bad", "The rollout function raised, or returned what the trainer cannot take."
+        "exception",
+        "circle-x",
+        "bad",
+        "The rollout function raised, returned what the trainer cannot take, or its last call to the model failed.",
     ),
     StopReason.ABORTED: Word("aborted", "power-off", "bad", "The process ended in the middle."),
     StopReason.NOT_RECORDED: Word("not recorded", "circle-help", "quiet", "No call was seen that would tell."),

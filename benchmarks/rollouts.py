@@ -42,12 +42,22 @@ from sqlmodel import col
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from logs_ui.recorder import queries, start_run
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, RunState, Status, StopReason
-from logs_ui.recorder.run import machine, now_us, versions
+from logs_ui.recorder.queries.payloads import with_payloads
+from logs_ui.recorder.run import machine, versions
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import Change, RowChange, RunChange, ScalarsChange, TokenizerChange, kept_bytes
+from logs_ui.recorder.storage.changes import (
+    Change,
+    RowChange,
+    RunChange,
+    ScalarsChange,
+    StartChange,
+    TokenizerChange,
+    kept_bytes,
+)
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.writer import Writer, flush
 
 STEP_ROLLOUTS, GROUP = 32, 8
@@ -114,8 +124,8 @@ class Model:
     """A rollout as it was recorded, which others take after."""
 
     columns: dict[str, Any]
-    content: bytes | None
-    tokens: bytes | None
+    payload: dict[str, Any]
+    starts: tuple[StartChange, ...]
 
 
 class Models:
@@ -202,15 +212,16 @@ class Models:
 def _read(db: Path) -> dict[int, dict[str, list[Model]]]:
     found: dict[int, dict[str, list[Model]]] = defaultdict(lambda: defaultdict(list))
     row, payload = EvaluationRow, RolloutPayload
-    joined = select(row, payload).join(payload, col(payload.row_id) == col(row.id)).order_by(col(row.id))
+    joined = with_payloads(select(row, col(payload.content_start), col(payload.tokens_start))).order_by(col(row.id))
     engine = reading_engine(db)
     with engine.connect() as connection:
         for values in connection.execute(joined).mappings():
             columns = {name: values[name] for name in row.model_fields if name not in _OF_ITS_OWN}
             end = ENDS[values["generation"]]
-            found[int(columns["task"].rpartition(" ")[2])][end].append(
-                Model(columns, values["content"], values["tokens"])
-            )
+            packed = {name: values[name] for name in ("content", "content_start", "tokens", "tokens_start")}
+            begins = {values[f"{name}_start"]: values[f"before_{name}"] for name in ("content", "tokens")}
+            starts = tuple(StartChange(start, data) for start, data in begins.items() if start is not None)
+            found[int(columns["task"].rpartition(" ")[2])][end].append(Model(columns, packed, starts))
     engine.dispose()
     return {task: dict(by_end) for task, by_end in found.items()}
 
@@ -253,8 +264,8 @@ class Maker:
         self._models, self._tasks = found.by_task, sorted(found.by_task)
         self._process, self._processes = process, processes
 
-    def step(self, plan: Plan, step: int) -> list[tuple[RowChange, RowChange, RowChange]]:
-        """Each row as it begins, returns and is scored."""
+    def step(self, plan: Plan, step: int) -> list[tuple[tuple[Change, ...], ...]]:
+        """What is to be written of each row as it begins, returns and is scored."""
         rng = random.Random(f"{plan.seed}/{plan.uid}/{step}/{self._process}")
         modes = [Mode.TRAIN] + [Mode.EVAL] * (step % EVAL_EVERY == 0)
         groups = range(self._process, STEP_ROLLOUTS // GROUP, self._processes)
@@ -262,7 +273,7 @@ class Maker:
 
     def _group(
         self, plan: Plan, rng: random.Random, mode: Mode, step: int, group: int
-    ) -> Iterator[tuple[RowChange, RowChange, RowChange]]:
+    ) -> Iterator[tuple[tuple[Change, ...], ...]]:
         task = rng.choice(self._tasks)
         # Harder and easier ones; what is never solved at first is learnt late.
         skill = 6 * step / plan.of - 4 + (task * 2654435761 % 1000) / 200
@@ -290,7 +301,7 @@ class Maker:
     def _row(
         self, plan: Plan, rng: random.Random, models: list[Model], uid: str, identity: dict[str, Any],
         scored: dict[str, Any],
-    ) -> tuple[RowChange, RowChange, RowChange]:  # fmt: skip
+    ) -> tuple[tuple[Change, ...], ...]:  # fmt: skip
         model = rng.choice(models)
         seconds = (model.columns["turns"] or 1) * rng.lognormvariate(0.3, 0.5)
         returned = identity["created"] + int(1e6 * seconds)
@@ -304,9 +315,9 @@ class Maker:
             scored = dict.fromkeys(scored)
         tags = ("odd",) if rng.random() < 0.003 else ()
         return (
-            RowChange(plan.uid, uid, identity, begins),
-            RowChange(plan.uid, uid, identity, columns, model.content, model.tokens, tags=tags),
-            RowChange(plan.uid, uid, identity, {**scored, "scored": returned + 2_000_000}),
+            (RowChange(plan.uid, uid, identity, begins),),
+            (*model.starts, RowChange(plan.uid, uid, identity, columns, tags=tags, **model.payload)),
+            (RowChange(plan.uid, uid, identity, {**scored, "scored": returned + 2_000_000}),),
         )
 
 
@@ -358,11 +369,11 @@ def write(
     maker, writer = Maker(found, process, processes), Writer(db, Limits(queue_bytes=64 << 20, queue_seconds=3600.0))
     for plan in plans:
         for step in plan.steps:
-            rows = [change for row in maker.step(plan, step) for change in row]
+            rows = maker.step(plan, step)
             logged = [_logged(plan, step)] if process == 0 and step % LOGGED_EVERY == 0 else []
-            _put(writer, [*rows, *logged])
+            _put(writer, [*(change for row in rows for part in row for change in part), *logged])
             with done.get_lock():
-                done.value += len(rows) // 3
+                done.value += len(rows)
     writer.flush()
 
 
@@ -389,13 +400,13 @@ def keep_writing(db: Path, run: str, per_second: float, begun: Any, stop: Any, t
     writer.flush()
     begun.set()
     pause, later = STEP_ROLLOUTS / per_second, int(per_second / STEP_ROLLOUTS) + 1
-    made: list[list[tuple[RowChange, RowChange, RowChange]]] = []
+    made: list[list[tuple[tuple[Change, ...], ...]]] = []
     start = time.monotonic()
     for number in itertools.count():
         made.append(maker.step(plan, first + number))
         for age, part in enumerate((0, later, 2 * later)):
             if number >= part:
-                _put(writer, [row[age] for row in made[number - part]])
+                _put(writer, [change for row in made[number - part] for change in row[age]])
         if number >= 2 * later:
             made[number - 2 * later] = []
         over = stop.wait(max(0.0, start + (number + 1) * pause - time.monotonic()))
@@ -443,7 +454,7 @@ def make(db: Path, rollouts: int, processes: int, runs: int, tasks: int) -> None
     for plan in plans:
         _put(writer, [RunChange(plan.uid, {"state": RunState.FINISHED, "finished": now_us(), "heartbeat": now_us()})])
     writer.flush()
-    writer.settle()
+    writer.settle(60.0)
     size = db.stat().st_size
     sys.stderr.write(f"\n{db}: {size / 1e9:.2f} GB, {size / done.value:,.0f} bytes a rollout\n")
 

@@ -21,10 +21,12 @@ from typing import Any
 from sqlalchemy import event
 
 from logs_ui.recorder import writer as writers
+from logs_ui.recorder.job_writer import JobWriter
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import Change, RowChange, RunChange
+from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 
 PER_STEP = 64
+os.environ["LOGS_UI_WRITER"] = "thread"  # of this process
 
 
 def changes_of(rows: int, payload: int) -> list[Change]:
@@ -46,7 +48,9 @@ def changes_of(rows: int, payload: int) -> list[Change]:
 def write(changes: list[Change], folder: Path) -> tuple[float, list[float]]:
     """Seconds in all, and of each transaction."""
     writer = writers.Writer(folder / "a.db")
-    engine = writer._storage.engine()  # noqa: SLF001 - its transactions are what is measured
+    outlet = writer._outlet  # noqa: SLF001 - its transactions are what is measured
+    assert isinstance(outlet, JobWriter)
+    engine = outlet.storage.engine()
     begun: list[float] = []
     lengths: list[float] = []
     event.listen(engine, "begin", lambda _: begun.append(time.perf_counter()))

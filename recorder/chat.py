@@ -69,12 +69,15 @@ def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
 
 
 class Spelling:
-    """The texts of token ids, each made once: a row's messages and its actions ask for the same."""
+    """The texts of token ids, each made once: a row's messages and its actions ask for the same, and the rows of a
+    group for the same prompt.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._known: dict[bytes, str] = {}
         self._known_whole: dict[bytes, str] = {}
+        self._known_prompts: dict[tuple[bytes, bytes], bytes] = {}
 
     def of(self, ids: Ids) -> str:
         """Without special tokens."""
@@ -89,6 +92,15 @@ class Spelling:
         if key not in self._known_whole:
             self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         return self._known_whole[key]
+
+    def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
+        """As `prompt_with_more`, of the prompt's JSON and of what the model was given."""
+        key = given, ids.tobytes()
+        if key not in self._known_prompts:
+            messages = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
+            self._known_prompts[key] = orjson.dumps(messages)
+        found: list[dict[str, Any]] = orjson.loads(self._known_prompts[key])  # each row has its own
+        return found
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
         """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps
@@ -141,6 +153,8 @@ def assistant_message(answer: str) -> dict[str, Any]:
 
     A tool call that is no JSON stays in the content: it was not parsed by anyone else either.
     """
+    if "<" not in answer:
+        return {"role": "assistant", "content": answer.strip("\n")}
     reasoning, rest = split_reasoning(answer)
     content, calls = _tool_calls(rest)
     message: dict[str, Any] = {"role": "assistant"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.recorder.masking import without_secrets
+from logs_ui.recorder.masking import without_keys
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -25,8 +25,10 @@ _NAME = 120
 _DEPTH = 40
 _OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
 _WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
+_SHALLOW = 3_000  # in each of the containers of a value that is not counted
 _INT64 = range(-(2**63), 2**64)
 _CONTAINERS = (dict, list, tuple)  # that orjson writes without asking
+_SHALLOW_KINDS = frozenset((dict, list))
 _SCALARS = frozenset((str, int, float, bool, type(None)))  # in which nothing else can be
 
 
@@ -38,10 +40,10 @@ def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
         value: of any kind.
         special: what to write of a value that JSON lacks, arrays among them; None where it does not know better.
     """
-    options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
     try:
-        if _is_flat(value):
-            return _copy(orjson.dumps(value, option=options))
+        if is_shallow(value):
+            return _copy(orjson.dumps(value, option=_OPTIONS))
+        options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
         return _copy(orjson.dumps(value, default=_Conversion(value, special).replacement, option=options))
     except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
         return _copy(orjson.dumps(plain(value)))
@@ -68,6 +70,25 @@ def _copy(json: bytes) -> bytes:
     time that it took.
     """
     return b"%b" % json
+
+
+def is_shallow(value: Any) -> bool:
+    """Whether it only holds JSON's own, two levels of it and not too much, as chats, and most of what environments are
+    sent, and answer: there is nothing to count, and no image but one that is text.
+    """
+    if type(value) not in _SHALLOW_KINDS:
+        return type(value) in _SCALARS
+    inside = value.values() if type(value) is dict else value
+    if _SCALARS.issuperset(map(type, inside)):
+        return True
+    return len(inside) <= _SHALLOW and all(map(_is_flat, inside))
+
+
+def _is_flat(value: Any) -> bool:
+    if type(value) not in _SHALLOW_KINDS:
+        return type(value) in _SCALARS
+    inside = value.values() if type(value) is dict else value
+    return len(inside) <= _SHALLOW and _SCALARS.issuperset(map(type, inside))
 
 
 def text(value: str) -> str:
@@ -108,13 +129,13 @@ def error_line(error: BaseException) -> str:
 
 def trace(error: BaseException) -> str:
     """Its traceback, as Python prints it, without secrets."""
-    return column(without_secrets("".join(traceback.format_exception(error)))) or ""
+    return column(without_keys("".join(traceback.format_exception(error)))) or ""
 
 
 def one_line(message: str) -> str:
     """For a table: white space is one blank, secrets are masked, and at most 300 characters are kept."""
     line = " ".join(message.split())[: 4 * _LINE]  # a secret that is cut off may not be told as one
-    return (column(without_secrets(line)) or "")[:_LINE]
+    return (column(without_keys(line)) or "")[:_LINE]
 
 
 def _without_nul(value: Any) -> Any:
@@ -153,13 +174,6 @@ class _Conversion:
         self._written += _size(value, {})
         if self._written > _WRITTEN or self._converted > _OPENED:
             raise _TooLargeError
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether there is nothing to count: most of what environments are sent, and answer, holds only scalars."""
-    if type(value) is dict:
-        return _SCALARS.issuperset(map(type, value.values()))
-    return type(value) in _SCALARS
 
 
 def _size(value: Any, known: dict[int, int]) -> int:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from logs_ui.recorder.address import Address
 from logs_ui.recorder.clean import error_line, trace
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.open_run import OpenRun
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import RowChange, RunChange
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.writer import writer_for
 
 _QUEUED = 10_000  # messages; a worker that hears none any more does not fill the trainer's memory

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index as as_index
 from typing import Any
 
 from logs_ui.recorder.clean import error_line, snapshot
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import StopReason
-from logs_ui.recorder.strands import branch, current_strand, within
+from logs_ui.recorder.strands import NO_ROW, Strand, branch, current_strand, within
+
+_SHOWN = 40  # characters of what was given for an index
 
 
 @contextmanager
@@ -15,17 +19,40 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
     """Calls made inside, in tasks and executor threads that are started there too, belong to one row.
 
     Only needed where logs-ui could not tell by itself: the dashboard shows how many calls of a run found no row.
-    Outside of a recorded rollout function it does nothing.
+    Outside of a recorded rollout function it does nothing; nor does it in a rollout of `start_run()`, which is one row.
 
     Args:
-        index: of the prompt in the list that the rollout function was given, from 0.
+        index: of the prompt in the list that the rollout function was given, from 0. What is called in the scope of
+            one that no row has is nobody's, and the log says so once.
     """
-    strand = branch(row=index)
+    here = current_strand()
+    strand = None if here is None else branch(row=_row(index, here))
     if strand is None:
         yield CurrentRow()
         return
     with within(strand):
         yield CurrentRow()
+
+
+def _row(index: object, here: Strand) -> int:
+    """`NO_ROW` for what is the index of none."""
+    tree = here.tree
+    try:
+        row = NO_ROW if isinstance(index, bool) else as_index(index)  # type: ignore[arg-type]
+    except TypeError:
+        row = NO_ROW
+    if tree.is_one_row or (row >= 0 and (tree.rows is None or row < tree.rows)):
+        return row
+    given = repr(index)[:_SHOWN] if isinstance(index, int | float | str) else f"a {type(index).__name__}"
+    named = "from 0" if tree.rows is None else f"0 to {tree.rows - 1}"
+    guard.caught(
+        "entering the scope of a row",
+        LogsUIError(
+            f"row_scope() was given {given}, which is no row's index, so that its calls are nobody's. "
+            f"Give the prompt's place in the list that the rollout function got, {named}"
+        ),
+    )
+    return NO_ROW
 
 
 def current_row() -> "CurrentRow":

@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_,
 from sqlmodel import col
 
 from logs_ui.recorder.diagnosis.waterfall import BROKEN, LOOP, REPEATS
-from logs_ui.recorder.dialects import spread
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.matching import is_value
 from logs_ui.recorder.models import EvaluationRow, LossCause, Status, StopReason
+from logs_ui.recorder.storage.dialects import spread
 from logs_ui.recorder.terms import Value
 
 _Row = EvaluationRow
@@ -49,13 +49,20 @@ _OF_ROW = {"cause": cause, "lag": lag}
 FIELDS = frozenset({*_OF_ROW, "spread", "twins", "prompts"})
 
 
-def holds(name: str, value: Value, run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002
-    """Of one of FIELDS. A group is of one step: what the filter's steps leave out is not looked at."""
+def holds(
+    name: str, value: Value, run_id: int, filter: RolloutFilter, span: tuple[int, int] | None = None  # noqa: A002
+) -> ColumnElement[bool]:  # fmt: skip
+    """Of one of FIELDS. A group is of one step: what the filter's steps leave out is not looked at; nor are groups of
+    which no row lies in the span of ids, where one is given.
+    """
     if name in _OF_ROW:
         return is_value(_OF_ROW[name](), value)
     rows = [col(_Row.run_id) == run_id, col(_Row.status) != Status.RUNNING]
     rows += [col(_Row.step) >= filter.step_min] if filter.step_min is not None else []
     rows += [col(_Row.step) <= filter.step_max] if filter.step_max is not None else []
+    if span is not None:
+        there = select(col(_Row.group)).where(col(_Row.id).between(*span), col(_Row.run_id) + 0 == run_id)
+        rows = [col(_Row.group).in_(there), col(_Row.run_id) + 0 == run_id, *rows[1:]]
     group, reward, completion = col(_Row.group), col(_Row.reward), col(_Row.completion_key)
     if name == "twins":
         rows.append(completion.is_not(None))

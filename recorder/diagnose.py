@@ -9,8 +9,8 @@ from typing import Any
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.own import Guarded, all_ids
-from logs_ui.recorder.diagnosis.settings import check_ids
+from logs_ui.recorder.diagnosis.own import Guarded, all_limits
+from logs_ui.recorder.diagnosis.settings import check_thresholds
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.frames import opened
 from logs_ui.recorder.models import Mode, Run, RunState
@@ -25,6 +25,7 @@ def diagnose(
     *,
     settings: Settings | None = None,
     diagnostics: Sequence[Diagnostic] = (),
+    whole: bool = False,
 ) -> Report:
     """Why the rewards of a run are low.
 
@@ -35,15 +36,17 @@ def diagnose(
         db: where the database is; LOGS_UI_DB or this user's own by default.
         settings: in place of the run's own.
         diagnostics: your own, beside those that there are; what goes wrong in them is in `Report.failed`.
+        whole: reads all rollouts of a run of more than 100,000, too: 1.2 GB of memory for a million, and minutes.
+            Without it some 30,000 of them are looked at, as `Report.sample` says.
 
     Raises:
         RunNotFoundError: no such run.
         DatabaseError: the database is missing, or cannot be read.
-        SettingsError: a threshold is of no diagnostic, or two diagnostics have the same id.
+        SettingsError: a threshold is of no diagnostic or out of range, or two diagnostics have the same id.
     """
-    check_ids(settings or Settings(), all_ids(diagnostics))
+    check_thresholds(settings or Settings(), all_limits(diagnostics))
     with opened(run, db) as (engine, found):
-        return Diagnosis.of(engine, found).now(engine, found, settings, diagnostics).report
+        return Diagnosis.of(engine, found, whole=whole).now(engine, found, settings, diagnostics).report
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,9 @@ class Diagnosis:
         self.columns = columns
 
     @classmethod
-    def of(cls, db: Database, run: Run) -> "Diagnosis":
-        return cls(RunColumns(run.id or 0, queries.mode_of(db, run.id or 0)))
+    def of(cls, db: Database, run: Run, *, whole: bool = False) -> "Diagnosis":
+        """Of which run; `whole`: all of its rollouts, however many they are."""
+        return cls(RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole))
 
     def now(
         self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = ()
@@ -84,11 +88,12 @@ class Diagnosis:
             settings,
             config=run.config,
             scalars=scalars,
-            has_ended=queries.state_of(run) != RunState.RUNNING,
+            has_ended=queries.state_of(run, queries.now(db)) != RunState.RUNNING,
             within=_within(db, run, self.columns.mode),
             diagnostics=(*DIAGNOSTICS, *guarded.diagnostics),
         )
-        sample = None if self.columns.sample is None else str(self.columns.sample)
+        of = self.columns.sample
+        sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
         report = replace(report, run=run.uid, failed=tuple(guarded.failed), sample=sample)
         return Diagnosed(rows, report, settings, run.config, scalars)
 
@@ -97,11 +102,21 @@ def settings_of(db: Database, run: Run) -> Settings:
     """Those in force: what somebody saved for the run, else what it was recorded with, else each diagnostic's own. What
     cannot be read counts as not set.
     """
-    for values in (queries.saved_settings(db, run.uid), run.diagnosis):
-        if values is not None:
-            with suppress(SettingsError, TypeError):
-                return Settings.of(values)
-    return Settings()
+    saved = _read(queries.saved_settings(db, run.uid))
+    return recorded_settings(run) if saved is None else saved
+
+
+def recorded_settings(run: Run) -> Settings:
+    """Those that it was recorded with, whatever somebody saved since; else each diagnostic's own."""
+    return _read(run.diagnosis) or Settings()
+
+
+def _read(values: Mapping[str, Any] | None) -> Settings | None:
+    """None where there are none, or they cannot be read."""
+    if values is not None:
+        with suppress(SettingsError, TypeError):
+            return Settings.of(values)
+    return None
 
 
 def _within(db: Database, run: Run, mode: Mode) -> str:

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import as_text
 from logs_ui.recorder.alerts import News, Webhook, print_card
 from logs_ui.recorder.clean import error_line
 from logs_ui.recorder.diagnose import Diagnosis
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.forms import visible
-from logs_ui.recorder.diagnosis.own import all_ids
-from logs_ui.recorder.diagnosis.settings import check_ids, unknown_diagnostic
+from logs_ui.recorder.diagnosis.own import all_limits
+from logs_ui.recorder.diagnosis.settings import check_thresholds, unknown_diagnostic
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.frames import opened
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
 from logs_ui.recorder.instruments.trl_callback import as_trainer_callback, first_rank_says
 from logs_ui.recorder.recording import Recording
+from logs_ui.recorder.storage.address import as_text
 
 logger = logging.getLogger("logs_ui")
 
@@ -90,8 +90,8 @@ class DiagnosisCallback:
         for name, value in numbers.items():
             if value is not None and not value > 0:
                 raise SettingsError(f"{name} must be above 0, not {value!r}.")
-        known = all_ids(diagnostics)
-        check_ids(settings or Settings(), known)
+        known = all_limits(diagnostics)
+        check_thresholds(settings or Settings(), known)
         self._every_steps, self._every_seconds = every_steps, every_seconds
         self._stops, self._stop_on = bool(stop_on), _predicate(stop_on, known)
         headers = dict(webhook_headers or {})
@@ -261,7 +261,7 @@ class _Watch:
             logger.warning("logs-ui: %s The training goes on.", what)
 
 
-def _predicate(stop_on: StopOn, known: Sequence[str]) -> Callable[[Card], bool]:
+def _predicate(stop_on: StopOn, known: Collection[str]) -> Callable[[Card], bool]:
     """
     Raises:
         SettingsError: it names no diagnostic.

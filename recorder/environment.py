@@ -3,24 +3,24 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import Token
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from logs_ui.recorder.calls import Begun, EnvironmentCall, calling
+from msgspec import Struct
+
+from logs_ui.recorder.calls import Begun, EnvironmentCall
 from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
-from logs_ui.recorder.strands import current_strand
+from logs_ui.recorder.strands import Strand, current_strand, enter, leave
 
 T = TypeVar("T")
 
 _NOTHING = object()
-_SENDING = guard("recording what was sent to an environment")
-_READING = guard("reading an environment's answer")
-_ANSWERING = guard("recording an environment's answer")
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """What came back, in the environment's own types.
 
     Attributes:
@@ -53,68 +53,84 @@ def environment_call(
     return _EnvironmentCall(kind, client, sent, read)
 
 
-class _EnvironmentCall:
+class _EnvironmentCall(Struct, eq=False):
     """A call that is made. No generator, since this is the caller's time."""
 
-    __slots__ = ("_begun", "_calling", "_client", "_kind", "_read", "_result", "_sent")
-
-    def __init__(self, kind: str, client: object, sent: Callable[[], Any], read: Callable[[Any], Answer]) -> None:
-        self._kind, self._client, self._sent, self._read = kind, client, sent, read
-        self._begun: Begun | None = None
-        self._result: Any = _NOTHING
+    _kind: str
+    _client: object
+    _sent: Callable[[], Any]
+    _read: Callable[[Any], Answer]
+    _open: tuple[Begun, Token[Strand | None]] | None = None
+    _result: Any = _NOTHING
 
     def __enter__(self) -> Callable[[Any], Any]:
         strand = current_strand()
         if strand is not None:
             message = b"null"
-            with _SENDING:
+            try:
                 message = snapshot(self._sent())
-            self._begun = strand.tree.log.begin(strand, self._kind, self._client, message)
-            self._calling = calling(self._begun)
-            self._calling.__enter__()
+            except Exception as error:  # noqa: BLE001 - of any kind
+                guard.swallow("recording what was sent to an environment", error)
+            begun = strand.tree.log.begin(strand, self._kind, self._client, message)
+            self._open = begun, enter(strand.tree.calling(strand, begun.order))
         return self._came_back
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        begun = self._begun
-        if begun is None:
+        if self._open is None:
             return
-        self._calling.__exit__(None, None, None)
-        if error is not None:  # also where a timeout cancels it
-            with guard("recording an environment's error"):
-                _add(begun, None, error)
-        elif self._result is not _NOTHING:
-            answer = Answer(self._result)
-            with _READING:
-                answer = self._read(self._result)
-            with _ANSWERING:
-                _add(begun, answer, None)
-        begun.strand.tree.log.forget(begun)  # where it turned out to be none, or could not be recorded
+        begun, entered = self._open
+        seconds = time.perf_counter() - begun.began
+        leave(entered)
+        try:
+            if error is not None:  # also where a timeout cancels it
+                _add(begun, seconds, None, error_line(error))
+            elif self._result is not _NOTHING:
+                _add(begun, seconds, self._answer(), None)
+            else:  # it turned out to be none
+                begun.strand.tree.log.forget(begun)
+        except Exception as failure:  # noqa: BLE001 - of any kind
+            begun.strand.tree.log.forget(begun)
+            guard.swallow("recording an environment's answer", failure)
+
+    def _answer(self) -> Answer:
+        try:
+            return self._read(self._result)
+        except Exception as error:  # noqa: BLE001 - of any kind, as the result's own methods may raise it
+            guard.swallow("reading an environment's answer", error)
+            return Answer(self._result)
 
     def _came_back(self, result: Any) -> Any:
         self._result = result
         return result
 
 
-def _add(begun: Begun, answer: Answer | None, error: BaseException | None) -> None:
-    seconds = time.perf_counter() - begun.began
-    observation, reward, done, metadata = answer or Answer(None)
-    number = reward if type(reward) is float else _as(float, reward)
-    end = done if type(done) is bool else _as(bool, done)
-    odd = {}
-    if number is None and reward is not None:
-        odd["reward"] = reward
-    if end is None and done is not None:
-        odd["done"] = done
-    if odd:
-        metadata = {"metadata": metadata, **odd} if metadata is not None else odd
-    said, images = (None, None) if answer is None else observed(observation)
+def _add(begun: Begun, seconds: float, answer: Answer | None, error: str | None) -> None:
+    """Keeps it; without an answer where it raised."""
+    said = images = reward = done = metadata = None
+    if answer is not None:
+        said, images = observed(answer.observation)
+        reward = answer.reward if type(answer.reward) is float else _as(float, answer.reward)
+        done = answer.done if type(answer.done) is bool else _as(bool, answer.done)
+        metadata = _metadata(answer, reward, done)
     begun.strand.tree.log.add(
         EnvironmentCall(  # by place: names take half a microsecond of the caller's
-            begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", said, number, end,
-            None if metadata is None else snapshot(metadata), None if error is None else error_line(error),
-            begun.strand, begun.strand.call, images,
+            begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", said, reward, done,
+            metadata, error, begun.strand, begun.strand.call, images,
         )
     )  # fmt: skip
+
+
+def _metadata(answer: Answer, reward: object, done: object) -> bytes | None:
+    """JSON of it, with what is no single number, or neither true nor false: `reward` or `done` is None then."""
+    metadata = answer.metadata
+    odd = {}
+    if reward is None and answer.reward is not None:
+        odd["reward"] = answer.reward
+    if done is None and answer.done is not None:
+        odd["done"] = answer.done
+    if odd:
+        metadata = {"metadata": metadata, **odd} if metadata is not None else odd
+    return None if metadata is None else snapshot(metadata)
 
 
 def _as(convert: Callable[[Any], T], value: Any) -> T | None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
@@ -24,6 +23,7 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, trl
 from logs_ui.recorder.recording import Recording, Recordings, Wanted
 from logs_ui.recorder.rollout_call import Edit, RolloutCall, RowOptions
+from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.strands import Strand, current_strand, within
 from logs_ui.recorder.subclass import is_quiet_subclass, quiet_subclass
 from logs_ui.recorder.tasks import Task
@@ -114,7 +114,7 @@ def record_environment(
     recordings = Recordings(writer_for(database_address(db)), wanted)
     install()
     trl.watch_environments(_door)
-    factories = {name: _Factory(maker, recordings) for name, maker in plain.items()}
+    factories = {name: _Factory(maker, recordings, name) for name, maker in plain.items()}
     return factories if several else factories[None]
 
 
@@ -127,23 +127,27 @@ class _Factory:
 
     Attributes:
         make: the user's.
+        key: its own in the dict of factories; None where it is the only one.
     """
 
-    def __init__(self, make: Callable[[], Any], recordings: Recordings) -> None:
+    def __init__(self, make: Callable[[], Any], recordings: Recordings, key: str | None) -> None:
         functools.update_wrapper(self, make, updated=())
         self.make = make
+        self.key = key
         self.recordings = recordings
-        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._made: set[int] = set()  # the ids of those that live
         _factories.add(self)
 
     def __call__(self) -> Any:
         environment = self.make()
         kind: type = type(environment)
+        with suppress(TypeError):  # of a class with slots and none for references
+            # Before TRL 1.8 a trainer keeps its environments alone: by this they keep their factory.
+            weakref.finalize(environment, self._forget, id(environment))
+            self._made.add(id(environment))
         with guard("preparing to record an environment"):
             # Not by a __setattr__ of the user's, which may forbid it.
             object.__setattr__(environment, "__class__", recorded_class(kind))
-            with suppress(TypeError):  # of a class with slots and none for references
-                self._made[id(environment)] = environment
         return environment
 
     def __reduce__(self) -> Any:
@@ -151,7 +155,10 @@ class _Factory:
 
     def has_made(self, environment: Any) -> bool:
         """Whether it is one of its environments."""
-        return self._made.get(id(environment)) is environment
+        return id(environment) in self._made
+
+    def _forget(self, number: int) -> None:
+        self._made.discard(number)
 
 
 def _itself(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -166,6 +173,12 @@ def _factory_of(trainer: Any) -> _Factory | None:
     own = [factory for factory in trl.environment_factories(trainer) if isinstance(factory, _Factory)]
     first = trl.environments(trainer)[:1]
     return next(iter(own or [factory for factory in _factories if any(map(factory.has_made, first))]), None)
+
+
+def _called(environment: Any) -> str:
+    """By the key of its factory; by its class where that has none."""
+    keys = (factory.key for factory in tuple(_factories) if factory.key is not None and factory.has_made(environment))
+    return str(next(keys, type(environment).__name__))
 
 
 @functools.cache
@@ -312,7 +325,7 @@ class _Batch:
             for call in self.call.calls.environment_calls
             if call.kind == "reward" and call.within is None and call.strand is not None
         }
-        extras = {"environment": [type(environment).__name__ for environment in trl.environments(self.trainer)]}
+        extras = {"environment": [_called(environment) for environment in trl.environments(self.trainer)]}
         rows = range(len(self.call.prompts))
         return extras | ({"env_reward": [rewards.get(row) for row in rows]} if rewards else {})
 

@@ -4,8 +4,9 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from logs_ui.recorder.calls import GIVEN_UP, CallLog, Generation, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
@@ -173,8 +174,14 @@ class Exchange:
             self._begun.strand,
             error,
             (reply and request_id(reply)) or self._question.request_id,
+            None if sequences else self._question.first,
         )
 
     def _failure(self, error: BaseException) -> Generation:
         generation = failed(self._begun, error)
-        return replace(generation, sampling=self._question.sampling, request_id=self._question.request_id)
+        return structs.replace(
+            generation,
+            sampling=self._question.sampling,
+            request_id=self._question.request_id,
+            asked=self._question.first,
+        )

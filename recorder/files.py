@@ -5,8 +5,9 @@ import io
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -22,6 +23,7 @@ from logs_ui.recorder.parquet import Write, parquet_writer
 
 FORMATS = ("parquet", "csv", "jsonl")
 
+_GROUP_BYTES = 64 << 20  # some 2,000 rollouts with their tokens: a million then leave 400 row groups to remember
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -104,6 +106,7 @@ def hand_over(
         done += len(chunk)
         if progress is not None:
             progress(done, max(done, total))  # more may have come since they were counted
+        del chunk  # before the next is read
     return done
 
 
@@ -169,7 +172,11 @@ def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write
     yield write
 
 
-_WRITERS = {"parquet": parquet_writer, "csv": _csv_writer, "jsonl": _jsonl_writer}
+_WRITERS: dict[str, Callable[[BinaryIO, tuple[Column, ...]], AbstractContextManager[Write]]] = {
+    "parquet": partial(parquet_writer, group_bytes=_GROUP_BYTES),
+    "csv": _csv_writer,
+    "jsonl": _jsonl_writer,
+}
 
 
 def _cell(value: Any, kind: Kind) -> Any:

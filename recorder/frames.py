@@ -14,16 +14,17 @@ import numpy as np
 from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import database_address
-from logs_ui.recorder.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, nearest, parse_where
-from logs_ui.recorder.ingest import take_in_before_reading
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.models import EvaluationRow, Run
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
 from logs_ui.recorder.search_index import catch_up
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.storage.ingest import take_in_before_reading
 from logs_ui.recorder.waiting import waiting
+from logs_ui.recorder.writer import flush_before_reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,13 +118,20 @@ COLUMNS = (
         "actions",
         Kind.NESTED,
         "the environment's side: a list of dicts with `turn`, `text`, `action`, `observation`, `reward`, `done`, "
-        "`metadata`, `seconds`, `error`; turn 0 is the reset",
+        "`metadata`, `seconds`, `error`, and, of a model call that was seen, `generation` (`seconds`, `finish`, "
+        "`error`, `sampling` where it is not the row's, `samples` and `used` where it gave several answers); "
+        "turn 0 is the reset",
     ),
     Column("sampling", Kind.NESTED, "parameters of the generations"),
     Column("metadata", Kind.NESTED, "what else is known"),
     Column("prompt_ids", Kind.IDS, "token ids of the prompt"),
     Column("completion_ids", Kind.IDS, "token ids of the completion, the model's and the environment's in order"),
-    Column("logprobs", Kind.LOGPROBS, "of the completion's tokens, from the sampler, exact to about 3 digits"),
+    Column(
+        "logprobs",
+        Kind.LOGPROBS,
+        "of the completion's tokens, from the sampler, exact to about 3 digits: as the rollout function returned them, "
+        "else as its model calls did, and then NaN of what was inserted",
+    ),
     Column("mask", Kind.MASK, "1 where the model sampled the token; absent where all are the model's"),
 )
 
@@ -295,6 +303,7 @@ def opened(
 @contextmanager
 def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
     path = database_address(db)
+    flush_before_reading(path)
     take_in_before_reading(path)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
@@ -305,9 +314,13 @@ def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
 
 
 def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
-    for chunk in queries.rollouts(engine, run.id or 0, chosen):
+    """Of the chosen rows; none is kept here while the next is read."""
+
+    def values(chunk: list[Rollout]) -> Rows:
         said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
-        yield [_values(run, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
+        return [_values(run, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
+
+    return map(values, queries.rollouts(engine, run.id or 0, chosen))
 
 
 def _of_run(run: Run) -> dict[str, str | None]:

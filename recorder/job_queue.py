@@ -10,7 +10,7 @@ from typing import Protocol
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.limits import Limits
-from logs_ui.recorder.store import Change
+from logs_ui.recorder.storage.changes import Change
 
 logger = logging.getLogger("logs_ui")
 
@@ -19,7 +19,7 @@ _FOLLOW_UP_LONGEST = 60.0
 
 
 class Job(Protocol):
-    """Something to be written. It is encoded in the writer's thread, not the caller's."""
+    """Something to be written. It is encoded outside of the caller's thread."""
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class JobQueue:
     Attributes:
         accepted: jobs that were taken in.
         done: those of them that are durable by now.
-        dropped: jobs that had no room.
+        dropped: jobs that had no room, and changes of others that were lost on their way.
         bytes: that the jobs which are not done keep alive, about.
         closed: whether all is dropped from now on.
         followed: see `follow`.
@@ -144,9 +144,10 @@ class JobQueue:
             self.bytes += change
             self._condition.notify_all()
 
-    def finish(self, jobs: int, size: int) -> None:
-        """So many are done, and their bytes free."""
+    def finish(self, jobs: int, size: int, dropped: int = 0) -> None:
+        """So many are done, and their bytes free; so many changes of them were dropped after all."""
         with self._condition:
+            self.dropped += dropped
             self.bytes -= size
             self.done += jobs
             self._room_expected = True

@@ -39,7 +39,9 @@ def masked(value: Any) -> Any:
     in URLs. Numbers that are called a token are not masked.
     """
     if isinstance(value, str):
-        return without_secrets(value) if value.startswith(_JSON) else _without_urls_secrets(value)
+        if value.startswith(_JSON):
+            return without_secrets(value)
+        return _without_urls_secrets(value) if "=" in value or "://" in value else value
     if isinstance(value, dict):
         return {
             key: _MASK
@@ -65,7 +67,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Source code without the same, and without what looks like a key wherever it stands."""
+    """Source code or an error without the same, and without what looks like a key wherever it stands."""
     return _KEY.sub(_MASK, without_secrets(text))
 
 

@@ -7,10 +7,10 @@ from sqlalchemy import ColumnElement, and_, not_, or_, select, true
 from sqlmodel import col
 
 from logs_ui.recorder import notes, search
-from logs_ui.recorder.dialects import json_each, number_in
 from logs_ui.recorder.fields import FIELDS
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run, StopReason
-from logs_ui.recorder.notes_tables import PersonalTag
+from logs_ui.recorder.storage.dialects import json_each, number_in
+from logs_ui.recorder.storage.notes_tables import PersonalTag
 from logs_ui.recorder.terms import Range, Term, Value
 
 LOST_ERROR = "The process ended in the middle of the rollout"
@@ -48,8 +48,10 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
     return found
 
 
-def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[bool]:
-    """Of a field that is no column of the row."""
+def stored_elsewhere(
+    term: Term, value: Value, run_id: int, within: search.Within | None = None
+) -> ColumnElement[bool]:  # fmt: skip
+    """Of a field that is no column of the row; `within` are the ids between which all rows lie that are asked for."""
     if term.key is not None:
         number = number_in(getattr(EvaluationRow, term.field), term.key)
         return is_value(number, value.loose if isinstance(value, Range) else value)
@@ -60,7 +62,7 @@ def stored_elsewhere(term: Term, value: Value, run_id: int) -> ColumnElement[boo
     said: dict[str, Callable[[str], ColumnElement[bool]]] = {
         "tag": lambda tag: notes.tagged(run_id, tag),
         "note": lambda text: notes.noted(run_id, text),
-        "text": search.contains,
+        "text": lambda text: search.contains(text, run_id, within),
     }
     return said[term.field](str(value))
 

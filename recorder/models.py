@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from logs_ui.recorder.dialects import suit
+from logs_ui.recorder.storage.dialects import suit
 
 SCHEMA_VERSION = 1
 """Raised by one whenever a table changes after 0.1.0; before that the schema is edited in place."""
@@ -88,11 +88,12 @@ class StopReason(StrEnum):
     ENVIRONMENT_ERROR = "environment_error"
     """A call to the environment raised."""
     TIMEOUT = "timeout"
-    """A call to the environment took too long, and was given up."""
+    """A call to the environment, or the last one to the model, took too long, and was given up."""
     AT_CAPACITY = "at_capacity"
     """The environment's server had no session left: it serves fewer at once than the rollout function opened."""
     EXCEPTION = "exception"
-    """The rollout function raised, returned what the trainer cannot take, or said that the row failed."""
+    """The rollout function raised, returned what the trainer cannot take, or said that the row failed; or the model was
+    asked last, and did not answer."""
     ABORTED = "aborted"
     """The process ended in the middle."""
     NOT_RECORDED = "not_recorded"
@@ -322,10 +323,25 @@ class RolloutPayload(Table, table=True):
     """What only an open rollout needs; encoded by `payload.py`."""
 
     __tablename__ = "rollout_payload"
+    __table_args__ = (
+        Index("payload_by_content_start", "content_start", **_where("content_start IS NOT NULL")),
+        Index("payload_by_tokens_start", "tokens_start", **_where("tokens_start IS NOT NULL")),
+    )
 
     row_id: int = Field(sa_column=Column(_BigKey, ForeignKey("evaluation_row.id"), primary_key=True))
+    content_start: int | None = Field(default=None, sa_type=BigInteger, foreign_key="payload_start.id")
+    tokens_start: int | None = Field(default=None, sa_type=BigInteger, foreign_key="payload_start.id")
     content: bytes | None = Field(default=None, sa_type=LargeBinary)  # messages, actions, sampling, metadata
     tokens: bytes | None = Field(default=None, sa_type=LargeBinary)  # ids, log-probs, mask
+
+
+class PayloadStart(Table, table=True):
+    """What payloads begin with, once for all of them: a prompt's messages, or its token ids."""
+
+    __tablename__ = "payload_start"
+
+    id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))  # made of what is packed
+    data: bytes = Field(sa_type=LargeBinary)  # packed as payloads are
 
 
 class StepStatistics(Table, table=True):
@@ -431,6 +447,7 @@ class WriterPosition(Table, table=True):
 
     writer: str = Field(primary_key=True)  # a process's own name, as its spool's file has it
     number: int = Field(sa_type=BigInteger)  # of the last of its entries that is in
+    written: int = Field(sa_type=BigInteger)  # when that came in, in µs since 1970, by the database's clock
 
 
 class SchemaVersion(Table, table=True):

@@ -6,7 +6,6 @@ A rollout is named by its run's uid and its own, a run by its uid and no row's.
 """
 
 import getpass
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_all
 from sqlmodel import col
 
-from logs_ui.recorder.address import Address, without_password
 from logs_ui.recorder.clean import column
-from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.diagnosis.settings import Settings
-from logs_ui.recorder.dialects import insert
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run
-from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
-from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.storage.address import Address, without_password
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.storage.dialects import insert
+from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
+from logs_ui.recorder.storage.sidecars import NOTES
 
 NOTE_LENGTH = 20_000
 """Characters of a note; what is longer is refused."""
@@ -150,7 +150,7 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 
 def _put(connection: Connection, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any]) -> None:
-    said = {**values, "author": _author(), "changed": time.time_ns() // 1000}
+    said = {**values, "author": _author(), "changed": now_us()}
     connection.execute(insert(table).values(**key, **said).on_conflict_do_update(index_elements=list(key), set_=said))
 
 

@@ -1,40 +1,36 @@
 """An explicit run, for loops that no wrapper knows: verl, a notebook, an offline evaluation."""
 
-import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
-from tokenizers import Tokenizer
-
 from logs_ui.recorder import instruments
-from logs_ui.recorder.address import database_address
-from logs_ui.recorder.attribution import attribute, attribute_unfinished
 from logs_ui.recorder.calls import EnvironmentCall, Generation, answered, collecting
 from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import column, one_line, plain, snapshot
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.current import CurrentRow
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
-from logs_ui.recorder.encoding import encoded, unfinished_tokens
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
 from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Mode, RunState, StopReason
 from logs_ui.recorder.output import Output, checked_output
-from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
-from logs_ui.recorder.rows import ColumnsJob, FailedJob, HeaderJob, RunningJob, returned_header, seen_of
-from logs_ui.recorder.run import name_run, now_us
+from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows import ColumnsJob, FailedJob, FinishedJob, RunningJob
+from logs_ui.recorder.run import name_run
 from logs_ui.recorder.run_record import RunRecord, finite
-from logs_ui.recorder.store import Change, TokenizerChange
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.changes import TokenizerChange
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.strands import Strand, within
 from logs_ui.recorder.tasks import prompt_task
 from logs_ui.recorder.writer import Writer, writer_for
+
+_ROLLOUTS = 32  # bits: a process that was forked from a run's counts its rollouts beyond that of the others
 
 
 def start_run(
@@ -92,9 +88,10 @@ class OpenRun:
         self._writer = writer
         self._record = RunRecord(writer, name_run(writer.address))
         self._eval_name, self._model, self._options = eval_name, described["model"], options
-        self._numbers = itertools.count()
-        self._tokenizer: Tokenizer | None = None
+        self._numbers, self._process = itertools.count(), os.getpid()
+        self._tokenizer: TokenizerSource | None = None
         self.id = self._record.uid
+        self._name, self._project = name, described["project"]
         with guard("describing the run"):
             columns: dict[str, Any] = {
                 "config": masked(plain(dict(described["config"]))),
@@ -104,17 +101,22 @@ class OpenRun:
             }
             source = _tokenizer_json(tokenizer)
             if source is not None:
-                columns["tokenizer"] = hashlib.sha256(source.encode()).hexdigest()
-                self._tokenizer = Tokenizer.from_str(source)
+                self._tokenizer = TokenizerSource.of(source)
+                columns["tokenizer"] = self._tokenizer.hash
                 self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
             self._record.begin(columns | ({} if name is None else {"name": name}))
+
+    def __repr__(self) -> str:
+        named = "" if self._name is None else f" {self._name!r}"
+        within = "" if self._project is None else f" in project {self._project!r}"
+        return f"<OpenRun {self.id}{named}{within}, {self._record.state}>"
 
     def rollout(
         self,
         prompt: Any,
         *,
         eval_name: str | None = None,
-        task: str | None = None,
+        task: object = None,
         step: int = 0,
         mode: str = "eval",
         group: str | None = None,
@@ -127,7 +129,7 @@ class OpenRun:
         Args:
             prompt: messages, or a text.
             eval_name: None takes the run's.
-            task: None takes a hash of the prompt.
+            task: its name, or anything whose text is; None takes a hash of the prompt.
             step: of the optimizer; 0 outside of a training.
             mode: "train" or "eval".
             group: name of what it is compared with, unique within the run; None is a group of its own.
@@ -137,11 +139,14 @@ class OpenRun:
         Raises:
             ValueError: `mode` is neither.
         """
+        if os.getpid() != self._process:  # a fork, whose rollouts are not its parent's
+            self._process = os.getpid()
+            self._numbers = itertools.count(self._process << _ROLLOUTS)
         number = next(self._numbers)
         call = RolloutCall(
             run=self.id,
             launch=self._record.launch,
-            eval_name=shortened(eval_name or self._eval_name),
+            eval_name=shortened(str(eval_name or self._eval_name)),
             mode=Mode(mode),
             step=step,
             policy_step=step,
@@ -153,11 +158,11 @@ class OpenRun:
             generations=1,
             model=self._model,
             prompts=[snapshot(prompt)],
-            tasks=[None if task is None else shortened(task)],
+            tasks=[None if task is None else shortened(str(task))],
             columns=None,
-            tokenizer=self._tokenizer,
+            source=self._tokenizer,
             options=self._options,
-            group=None if group is None else f"{self.id}/{mode}/{shortened(group)}",
+            group=None if group is None else f"{self.id}/{mode}/{shortened(str(group))}",
             generation=generation,
         )
         if task is None:
@@ -193,6 +198,7 @@ class OpenRollout(CurrentRow):
     def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes) -> None:
         self._writer, self._call, self._metadata = writer, call, metadata
         self._strand: Strand = call.calls.tree.child(call.calls.tree.root, row=0)
+        call.calls.tree.is_one_row = True
         self._stack = ExitStack()
         self._output: Output | None = None
         self._ended: dict[str, Any] = {}
@@ -215,7 +221,7 @@ class OpenRollout(CurrentRow):
             text: None where the answer was seen by itself, as an openai client's.
             finish: why the answer ended, as the server says: `stop`, `length` where it hit the token limit, ...; None
                 where that is not known.
-            action: None where nothing was sent; then what came back is left out.
+            action: None where nothing was sent, or nobody knows what.
             observation: what came back; None where nothing did.
             reward: as the environment said; None where it did not.
             done: as the environment said; None where it did not.
@@ -228,7 +234,7 @@ class OpenRollout(CurrentRow):
                 begun = log.begin(self._strand, "generation", seam="turn")
                 answer = Answer(None, None, finish, text=text)
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
-            if action is not None or error is not None:
+            if any(value is not None for value in (action, observation, reward, done, error)):
                 begun = log.begin(self._strand, "step", self, snapshot(action))
                 with answered(begun):
                     heard, images = (None, None) if observation is None else observed(observation)
@@ -327,7 +333,7 @@ class OpenRollout(CurrentRow):
             self._call.calls.close()
             self._call.settled = True
             if error is None:
-                self._writer.put(_FinishedJob(self._call, self._output, self._metadata, self._ended, now_us()))
+                self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._ended, now_us()))
             else:
                 self._writer.put(FailedJob.of(self._call, error))
 
@@ -338,40 +344,6 @@ class OpenRollout(CurrentRow):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
-
-
-@dataclass(frozen=True)
-class _FinishedJob:
-    """A rollout that came to its end, with or without tokens."""
-
-    call: RolloutCall
-    output: Output | None
-    metadata: bytes
-    ended: dict[str, Any]
-    returned: int
-
-    @property
-    def size(self) -> int:
-        return self.call.size + len(self.metadata) + (self.output.size if self.output else 0)
-
-    def without_payload(self) -> HeaderJob:
-        """Its counts, and what was said of its end."""
-        header = returned_header(self.output, 0, {**self.ended, "returned": self.returned})
-        return HeaderJob.of(self.call, [header])
-
-    def changes(self) -> Iterable[Change]:
-        seen = seen_of(self.call.calls)
-        if self.output is None:
-            (row,) = attribute_unfinished(1, seen).rows
-            tokens = unfinished_tokens(row)
-        else:
-            tokens = self.output.tokens(0)
-            (row,) = attribute([tokens.prompt_ids], [tokens.completion_ids], seen).rows
-        known = {**self.ended, "returned": self.returned}
-        change = encoded(self.call, 0, row, tokens, lambda _: masked(orjson.loads(self.metadata)), known)
-        if change is not None:
-            yield change
-        self.call.release()
 
 
 def _tokenizer_json(tokenizer: Any) -> str | None:

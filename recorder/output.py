@@ -31,8 +31,8 @@ class Output:
     """A snapshot.
 
     Attributes:
-        prompt_ids, completion_ids: (N) token ids of each row.
-        logprobs, env_mask: (N) as returned; None where the function returned none.
+        prompt_ids, completion_ids: (N) token ids of each row: a tuple where it was a list, else an array.
+        logprobs, env_mask: (N) as returned, likewise; None where the function returned none.
         others: JSON of all other keys.
         lists: those of them that hold a list.
         size: about how many bytes it keeps alive.
@@ -133,6 +133,9 @@ def _check_rows(key: str, rows: Any, count: int) -> None:
 
 
 def _check_ids(key: str, rows: Any) -> None:
+    with suppress(TypeError):  # one that has no length
+        if all(map(len, rows)):
+            return
     for i, ids in enumerate(rows):
         if not hasattr(ids, "__len__"):
             raise OutputError(f"rollout_func returned {key!r} of row {i} as a {type(ids).__name__}, not a list")
@@ -141,7 +144,15 @@ def _check_ids(key: str, rows: Any) -> None:
 
 
 def _copied(rows: Any) -> list[Any] | None:
-    return None if rows is None else [tuple(row) if type(row) is list else _copied_row(row) for row in rows]
+    if rows is None:
+        return None
+    if set(map(type, rows)) != {list}:
+        return list(map(_copied_row, rows))
+    different = dict(zip(map(id, rows), rows, strict=True))
+    if len(different) == len(rows):
+        return list(map(tuple, rows))
+    copies = dict(zip(different, map(tuple, different.values()), strict=True))  # those of a group may be one list
+    return list(map(copies.__getitem__, map(id, rows)))
 
 
 def _copied_row(row: Any) -> Any:

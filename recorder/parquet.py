@@ -23,15 +23,31 @@ _OWN = frozenset({"error", "note", "messages", "actions", "metadata"})
 
 
 @contextmanager
-def parquet_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
-    """Takes rows, each call's as one row group."""
+def parquet_writer(file: BinaryIO, columns: tuple[Column, ...], group_bytes: int = 0) -> Iterator[Write]:
+    """Takes rows, each call's as one row group, or those of several calls, up to so many bytes of Arrow: of each row
+    group pyarrow keeps some 100 kB until the file is whole.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = _schema(columns)
     leaves = {it.name: f"{it.name}.list.element" if it.kind in ARRAYS else it.name for it in columns}
     shared = [leaf for name, leaf in leaves.items() if name not in _OWN]
+    waiting: list[pa.Table] = []
     with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=shared) as writer:
-        yield lambda rows: writer.write_table(_table(rows, columns, schema))
+
+        def write(rows: Rows) -> None:
+            waiting.append(_table(rows, columns, schema))
+            if sum(table.nbytes for table in waiting) >= group_bytes:
+                write_group()
+
+        def write_group() -> None:
+            writer.write_table(pa.concat_tables(waiting))
+            waiting.clear()
+
+        yield write
+        if waiting:
+            write_group()
 
 
 def _schema(columns: tuple[Column, ...]) -> "pa.Schema":

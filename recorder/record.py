@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
@@ -14,6 +13,7 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
 from logs_ui.recorder.recording import Recordings, Wanted
 from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
+from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.tasks import Task
 from logs_ui.recorder.writer import writer_for
 

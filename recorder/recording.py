@@ -1,7 +1,6 @@
 """One trainer's run, as this process records it."""
 
 import atexit
-import hashlib
 import os
 import weakref
 from collections.abc import Sequence
@@ -11,9 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from logs_ui.recorder.address import Address
 from logs_ui.recorder.calls import CallLog
 from logs_ui.recorder.clean import plain, snapshot
 from logs_ui.recorder.guard import guard
@@ -22,12 +19,14 @@ from logs_ui.recorder.instruments.trl_parts import distinct
 from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Mode, RunState, Status
 from logs_ui.recorder.output import OutputError, checked_output
-from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
+from logs_ui.recorder.rollout_call import RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
-from logs_ui.recorder.run import name_run, now_us
+from logs_ui.recorder.run import name_run
 from logs_ui.recorder.run_record import RunRecord, finite
 from logs_ui.recorder.sources import Part
-from logs_ui.recorder.store import RunChange, TokenizerChange
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import RunChange, TokenizerChange
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.tasks import Task, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.writer import Writer
 
@@ -66,7 +65,7 @@ class Recording:
         # First of all, and on every rank: a rank that failed before it would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
         self._model: str | None = None
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer: TokenizerSource | None = None
         with guard("describing the run"):
             self._describe(trainer)
         with guard("attaching to the trainer"):
@@ -117,10 +116,11 @@ class Recording:
             prompts=[snapshot(prompt) for prompt in prompts],
             tasks=[None] * len(prompts),
             columns=None,
-            tokenizer=self._tokenizer,
+            source=self._tokenizer,
             calls=CallLog(model=trainer.model),
             options=self._wanted.options,
         )
+        call.calls.tree.rows = len(prompts)
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
@@ -231,8 +231,8 @@ class Recording:
         self._model = columns["model"]
         source = trl.tokenizer_json(trainer)
         if source is not None:
-            columns["tokenizer"] = hashlib.sha256(source.encode()).hexdigest()
-            self._tokenizer = Tokenizer.from_str(source)
+            self._tokenizer = TokenizerSource.of(source)
+            columns["tokenizer"] = self._tokenizer.hash
         if trainer.accelerator.process_index != 0:
             return
         columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}

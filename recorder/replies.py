@@ -81,6 +81,12 @@ class Asked:
         """What the server replied; none where that is no reply to a generation."""
         return self._read(self, reply)
 
+    @property
+    def first(self) -> bytes | None:
+        """The first prompt: its messages, or its ids' bytes; None of a text."""
+        context, messages = self.prompts[0]
+        return messages if context is None else context.tobytes()
+
     def prompt(self, index: int) -> Prompt | None:
         """Of the reply's sequence `index`; None where there is no such one."""
         if len(self.prompts) == 1:

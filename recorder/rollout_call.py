@@ -1,7 +1,9 @@
 """One call of a rollout function: what its rows are identified by, and what is kept of it on the caller's thread."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from logs_ui.recorder import chat
 from logs_ui.recorder.calls import CallLog, Ids
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.payload import Tokens
-from logs_ui.recorder.run import now_us
-from logs_ui.recorder.store import RowChange
+from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.clock import now_us
 
 Parse = Callable[[str], object]
 """The rollout function's own parser: an answer's text to an action; None, or an exception, where there is none."""
@@ -27,7 +29,7 @@ _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What the user wants done to rows; called in the writer's thread.
+    """What the user wants done to rows; functions are called in the writer's thread.
 
     Attributes:
         parse: tells answers without an action from those with one; None where that is not known.
@@ -43,6 +45,26 @@ class RowOptions:
     offers_tools: bool = False
 
 
+@dataclass(frozen=True)
+class TokenizerSource:
+    """A tokenizer by its JSON, which is only read where texts are made.
+
+    Attributes:
+        hash: of the JSON.
+    """
+
+    hash: str
+    json: str
+
+    @classmethod
+    def of(cls, json: str) -> "TokenizerSource":
+        return cls(hashlib.sha256(json.encode()).hexdigest(), json)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_str(self.json)
+
+
 @dataclass
 class RolloutCall:
     """One call of a rollout function: its rows before they have an end.
@@ -56,6 +78,7 @@ class RolloutCall:
         prompts: (N) JSON of each prompt.
         tasks: (N) None where they are not known yet.
         columns: (N) JSON of the dataset's other columns; None where they are not known.
+        source: of the tokenizer; None where that is not known.
         settled: True once the function returned or raised.
         group, generation: names of the one row of an explicit run; None: rows of a batch, told by their index.
         left_out: rows that `options.edit` stores nothing of.
@@ -77,7 +100,7 @@ class RolloutCall:
     prompts: list[bytes]
     tasks: list[str | None]
     columns: list[bytes] | None
-    tokenizer: Tokenizer | None
+    source: TokenizerSource | None
     calls: CallLog = field(default_factory=CallLog)
     created: int = field(default_factory=now_us)
     settled: bool = False
@@ -112,6 +135,11 @@ class RolloutCall:
         }
         uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
         return RowChange(self.run, uid, identity, columns, content, tokens, images, tags, answers)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None where it is not known."""
+        return None if self.source is None else self.source.tokenizer
 
     @property
     def size(self) -> int:

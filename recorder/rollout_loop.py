@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.address import database_address
 from logs_ui.recorder.calls import (
     EnvironmentCall,
     Generation,
@@ -35,11 +34,13 @@ from logs_ui.recorder.calls import (
 )
 from logs_ui.recorder.clean import snapshot
 from logs_ui.recorder.consumption import TrainerChannel, TrainerListener, TrainerRaised
+from logs_ui.recorder.diagnosis import Settings
 from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
 from logs_ui.recorder.instruments import trl_async
 from logs_ui.recorder.open_run import OpenRollout, start_run
+from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.strands import current_strand
 
 _TASK_COLUMNS = ("task", "task_id")
@@ -54,6 +55,7 @@ class LoopOptions:
 
     name: str | None
     eval_name: str
+    diagnosis: Settings | None
     project: str | None
     db: str
     trainer: TrainerChannel
@@ -118,6 +120,7 @@ class _Recorded:
             self._run = start_run(
                 options.name,
                 eval_name=options.eval_name,
+                diagnosis=options.diagnosis,
                 project=options.project,
                 model=settings.get("model_name"),
                 config=config,

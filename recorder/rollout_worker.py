@@ -12,11 +12,12 @@ import functools
 import os
 from typing import TypeVar
 
-from logs_ui.recorder.address import as_text, database_address
 from logs_ui.recorder.consumption import TrainerChannel
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl_async
 from logs_ui.recorder.rollout_loop import LoopOptions, make_loop
+from logs_ui.recorder.storage.address import as_text, database_address
 
 W = TypeVar("W")
 
@@ -27,6 +28,7 @@ def record_worker(
     *,
     name: str | None = None,
     eval_name: str = "rollouts",
+    diagnosis: Settings | None = None,
     project: str | None = None,
     db: str | os.PathLike[str] | None = None,
 ) -> W:
@@ -44,6 +46,7 @@ def record_worker(
             of it. None, as on all ranks but the first, is left alone.
         name: of the run, for people; None shows its id.
         eval_name: what the rollouts are an evaluation of.
+        diagnosis: see `record()`.
         project: see `record()`.
         db: see `record()`.
 
@@ -53,7 +56,8 @@ def record_worker(
     Raises:
         DatabaseError: `db` is a URL of a database that is not supported.
         RuntimeError: its process was started already.
-        TypeError: it is no worker of that kind.
+        SettingsError: see `record()`.
+        TypeError: it is no worker of that kind, or `diagnosis` is no Settings.
     """
     if worker is None:
         return worker
@@ -62,10 +66,11 @@ def record_worker(
             raise TypeError(f"record_worker() takes an AsyncRolloutWorker of trl, not a {type(worker).__name__}")
     if worker._process is not None:  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         raise RuntimeError("The rollout worker runs already: call record_worker() before trainer.train()")
+    settings_to_keep(diagnosis)  # so that a mistake is told here, and not in the worker's process
     address = as_text(database_address(db))
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        options = LoopOptions(name, eval_name, project, address, TrainerChannel())
+        options = LoopOptions(name, eval_name, diagnosis, project, address, TrainerChannel())
         worker._loop_cls = functools.partial(make_loop, loop, options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):
             trl_async.watch(worker, options.trainer)

@@ -1,16 +1,18 @@
-"""What is to be written of a rollout function call at each moment of its life; encoded in the writer's thread."""
+"""What is to be written of a rollout function call at each moment of its life; encoded where it is written."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from logs_ui.recorder.attribution import Attribution, RowCalls, Seen, attribute, attribute_unfinished
 from logs_ui.recorder.calls import CallLog, Ids
 from logs_ui.recorder.clean import error_line, trace
 from logs_ui.recorder.encoding import (
+    all_sampled,
     encoded,
     error_reason,
     rollout_reward,
@@ -19,12 +21,13 @@ from logs_ui.recorder.encoding import (
     unfinished_tokens,
 )
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.masking import masked
 from logs_ui.recorder.models import Status, StopReason
 from logs_ui.recorder.output import Output
 from logs_ui.recorder.payload import NO_TOKENS, Tokens
 from logs_ui.recorder.rollout_call import RolloutCall
-from logs_ui.recorder.run import now_us
-from logs_ui.recorder.store import Change, RowChange, RunChange
+from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.tasks import prompt_task
 
 _NO_IDS: Ids = np.empty(0, np.int32)
@@ -40,10 +43,13 @@ class RunningJob:
     """Rows as they stand while the function runs; whose calls are whose is provisional. Writes nothing where the
     function has returned by then: the next job says all of it. At first only that they are there, since most rows end
     before there is more to say; not where the user's `edit` has to see them first.
+
+    Attributes:
+        are_there: whether that was written.
     """
 
     call: RolloutCall
-    _are_there: bool = field(default=False, init=False)
+    are_there: bool = False
 
     @property
     def size(self) -> int:
@@ -61,11 +67,15 @@ class RunningJob:
     def changes(self) -> Iterable[Change]:
         if self.call.settled:
             return
-        bare = not self._are_there and self.call.options.edit is None
-        self._are_there = True
+        bare = self.says_only_that_they_are_there()
         for change in self._headers() if bare else self._as_they_stand():
             if change is not None and not self.call.settled:
                 yield change
+
+    def says_only_that_they_are_there(self) -> bool:
+        """Whether that is all that is to be written now; asked once for each time."""
+        first, self.are_there = not self.are_there, True
+        return first and self.call.options.edit is None
 
     def _headers(self) -> Iterable[RowChange]:
         for i in range(len(self.call.prompts)):
@@ -77,7 +87,8 @@ class RunningJob:
         with guard("giving calls to rows that run"):
             found = _unfinished(self.call, seen)
         for i, row in enumerate(found.rows):
-            yield encoded(self.call, i, row, unfinished_tokens(row), lambda _: {}, self._known(i))
+            known = self._known(i) | all_sampled(row)
+            yield encoded(self.call, i, row, unfinished_tokens(row), lambda _: {}, known)
 
     def _known(self, i: int) -> dict[str, Any]:
         return {"status": Status.RUNNING, "stop_reason": None, "task": self.call.tasks[i]}
@@ -128,6 +139,42 @@ class ReturnedJob:
 
 
 @dataclass(frozen=True)
+class FinishedJob:
+    """A rollout that came to its end, with or without tokens."""
+
+    call: RolloutCall
+    output: Output | None
+    metadata: bytes
+    ended: dict[str, Any]
+    returned: int
+
+    @property
+    def size(self) -> int:
+        return self.call.size + len(self.metadata) + (self.output.size if self.output else 0)
+
+    def without_payload(self) -> "HeaderJob":
+        """Its counts, and what was said of its end."""
+        header = returned_header(self.output, 0, {**self.ended, "returned": self.returned})
+        return HeaderJob.of(self.call, [header])
+
+    def changes(self) -> Iterable[Change]:
+        seen = seen_of(self.call.calls)
+        if self.output is None:
+            found = attribute_unfinished(1, seen)
+            tokens = unfinished_tokens(found.rows[0])
+        else:
+            tokens = self.output.tokens(0)
+            found = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
+        yield from _lost_calls(self.call, found)
+        (row,) = found.rows
+        known = {**self.ended, "returned": self.returned} | (all_sampled(row) if self.output is None else {})
+        change = encoded(self.call, 0, row, tokens, lambda _: masked(orjson.loads(self.metadata)), known)
+        if change is not None:
+            yield change
+        self.call.release()
+
+
+@dataclass(frozen=True)
 class FailedJob:
     """Rows whose rollout function raised, or returned what the trainer cannot take."""
 
@@ -156,9 +203,9 @@ class FailedJob:
     def changes(self) -> Iterable[Change]:
         calls = self.call.calls
         found = _unfinished(self.call, calls)
-        yield from _lost_calls(self.call, found)
+        yield from _lost_calls(self.call, found, self.error)
         for i, row in enumerate(found.rows):
-            ended = self._ended(i)
+            ended = self._ended(i) | all_sampled(row)
             broken = [call.error for call in row.environment_calls if call.error]
             if broken and self.status == Status.ERROR:
                 ended["stop_reason"] = error_reason(broken[-1])
@@ -249,6 +296,7 @@ def _traceback(trace: str | None) -> dict[str, Any]:
 
 def seen_of(calls: CallLog) -> Seen:
     """What attribution goes by."""
+    calls.sort()
     return Seen(calls.generations, calls.environment_calls, calls.notes)
 
 
@@ -257,6 +305,11 @@ def _unfinished(call: RolloutCall, calls: CallLog) -> Attribution:
     return attribute_unfinished(len(prompts), seen_of(calls), prompts, call.decode)
 
 
-def _lost_calls(call: RolloutCall, found: Attribution) -> Iterable[Change]:
-    if found.unattributed:
-        yield RunChange(call.run, {}, found.unattributed)
+def _lost_calls(call: RolloutCall, found: Attribution, error: str | None = None) -> Iterable[Change]:
+    """How many calls are nobody's. A model call whose `error` ended the function is told on all of its rows."""
+    lost = found.unattributed
+    if lost and error is not None:
+        placed = {failure.order for row in found.rows for failure in row.failures}
+        lost -= sum(made.error == error and made.order not in placed for made in call.calls.generations)
+    if lost:
+        yield RunChange(call.run, {}, lost)

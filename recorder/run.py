@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.ingest import take_in_before_reading
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.queries import run_uids
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.ingest import take_in_before_reading
 
 RUN_VARIABLE = "LOGS_UI_RUN"
 """Names the run; a name that is taken gets a number."""
@@ -39,11 +39,6 @@ _PACKAGES = (
     "numpy",
 )
 _GIT_SECONDS = 10
-
-
-def now_us() -> int:
-    """µs since the epoch, UTC."""
-    return time.time_ns() // 1000
 
 
 def new_uid() -> str:

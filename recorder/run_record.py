@@ -1,6 +1,5 @@
 """A run's own row, its scalars and its end, as one process writes them."""
 
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.address import absolute, database_address, without_password
-from logs_ui.recorder.clean import column, error_line, trace
+from logs_ui.recorder.clean import column, error_line, one_line, trace
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import RunState
-from logs_ui.recorder.run import RunName, git, machine, now_us, project_of, versions
+from logs_ui.recorder.run import RunName, git, machine, project_of, versions
 from logs_ui.recorder.sources import Part, changes, read
-from logs_ui.recorder.store import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
+from logs_ui.recorder.storage.address import db_option
+from logs_ui.recorder.storage.changes import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.writer import Writer
 
 _SOURCES_BYTES = 20_000  # of a run's functions and template, about
@@ -44,12 +44,12 @@ class RunRecord:
     Attributes:
         uid: what users call its id.
         launch: see `RunName`.
-        ended: whether its end was told.
+        state: as it was last told.
     """
 
     def __init__(self, writer: Writer, name: RunName) -> None:
         self.uid, self.launch = name.uid, name.launch
-        self.ended = False
+        self.state = RunState.RUNNING
         self._writer = writer
 
     def begin(
@@ -76,7 +76,8 @@ class RunRecord:
         if parts:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
         if announce:
-            sys.stderr.write(f"logs-ui: recording run {self.uid}; browse it with: {self._serve_command()}\n")
+            name = "" if described["name"] == self.uid else f" ({one_line(str(described['name']))})"
+            sys.stderr.write(f"logs-ui: recording run {self.uid}{name}; browse it with: {self._serve_command()}\n")
         # git may take seconds on a large tree: neither the training nor the rows wait for it.
         threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
 
@@ -89,9 +90,14 @@ class RunRecord:
         }
         self.put(ScalarsChange(self.uid, step, numbers))
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end was told."""
+        return self.state != RunState.RUNNING
+
     def end(self, state: RunState, **why: str | None) -> None:
         """Tells that it ended; `why` holds columns `error` and `traceback`."""
-        self.ended = True
+        self.state = state
         now = now_us()
         self.put(RunChange(self.uid, {"state": state, "finished": now, "heartbeat": now, **why}))
 
@@ -113,10 +119,7 @@ class RunRecord:
                 self.put(changed, kept_bytes(changed))
 
     def _serve_command(self) -> str:
-        address = self._writer.address
-        return "logs-ui serve" + (
-            "" if address == absolute(database_address()) else f" --db {shlex.quote(without_password(address))}"
-        )
+        return f"logs-ui serve{db_option(self._writer.address)}"
 
 
 def finite(value: float) -> float | None:

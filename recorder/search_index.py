@@ -14,12 +14,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, delete, func, insert, select, update
 from sqlmodel import col
 
-from logs_ui.recorder.address import Address
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion, StepStatistics
+from logs_ui.recorder.queries.payloads import with_contents
 from logs_ui.recorder.search import search_state
-from logs_ui.recorder.search_tables import FORMAT, INDEXED_RUN, SOURCE
 from logs_ui.recorder.search_text import text_of
 from logs_ui.recorder.search_texts import Texts, texts_of
+from logs_ui.recorder.storage import clock
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.search_tables import FORMAT, INDEXED_RUN, SOURCE
 
 Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens one moment of the database."""
@@ -98,6 +100,14 @@ class SearchIndex:
                 grown(added)
         return True
 
+    def settle(self) -> None:
+        """For whoever lets go of it: nothing is left beside its file that SQLite keeps there while it is open.
+
+        Raises:
+            DatabaseError: it cannot be written.
+        """
+        self._texts.settle()
+
     def _step(self, index: Connection, run_id: int | None) -> int | None:
         """How many rollouts were added; None where there was nothing to look at."""
         with self._reading() as db:
@@ -151,7 +161,7 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
 
 def _runs(db: Connection) -> list[_Run]:
     """Newest first."""
-    silent = time.time_ns() // 1000 - _SILENT_US
+    silent = clock.now(db) - _SILENT_US
     columns = (Run.id, Run.uid, Run.changed, Run.state, Run.finished, Run.heartbeat)
     query: Any = select(*(col(column) for column in columns)).order_by(col(Run.created).desc())
     return [
@@ -221,15 +231,15 @@ def _texts(
     have to wait.
     """
     has = known.known(index, [it.id for it in rows])
-    content = select(col(EvaluationRow.error), col(RolloutPayload.content))
-    content = content.outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
+    payload = col(RolloutPayload.row_id) == col(EvaluationRow.id)
+    content = with_contents(select(col(EvaluationRow.error)).outerjoin(RolloutPayload, payload))
     texts: _Said = []
     size = 0
     for row in rows:
         if row.id in has:
             continue
-        error, packed = db.execute(content.where(col(EvaluationRow.id) == row.id)).one()
-        texts.append((row.id, text_of(error, packed)))
+        error, packed, start = db.execute(content.where(col(EvaluationRow.id) == row.id)).one()
+        texts.append((row.id, text_of(error, packed, start)))
         size += len(texts[-1][1])
         if size > _CHARACTERS:
             return texts, row.id

@@ -6,15 +6,16 @@ from typing import Any
 from logs_ui.recorder.payload import unpack_content
 
 
-def text_of(error: str | None, content: bytes | None) -> str:
+def text_of(error: str | None, content: bytes | None, start: bytes | None) -> str:
     """All that was said in it, once each: messages with their reasoning and tool calls, actions, observations, errors.
 
     Args:
         error: the row's.
         content: its packed payload; of one that is damaged, nothing is found.
+        start: what that begins with, packed.
     """
     try:
-        unpacked = unpack_content(content)
+        unpacked = unpack_content(content, start)
     except Exception:  # noqa: BLE001 - zstd and JSON have each their own for bytes that are not what they were
         unpacked = {}
     said = [error or "", *_of_messages(unpacked.get("messages")), *_of_actions(unpacked.get("actions"))]
@@ -37,6 +38,8 @@ def _of_actions(actions: Any) -> Iterator[str]:
         if isinstance(action, dict):
             for name in ("text", "action", "observation", "error"):
                 yield from _strings(action.get(name))
+            if isinstance(call := action.get("generation"), dict):
+                yield from _strings(call.get("error"))
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What the full-text index does otherwise on SQLite than on PostgreSQL: who fills it, and how texts go in."""
 
 import fcntl
+import os
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Protocol
 from sqlalchemy import URL, Connection, Engine, Text, bindparam, cast, delete, insert, select, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import errors_in_plain_words, sidecar_engine
-from logs_ui.recorder.file_system import network_kind
-from logs_ui.recorder.search_tables import VECTORS
 from logs_ui.recorder.search_words import vectors
-from logs_ui.recorder.sidecars import SEARCH
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.checkpoints import log_of
+from logs_ui.recorder.storage.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.storage.search_tables import VECTORS
+from logs_ui.recorder.storage.sidecars import SEARCH
 
 _HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
 _LOCK = 0x6C6F6774  # of whoever fills PostgreSQL's
@@ -29,6 +31,9 @@ class Texts(Protocol):
         Raises:
             DatabaseError: they cannot be written.
         """
+
+    def settle(self) -> None:
+        """See `SearchIndex.settle`."""
 
     def is_alone(self, index: Connection) -> bool:
         """Whether nobody else fills them in this transaction, either."""
@@ -66,6 +71,12 @@ class _SqliteTexts:
             finally:
                 engine.dispose()
 
+    def settle(self) -> None:
+        """Moves what it holds into its one file, unless somebody reads it yet: those who read cannot."""
+        if log_of(self._path).exists():
+            with self.opened():
+                pass
+
     def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - as PostgreSQL's is asked
         return True
 
@@ -83,13 +94,20 @@ class _SqliteTexts:
     @contextmanager
     def _alone(self) -> Iterator[bool]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_name(self._path.name + "-lock").open("w") as lock:
+        path = self._path.with_name(self._path.name + "-lock")
+        with path.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                is_there = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+            except (BlockingIOError, FileNotFoundError):
+                is_there = False
+            if not is_there:  # another holds it, or deleted it since
                 yield False
                 return
-            yield True
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
 
 
 class _PostgresTexts:
@@ -106,6 +124,9 @@ class _PostgresTexts:
                 yield engine
             finally:
                 engine.dispose()
+
+    def settle(self) -> None:
+        """It is whole as it is."""
 
     def is_alone(self, index: Connection) -> bool:
         return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))

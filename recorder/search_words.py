@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 
-from logs_ui.recorder.search_tables import TOKENIZER
+from logs_ui.recorder.storage.search_tables import TOKENIZER
 
 _WORD = 400  # characters that are kept of a longer one: a lexeme has at most 2,046 bytes
 _PART_WORDS = 16_000  # positions end at 16,383
@@ -68,6 +68,11 @@ def query(text: str) -> str:
     if star and words:
         words[-1] = words[-1][:_WORD]
     return " <-> ".join(f"'{word}'" for word in words) + (star if words else "")
+
+
+def is_shortened(word: str) -> bool:
+    """Whether one of `words_of` is not the word itself."""
+    return len(word) > _WORD
 
 
 def _shortened(word: str) -> str:

@@ -1,6 +1,5 @@
 """What a filter means in SQL: its conditions, its order, and where in that order a page begins."""
 
-import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -9,11 +8,12 @@ from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, o
 from sqlmodel import col
 
 from logs_ui.recorder import derived, search
-from logs_ui.recorder.dialects import server_clock
 from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.matching import any_of, column_of, has_error, in_range, is_value, stored_elsewhere
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepStatistics, StopReason
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.terms import Range, Term, Value
 
 _ID = col(EvaluationRow.id)
@@ -40,6 +40,7 @@ _NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected 
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
 _INDEXED = frozenset({"eval", "mode", "status", "stop", "scored", "task", "step", "reward", "group", "id"})
 _LEADING = frozenset({"id", "group", "task", "tag", "is", "note", "text"})  # to rows that are few, as a rule
+_LISTED = frozenset({"tag", "is", "note"})
 _BY_ID = (Sort.NEWEST, Sort.OLDEST)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 
@@ -95,7 +96,8 @@ def conditions(
     """
     # A group is smaller than anything else that is known of a row, as are the rows that have words which few have.
     of_group = filter.group is not None or any(it.field == "group" and not it.negated for it in filter.terms)
-    is_small = span is not None or of_group or any(_is_rare_text(term) for term in filter.terms)
+    within = span or _ids_of_steps(run_id, filter)
+    is_small = span is not None or of_group or is_listed(filter)
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     if span is not None:
@@ -122,7 +124,7 @@ def conditions(
     ):
         found += [bounded >= low] if low is not None else []
         found += [bounded <= high] if high is not None else []
-    found += [_term(term, run_id, filter, use) for term in filter.terms]
+    found += [_term(term, run_id, filter, use, within) for term in filter.terms]
     if use == Use.NUMBER and _reads_the_table(filter):
         found.append(_ID > 0)  # true of all, and of the index that has the order in which they lie there
     return found
@@ -132,6 +134,11 @@ def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
     """Whether an index leads to few of a large run's rows, as a rule."""
     leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
     return leads or _is_narrow(filter) or _is_rare(filter) or bool(filter.tasks) or filter.group is not None
+
+
+def is_listed(filter: RolloutFilter) -> bool:  # noqa: A002
+    """Whether the ids of a few rows are listed elsewhere: no index of the rows has an order of those."""
+    return any((it.field in _LISTED and not it.negated) or _is_rare_text(it) for it in filter.terms)
 
 
 def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
@@ -260,19 +267,36 @@ def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
 
 
-def _term(term: Term, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
-    return any_of(term, [_value(term, value, run_id, filter, use) for value in term.values])
+def _ids_of_steps(run_id: int, filter: RolloutFilter) -> search.Within | None:  # noqa: A002
+    """Between which ids the rows of a narrow range of steps lie; None of any other."""
+    if not _is_narrow(filter):
+        return None
+    row = EvaluationRow
+    # In an expression: the index of steps has all that is asked, that of ids would be read until a step is found.
+    ends = select(func.min(_ID + 0), func.max(_ID + 0)).where(col(row.run_id) == run_id)
+    ends = ends.where(col(row.step) <= filter.step_max)
+    ends = ends if filter.step_min is None else ends.where(col(row.step) >= filter.step_min)
+    return tuple(ends.with_only_columns(end).scalar_subquery() for end in ends.selected_columns)  # type: ignore[return-value]
 
 
-def _value(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
+def _term(
+    term: Term, run_id: int, filter: RolloutFilter, use: Use, within: search.Within | None  # noqa: A002
+) -> ColumnElement[bool]:  # fmt: skip
+    return any_of(term, [_value(term, value, run_id, filter, use, within) for value in term.values])
+
+
+def _value(
+    term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, within: search.Within | None  # noqa: A002
+) -> ColumnElement[bool]:  # fmt: skip
     if term.field == "scored":
         return _scored(Scored(str(value)), run_id)
     if term.field == "error":
         return has_error(value, _is_lost(run_id, filter))
     if term.field in derived.FIELDS:
-        return derived.holds(term.field, _loose(term, value), run_id, filter)
+        span = within if within is not None and isinstance(within[0], int) else None
+        return derived.holds(term.field, _loose(term, value), run_id, filter, span)
     if FIELDS[term.field].column is None:
-        return stored_elsewhere(term, value, run_id)
+        return stored_elsewhere(term, value, run_id, within)
     return _of_column(term, value, run_id, filter, use)
 
 
@@ -321,7 +345,7 @@ def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:
 
 
 def _heard_of(run_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return col(Run.id) == run_id, col(Run.heartbeat) >= server_clock(time.time_ns() // 1000) - DIED_AFTER_US
+    return col(Run.id) == run_id, col(Run.heartbeat) >= server_clock(now_us()) - DIED_AFTER_US
 
 
 def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002

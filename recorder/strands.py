@@ -10,9 +10,14 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
+
+NO_ROW = -1
+"""In place of a row's index: that of none, so that what is called is nobody's."""
 
 
 @dataclass(eq=False)
@@ -23,10 +28,14 @@ class StrandTree:
         log: where its calls are kept; a `calls.CallLog`.
         root: the rollout function's own.
         closed: True once it returned: what is still running then belongs to nothing.
+        rows: how many it is about; None where that is not known.
+        is_one_row: whether all that is called is one row's own, so that a scope within it names no other.
     """
 
     log: Any
     closed: bool = False
+    rows: int | None = None
+    is_one_row: bool = False
     root: "Strand" = field(init=False)
     _process: object = field(init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -48,11 +57,14 @@ class StrandTree:
             parent.row, parent.generating, parent.call, parent.is_stray, parent.is_unseen,
         )  # fmt: skip
         for name, value in differs.items():
-            setattr(child, name, value)
+            if name != "row" or not self.is_one_row:
+                setattr(child, name, value)
         return child
 
     def calling(self, parent: "Strand", order: int) -> "Strand":
-        """One below `parent` in which the environment call of that order is under way: as `child`, in half the time."""
+        """One below `parent`, in which the environment call of that order is under way: what is called there is made by
+        it. As `child`, in half the time.
+        """
         return Strand(
             self, parent, next(self._numbers),
             parent.row, parent.generating, order, parent.is_stray, parent.is_unseen,
@@ -66,13 +78,12 @@ class StrandTree:
         return self._strays[key]
 
 
-@dataclass(eq=False, slots=True)  # not frozen: that costs four times as much, for each call of an environment
-class Strand:
+class Strand(Struct, eq=False):  # no dataclass, which takes twice as long, for each call of an environment
     """One thread of control. Nobody changes it once it is made.
 
     Attributes:
         number: in the order in which strands were started.
-        row: index of the row whose scope this is in; None outside of one.
+        row: index of the row whose scope this is in; `NO_ROW` in the scope of none, None outside of one.
         generating: whether a generation that is recorded is under way: those within it are parts of it.
         call: order of the environment call that is under way; None outside of one.
         is_stray: whether nobody saw it start: its number then says nothing of the order in which rows were begun.
@@ -146,9 +157,17 @@ def _whereabouts() -> Strand | None:
     return _open[-1].stray() if _open else None
 
 
-def enter(strand: Strand) -> None:
-    """Makes it the current one of the context in which this runs, for good."""
-    _here.set(strand)
+def enter(strand: Strand) -> Token[Strand | None]:
+    """Makes it the current one of the context in which this runs, until `leave`."""
+    return _here.set(strand)
+
+
+def leave(entered: Token[Strand | None]) -> None:
+    """Makes that before it the current one again."""
+    try:  # noqa: SIM105 - a third of the time
+        _here.reset(entered)
+    except (ValueError, LookupError):
+        pass  # another context, where a generator was closed from elsewhere: the value there is not ours
 
 
 def within(strand: Strand) -> "_Within":
@@ -159,20 +178,17 @@ def within(strand: Strand) -> "_Within":
 class _Within:
     """No generator: one is entered for each call of an environment."""
 
-    __slots__ = ("_strand", "_token")
+    __slots__ = ("_entered", "_strand")
 
     def __init__(self, strand: Strand) -> None:
         self._strand = strand
 
     def __enter__(self) -> Strand:
-        self._token = _here.set(self._strand)
+        self._entered = enter(self._strand)
         return self._strand
 
     def __exit__(self, *_: object) -> None:
-        try:  # noqa: SIM105 - a third of the time
-            _here.reset(self._token)
-        except (ValueError, LookupError):
-            pass  # another context, where a generator was closed from elsewhere: the value there is not ours
+        leave(self._entered)
 
 
 def branch(**differs: Any) -> Strand | None:

@@ -43,6 +43,8 @@ def returned_tasks(
         output: what was returned.
         prompts: (N) JSON of each.
     """
+    if output.keys().isdisjoint(_COLUMNS):
+        return list(tasks)
     with guard("naming a task"):
         chosen: list[Any] = next((output[name] for name in _COLUMNS if isinstance(output.get(name), list)), [])
         if len(chosen) == len(tasks):

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from types import MethodType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,14 +77,25 @@ class _StandIn:
 class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
     """An environment whose resets and steps are recorded."""
 
+    def __init__(self, wrapped: Any) -> None:
+        super().__init__(wrapped)
+        methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and what stands in for it
+        self._self_methods = methods
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.__wrapped__, name)
-        if name not in _METHODS or not callable(value):
+        if name not in _METHODS:
             return value
-        if name.endswith("_async") and not inspect.iscoroutinefunction(value):
-            return value  # a vector environment's, which only begins what step_wait() ends
+        known, stand_in = self._self_methods.get(name, (None, None))
+        if type(value) is MethodType and value == known:
+            return stand_in
+        if not callable(value) or (name.endswith("_async") and not inspect.iscoroutinefunction(value)):
+            return value  # a vector environment's step_async only begins what step_wait() ends
         method: Any = _Method(value, _METHODS[name])
-        method._self_env = self  # noqa: SLF001 - an __init__ of its own would take as long as the rest
+        if type(value) is MethodType and value.__self__ is self.__wrapped__:
+            self._self_methods[name] = value, method
+        else:
+            method._self_env = self  # noqa: SLF001 - not of those that are kept: a cycle would keep environments alive
         return method
 
     def __enter__(self) -> Any:
@@ -110,7 +122,8 @@ class _Method(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A reset or step of one environment."""
 
     def __reduce_ex__(self: Any, _: Any) -> Any:
-        return getattr, (self._self_env, self.__name__)
+        env = self._self_env if hasattr(self, "_self_env") else trace_env(self.__self__)
+        return getattr, (env, self.__name__)
 
 
 class _BoundTool(_StandIn, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
@@ -183,6 +196,8 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 def _action(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The action alone where a step was given nothing else."""
+    if len(args) == 1 and not kwargs:
+        return args[0]
     given = [*args, *kwargs.values()]
     return given[0] if len(given) == 1 else _arguments(method, args, kwargs)
 
@@ -210,8 +225,11 @@ def _reset_answer(result: Any) -> Answer:
 
 
 def _step_answer(result: Any) -> Answer:
+    if type(result) is tuple and len(result) == 5 and type(result[4]) is dict:  # as nearly all are
+        observation, reward, terminated, truncated, info = result
+        return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
     match result if type(result) is tuple else ():
-        case (observation, reward, terminated, truncated, dict() | Mapping() as info):
+        case (observation, reward, terminated, truncated, Mapping() as info):
             return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
         case (observation, reward, done, Mapping() as info):
             return Answer(observation, reward, done, _info(info, info.get("TimeLimit.truncated", False)))

@@ -29,6 +29,8 @@ _OPERATOR = r"<=|>=|!=|[:<>=]"
 _FIELD = re.compile(rf'({_NAME})(?:\.({_QUOTED}|[^\s",:<>=!]+))?\s*({_OPERATOR})\s*', re.DOTALL)
 _VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
 _WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
+_SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
+_SIGN = re.compile(r"[<>]=?(?=[^<>=])")
 _COMMA = re.compile(r"\s*,\s*")
 _SPACE = re.compile(r"\s*")
 _ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]{1,6})\}|(.))", re.DOTALL)
@@ -95,6 +97,8 @@ def mended(text: str, mistake: FilterError) -> str | None:
     """The line with what is misspelt as it was probably meant; None where that cannot be told, or is not in it."""
     if mistake.meant is None:
         return None
+    if mistake.field == WHERE:  # a quote: where its term ends cannot be told
+        return text.replace(mistake.written, mistake.meant, 1) if mistake.written and mistake.written in text else None
     replaced, last = [], 0
     for token in _tokens(text):
         for start, end, word in _corrections(token, mistake.field, mistake.written or "", mistake.meant):
@@ -170,6 +174,10 @@ def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> 
             raise FilterError(WHERE, f"{shortened(text[at:])}: the quote that opens here is not closed")
         end = found.end() if found else len(text)
         return Written(_unquoted(text[at:end]), at, end, is_quoted=True)
+    if not lenient and (single := _SINGLE.match(text, at)):
+        meant = print_name(single[1])
+        message = f"{shortened(single[0])}: quotes are double here: did you mean {shortened(meant)}?"
+        raise FilterError(WHERE, message, written=single[0], meant=meant)
     return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
 
 
@@ -235,10 +243,12 @@ def _compared(field: Field, operator: str, token: Token) -> tuple[Value, ...]:
 
 
 def _alternatives(field: Field, token: Token, now: int | None) -> tuple[Value, ...]:
-    return tuple(_value(field, it, now) for it in token.values)
+    key = "" if token.key is None else f".{print_key(token.key.text)}"
+    return tuple(_value(field, f"{field.name}{key}", it, now) for it in token.values)
 
 
-def _value(field: Field, written: Written, now: int | None) -> Value:
+def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
+    """`name` is the field's with its key, as it stands in the line."""
     if written.text == ABSENT and not written.is_quoted:
         return None
     if field.kind == Kind.TIME:
@@ -246,6 +256,10 @@ def _value(field: Field, written: Written, now: int | None) -> Value:
         return Range(low=moment) if field.name == "since" else Range(high=moment)
     if field.kind not in NUMERIC:
         return written.text
+    if sign := _SIGN.match(written.text):
+        meant = f"{name}{written.text}"
+        message = f"{sign[0]} stands in place of the colon: did you mean {shortened(meant)!r}?"
+        raise FilterError(field.name, message, written=written.text, meant=meant)
     low, dots, high = written.text.partition("..")
     if not dots:
         number = _number(field, low)
@@ -264,6 +278,9 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
     if token.name == wrong:
         start = token.start + token.negated
         return [(start, start + len(token.name), meant)]
+    end_of_name = token.start + token.negated + len(token.name) if token.key is None else token.key.end
+    if _SIGN.match(wrong):
+        return [(end_of_name, it.end, wrong) for it in token.values if it.text == wrong]
     if token.key is not None:
         return [(token.key.start, token.key.end, print_key(meant))] if token.key.text == wrong else []
     return [(it.start, it.end, print_name(meant)) for it in token.values if it.text == wrong]

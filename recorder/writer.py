@@ -1,36 +1,40 @@
-"""The background thread that turns jobs into committed rows. The trainer's thread only appends to its queue."""
+"""What the training hands over, on its way to be written: the trainer's thread only appends to a queue, out of which a
+background thread sends it to the process that writes it (`helper.py`), or writes it itself where there can be none.
+"""
 
 import atexit
 import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine
-
-from logs_ui.recorder.address import Address, absolute, shown
-from logs_ui.recorder.database import refuse_hopeless
-from logs_ui.recorder.entry import Entry, Failures
 from logs_ui.recorder.errors import RefusedDatabaseError
-from logs_ui.recorder.file_system import network_kind
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.helper import Helper, is_wanted
 from logs_ui.recorder.job_queue import FollowedJob, Job, JobQueue
+from logs_ui.recorder.job_writer import Counts, JobWriter
 from logs_ui.recorder.limits import Limits
-from logs_ui.recorder.storage import Storage
-from logs_ui.recorder.store import Batch, Change
+from logs_ui.recorder.storage.address import Address, absolute, db_option, shown
+from logs_ui.recorder.storage.database import refuse_hopeless
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.wire import Wire
 
 logger = logging.getLogger("logs_ui")
 
 _INTERVAL = 0.2  # seconds between two transactions
 _BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
-_BATCH = 512  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
-_HEARTBEAT = 5.0  # seconds
+_BATCH = 1_024  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
+_READING_SECONDS = 5.0  # that a reader in the same process waits for what this recorded
+_LAST_SECONDS = 3.0  # that the end of this process waits for that of the one that writes, once all is durable
 
 
 class Writer:
-    """Writes to one database, for all runs of this process.
+    """Has what is recorded written to one database, for all runs of this process.
 
     A job that was handed over is durable within a fraction of a second; `flush` waits for it. A locked, full or missing
     database is tried again for as long as the process lives. What it makes meanwhile waits on disk (`spool.py`), and
@@ -45,8 +49,9 @@ class Writer:
         """Limits of None are the environment's.
 
         Raises:
-            LogsUIError: see `Limits.from_environment` and `file_system.network_kind`.
+            LogsUIError: see `Limits.from_environment`, `helper.is_wanted` and `file_system.network_kind`.
         """
+        self._is_helped = is_wanted()
         self.address = address
         self._limits = limits or Limits.from_environment()
         self._network = network_kind(address) if isinstance(address, Path) else None
@@ -55,16 +60,17 @@ class Writer:
     def _reset(self) -> None:
         """A state without thread: at the start, and in a child after a fork."""
         self._queue = JobQueue(self._limits, shown(self.address))
-        self._storage = Storage(self.address, self._limits, spools_always=self._network is not None)
+        self._outlet: Helper | JobWriter = self._new_outlet(Helper if self._is_helped else JobWriter)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
-        self._lost = 0  # jobs, or changes of one, that could not even be tried
-        self._number = 0  # of the last entry
-        self._uids: dict[str, None] = {}  # of the runs that this process wrote to, in their order
-        self._ended: set[str] = set()  # those of them that this process ended
-        self._told = (guard.errors, 0)  # failures and drops that the run knows of; what failed before is another's
-        self._last_heartbeat = time.monotonic()
+        self._dropped_beside = 0  # by processes that wrote before a thread did
+        self._in_vain: tuple[int, int] | None = None  # jobs accepted and done, when the end of a training gave up
+        self._has_ended = False
+        self._errors_before = guard.errors  # what failed before is not this database's
+
+    def _new_outlet(self, kind: type[Helper] | type[JobWriter]) -> Helper | JobWriter:
+        return kind(self.address, self._limits, spools_always=self._network is not None)
 
     @property
     def given_up(self) -> bool:
@@ -72,9 +78,9 @@ class Writer:
         return self._gave_up is not None
 
     @property
-    def end_seconds(self) -> float:
-        """See `Limits`."""
-        return self._limits.end_seconds
+    def beside(self) -> int | None:
+        """Number (PID) of the process that writes; None where a thread does, and until it can."""
+        return self._outlet.pid if isinstance(self._outlet, Helper) else None
 
     def put(self, job: Job) -> None:
         """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; not again
@@ -105,37 +111,55 @@ class Writer:
         """As `flush`, for the end of a training: as long as the limits say. The database is not waited for where the
         disk takes what is left.
         """
-        self._storage.hurry(hurried=True)
+        deadline = time.monotonic() + self._limits.end_seconds
+        self._outlet.hurry(hurried=True)
         try:
-            return self.flush(self._limits.end_seconds)
+            is_durable = self.flush(self._limits.end_seconds)
         finally:
-            self._storage.hurry(hurried=False)
-            self.settle()
+            self._outlet.hurry(hurried=False)
+        self._in_vain = None if is_durable else (self._queue.accepted, self._queue.done)
+        if is_durable:
+            self.settle(max(0.0, deadline - time.monotonic()))
+        return is_durable
 
-    def settle(self) -> None:
-        """Moves all that is committed into the database's file, so that this alone can be copied."""
-        self._storage.settle()
+    def settle(self, seconds: float) -> None:
+        """Moves all that is committed into the database's file, so that this alone can be copied; waits so long at most
+        for the process that does.
+        """
+        self._outlet.settle(seconds)
 
-    def hurry(self) -> None:
-        """The process ends."""
-        self._storage.hurry(hurried=True)
+    def hurry(self) -> float:
+        """The process ends. Returns how many seconds it may wait: none where the end of a training has waited in vain,
+        and nothing has changed since.
+        """
+        self._outlet.hurry(hurried=True)
+        return 0.0 if self._in_vain == (self._queue.accepted, self._queue.done) else self._limits.end_seconds
 
     def close(self) -> None:
         """For the end of the process: says how much of what was handed over is not in the database, and why."""
-        lost = self._dropped
+        if self._has_ended:
+            return
+        self._has_ended = True
+        ended = self._outlet.close(_LAST_SECONDS)
         unwritten = self._queue.accepted - self._queue.done
+        unsent = len(self._queue)
+        if unwritten > unsent and not ended and not self.given_up:
+            logger.warning(
+                "logs-ui: %d recorded changes are still being written, by a process that goes on as long as it can.",
+                unwritten - unsent,
+            )
+            unwritten = unsent
         if unwritten or self.given_up:
-            why = self._gave_up or self._storage.trouble or "the process ended first."
-            logger.error("logs-ui: %d recorded changes were never written: %s", lost + unwritten, why)
-        waiting = self._storage.waiting
+            why = self._gave_up or self._outlet.trouble or "the process ended first."
+            logger.error("logs-ui: %d recorded changes were never written: %s", self._dropped + unwritten, why)
+        waiting = self._outlet.waiting
         if waiting is not None and self._network is None:
             logger.warning(
                 "logs-ui: what was recorded last waits in %s. It goes into the database when a training or the "
-                "dashboard opens it next, or by: logs-ui db ingest",
+                "dashboard opens it next, or by: logs-ui db ingest%s",
                 waiting,
+                db_option(self.address),
             )
-        self.settle()
-        self._storage.close()
 
     def say_network(self) -> None:
         """Says what it means that the database lies on a network file system, if it does."""
@@ -149,13 +173,13 @@ class Writer:
                 self._network,
             )
 
-    def after_fork(self) -> Engine | None:
-        """In the child: threads do not survive, and connection and files are still the parent's. Lets go of them;
-        returns the connection's engine, which must be kept, and never be used.
+    def after_fork(self) -> Any:
+        """In the child: threads do not survive, and connections, files and processes are still the parent's. Lets go of
+        them; returns what must be kept, and never be used.
         """
-        engine = self._storage.abandon()
+        kept = self._outlet.abandon()
         self._reset()
-        return engine
+        return kept
 
     def _start(self) -> None:
         with self._starting:
@@ -179,29 +203,14 @@ class Writer:
         while waiting > 0:
             waiting -= self._write_some()
         self._queue.follow_up()
-        self._storage.catch_up()
-        if self._is_heartbeat_due():
-            self._beat()
+        self._outlet.tick(self._counts())
+        self._replace_failed_helper()
 
     def _write_some(self) -> int:
         """As many of the oldest jobs as one transaction takes; returns how many they were."""
-        batch, jobs, size = self._encode_some()
-        try:
-            self._storage.store(self._entry(batch))
-            self._storage.checkpoint()
-        except RefusedDatabaseError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, what comes next must get in
-            guard.caught("writing what was recorded", error)
-            self._lost += jobs
-        self._queue.finish(jobs, size)
-        return jobs
-
-    def _encode_some(self) -> tuple[Batch, int, int]:
-        """One by one; returns also how many they were, and how many bytes are counted for them from now on."""
-        changes: list[Change] = []
+        parcel = self._outlet.parcel()
         jobs = before = 0
-        while len(changes) < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
+        while parcel.count < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
             following = self._queue.next()
             if following is None:
                 break
@@ -209,68 +218,54 @@ class Writer:
             jobs += 1
             before += size
             with guard("encoding what was recorded"):
-                changes += list(job.changes())  # all of them or none
-        batch = self._packed(changes)
-        after = batch.size
+                parcel.add(job)
+        after = parcel.close()
         self._queue.recount(after - before)
-        return batch, jobs, after
+        self._outlet.write(parcel, self._counts(), partial(self._queue.finish, jobs, after))  # type: ignore[arg-type]
+        self._replace_failed_helper()
+        return jobs
 
-    def _packed(self, changes: Sequence[Change]) -> Batch:
-        """Without those that cannot be."""
-        try:
-            return Batch.merged(changes).packed()
-        except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
-            guard.caught("packing what was recorded", error)
-        pieces = []
-        for piece in Batch.merged(changes).split():
-            try:
-                pieces.append(piece.packed())
-            except Exception as error:  # noqa: BLE001
-                guard.caught("packing one row", error)
-                self._lost += 1
-        return Batch.joined(pieces)
+    def _replace_failed_helper(self) -> None:
+        """What it did not write is written here, and all that comes from now on."""
+        helper = self._outlet
+        if not isinstance(helper, Helper) or not helper.has_failed:
+            return
+        logger.warning(
+            "logs-ui: no process can be started to write what is recorded: a thread of the training does, which slows "
+            "it down a little. Nothing is lost."
+        )
+        spools_always = self._network is not None
+        writer = JobWriter(self.address, self._limits, spools_always=spools_always, before=helper.before)
+        self._outlet, self._dropped_beside = writer, helper.dropped
+        writer.hurry(hurried=helper.is_hurried)
+        wire = Wire()
+        writer.parcel().add_frames(wire, helper.tokenizers())
+        for sent in helper.outstanding:
+            done = partial(sent.done, sent.parcel.lost)
+            writer.write_frames(wire, sent.number, sent.parcel.frames, self._counts, done)
 
-    def _entry(self, batch: Batch) -> Entry:
-        """The next one, with the process's heartbeat where that is due, and with what the run was not told yet."""
-        for uid in sorted(batch.uids - self._uids.keys()):
-            self._uids[uid] = None
-        for change in batch.runs:
-            if change.columns.get("finished") is not None:
-                self._ended.add(change.uid)
-            elif "created" in change.columns:
-                self._ended.discard(change.uid)
-        now = (guard.errors, self._dropped)
-        failures: tuple[Failures, ...] = ()
-        if now != self._told and self._uids:
-            errors, dropped = (count - told for count, told in zip(now, self._told, strict=True))
-            failures = (Failures(next(reversed(self._uids)), errors, dropped, guard.last),)
-            self._told = now
-        alive: tuple[str, ...] = ()
-        if self._is_heartbeat_due():
-            alive = tuple(uid for uid in self._uids if uid not in self._ended)
-            self._last_heartbeat = time.monotonic()
-        self._number += 1
-        return Entry(self._number, time.time_ns() // 1000, batch, alive, failures)
+    def _counts(self) -> Counts:
+        errors = guard.errors - self._errors_before
+        return Counts(errors, self._queue.dropped, guard.last if errors else None)
 
     @property
     def _dropped(self) -> int:
         """What is not written, and never will be, while the writer lives."""
-        return self._queue.dropped + self._storage.refused + self._lost
+        return self._queue.dropped + self._dropped_beside + self._outlet.dropped
 
-    def _is_heartbeat_due(self) -> bool:
-        running = bool(self._uids.keys() - self._ended) and self._storage.running
-        return running and time.monotonic() - self._last_heartbeat > _HEARTBEAT
 
-    def _beat(self) -> None:
-        entry = self._entry(Batch())
-        if entry.failures:
-            self._storage.store(entry)
-        else:
-            self._storage.beat(entry)
+def check_settings() -> None:
+    """What the environment says of writing.
+
+    Raises:
+        LogsUIError: see `Limits.from_environment` and `helper.is_wanted`.
+    """
+    Limits.from_environment()
+    is_wanted()
 
 
 _by_address: dict[Address, Writer] = {}
-_abandoned: list[Engine | None] = []  # by a child, of its parent: kept, as what nobody refers to is closed
+_abandoned: list[Any] = []  # by a child, of its parent: kept, as what nobody refers to is closed
 
 
 def writer_for(address: Address) -> Writer:
@@ -288,6 +283,18 @@ def writer_for(address: Address) -> Writer:
     return _by_address[address]
 
 
+def processes_beside() -> list[int]:
+    """Numbers (PIDs) of those that write for this process: no children of its own."""
+    return [writer.beside for writer in _by_address.values() if writer.beside is not None]
+
+
+def flush_before_reading(address: Address) -> None:
+    """What this process has recorded there is what its own readers look for: waits for it, some seconds at most."""
+    writer = _by_address.get(absolute(address))
+    if writer is not None:
+        writer.flush(_READING_SECONDS)
+
+
 def flush(timeout: float | None = 30.0) -> bool:
     """Waits until everything recorded in this process is durable: in its database, or, where that is away, locked, full
     or on a network file system, on disk, from where it goes in as soon as somebody opens the database: `load_run()`,
@@ -301,18 +308,22 @@ def flush(timeout: float | None = 30.0) -> bool:
         Whether it is. False: neither can be written; the log says why.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    return all(
+    durable = [
         writer.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
         for writer in list(_by_address.values())
-    )
+    ]
+    return all(durable)
 
 
 def _at_exit() -> None:
-    for writer in _by_address.values():
-        writer.hurry()
-    flush(max((writer.end_seconds for writer in _by_address.values()), default=0.0))
+    flush(max([writer.hurry() for writer in _by_address.values()], default=0.0))
     for writer in _by_address.values():
         writer.close()
+
+
+def _at_exit_of_child(_: object = None) -> None:
+    """One that multiprocessing forked ends without `atexit`, but for what it is told so."""
+    Finalize(None, _at_exit, exitpriority=0)
 
 
 def _after_fork_in_child() -> None:
@@ -321,3 +332,6 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
+register_after_fork(_at_exit, _at_exit_of_child)
+if parent_process() is not None:  # it is in such a child that this was imported first
+    _at_exit_of_child()

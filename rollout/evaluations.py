@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
-from logs_ui.recorder import record, start_run
+from logs_ui.recorder import Settings, record, start_run
 from logs_ui.rollout.backends import Model, Sampling
 from logs_ui.rollout.checks import check_counts, check_limits, sampling_fields
 from logs_ui.rollout.conversations import Conversations
@@ -62,6 +62,7 @@ def evaluation(
     dataset: Any,
     weights: Mapping[str, float] | None = None,
     passing: float = 1.0,
+    diagnosis: Settings | None = None,
     **wiring: Unpack[Wiring],
 ) -> Callable[[Callable[[EvaluationRow], Score]], "Evaluation"]:
     """Makes of a function that scores a rollout the one definition of what a model is trained on and evaluated by.
@@ -82,6 +83,7 @@ def evaluation(
             environment is reset with a seed alone: there, and without an environment, it only tells rollouts apart.
         weights: of the scores in a dict, by name; None where the function returns one number.
         passing: from which reward on a rollout passed, for pass@k.
+        diagnosis: what trainings and evaluations are held against, as `record()` takes it.
         wiring: of the environment, as `openenv_rollout_func` takes it; with `env_factory`, of a text environment, as
             `text_rollout_func` does. Without any environment each prompt is answered once, and only `sampling`,
             `max_completion_tokens` and `concurrency` can be given.
@@ -101,7 +103,7 @@ def evaluation(
     def define(score: Callable[[EvaluationRow], Score]) -> Evaluation:
         if not callable(score) or inspect.iscoroutinefunction(score):
             raise TypeError(f"An evaluation scores a row by a plain function, not {score!r}")
-        return Evaluation(Scoring(name, score, weights), prompts, passing, wired)
+        return Evaluation(Scoring(name, score, weights), prompts, passing, wired, diagnosis)
 
     return define
 
@@ -113,13 +115,16 @@ class Evaluation:
         name: the eval name.
     """
 
-    def __init__(self, scoring: Scoring, prompts: Prompts, passing: float, wiring: Wiring) -> None:
+    def __init__(
+        self, scoring: Scoring, prompts: Prompts, passing: float, wiring: Wiring, diagnosis: Settings | None = None
+    ) -> None:
         functools.update_wrapper(self, scoring.score)
         self.name = scoring.name
         self._scoring = scoring
         self._prompts = prompts
         self._passing = passing
         self._wiring = wiring
+        self._diagnosis = diagnosis
 
     def __call__(self, row: EvaluationRow) -> Score:
         """The function's own score."""
@@ -162,10 +167,12 @@ class Evaluation:
 
         Raises:
             TypeError, ValueError: as `openenv_rollout_func`.
-            DatabaseError: as `record()`.
+            DatabaseError, SettingsError: as `record()`.
         """
         rollouts = self.rollouts(model=model, model_url=model_url, api_key=api_key, sampling=sampling)
-        recorded: OpenEnvRollouts = record(rollouts, eval_name=self.name, db=db, announce=announce)
+        recorded: OpenEnvRollouts = record(
+            rollouts, eval_name=self.name, diagnosis=self._diagnosis, db=db, announce=announce
+        )
         return recorded
 
     def rollouts(self, *, sampling: Sampling | Mapping[str, Any] | None = None, **model: Any) -> OpenEnvRollouts:
@@ -215,7 +222,7 @@ class Evaluation:
             GenerationError: the server does not answer, or does not serve the model.
             SessionError: the environment does not answer, or has not as many sessions.
             TypeError, ValueError: arguments that do not go together.
-            DatabaseError: see `record()`.
+            DatabaseError, SettingsError: see `record()`.
         """
         if self._wiring.get("processor") is not None:
             raise ValueError("A processor writes the model's template, and a server is asked by messages: leave it out")
@@ -239,7 +246,8 @@ class Evaluation:
         named = name or f"{self.name}: {model}"
         try:
             offline.check()
-            with start_run(named, eval_name=self.name, model=model, config=told, db=db) as run:
+            settings = self._diagnosis
+            with start_run(named, eval_name=self.name, model=model, config=told, diagnosis=settings, db=db) as run:
                 report = Report(offline.play(run), self._passing, self.name, run.id, db, samples)
                 run.log(0, report.scalars)
         finally:

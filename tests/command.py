@@ -14,9 +14,10 @@ from logs_ui.app.cli import main
 LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 
-def logs_ui(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own."""
-    return subprocess.run([LOGS_UI, *arguments], capture_output=True, text=True, timeout=240, check=False)
+def logs_ui(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, within that folder."""
+    command = [LOGS_UI, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder)
 
 
 def typed(*arguments: object, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import URL
 
-from logs_ui.recorder.address import Address
+from logs_ui.recorder import writer
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
+from logs_ui.recorder.job_queue import Job
+from logs_ui.recorder.job_writer import Parcel
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.wire import Wire, is_plain
 from tests.chromium import chromium
 from tests.postgres import DATABASES, drop_database, fresh_database, make_database
 
@@ -69,6 +73,16 @@ def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (root / str(number) for number in count())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What lies in a user's data folder, as spools for a server do, and notes of what may only be read, lies elsewhere:
+    for the processes that tests start, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own database."""
@@ -76,6 +90,26 @@ def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> 
     folder.mkdir()
     monkeypatch.setenv("LOGS_UI_DB", str(folder / "logs-ui.db"))
     monkeypatch.delenv("LOGS_UI_RUN", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process beside each test takes a second: what tests record in their own process is written in it, by way of the
+    bytes that would go to another. `test_helper.py`, and all that runs commands and trainings, has the process.
+    """
+    monkeypatch.setattr(writer, "is_wanted", lambda: False)
+    add = Parcel.add
+
+    def by_wire(parcel: Parcel, job: Job) -> None:
+        if is_plain(job):
+            there = Wire()
+            jobs = [there.job(frame) for frame in Wire().frames(job)[0]]
+        else:
+            jobs = [job]
+        for made in filter(None, jobs):
+            add(parcel, made)
+
+    monkeypatch.setattr(Parcel, "add", by_wire)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from sqlmodel import col
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import (
     EvaluationRow,
     Mode,
@@ -35,7 +34,9 @@ from logs_ui.recorder.models import (
     Tokenizer,
 )
 from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
-from logs_ui.recorder.store import Batch, write_details
+from logs_ui.recorder.storage.changes import Batch
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.step_writes import write_details
 
 START_US = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 STEP_US = 42_000_000

@@ -7,11 +7,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from logs_ui.app.serve import BackgroundServer
 from tests.chromium import chromium
 from tests.site import pages
+
+_TO_COME = "[data-whole], [hx-trigger=load], #searched progress"
+"""What is still to come, of a page and of the index that it looks words up in."""
 
 
 def take(db: Path, folder: Path) -> None:
@@ -26,6 +29,7 @@ def take(db: Path, folder: Path) -> None:
             page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=theme)
             for name, address in pages(db).items():
                 page.goto(server.url + address)
+                expect(page.locator(_TO_COME)).to_have_count(0, timeout=120_000)
                 page.wait_for_timeout(500)  # what scripts draw
                 if name == "tokens":
                     page.keyboard.press(".")  # the first surprise, and what is said of it

@@ -20,8 +20,8 @@ from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from logs_ui.recorder.address import Address, database_address
-from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder.storage.address import Address, database_address
+from logs_ui.recorder.storage.database import writing_engine
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:12]  # the same in all processes of a test run
 _TEMPLATE = f"logs_ui_{_RUN}"

@@ -7,10 +7,10 @@ from sqlalchemy import Engine
 from logs_ui.app import urls
 from logs_ui.app.view import Kind, View, print_view
 from logs_ui.recorder import queries
-from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.filters import Sort, parse_where
 from logs_ui.recorder.models import EvaluationRow
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import reading_engine
 
 
 def pages(db: Address, run: str = "latest") -> dict[str, str]:

@@ -23,19 +23,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from sqlalchemy import URL, text
 
-from logs_ui.recorder.address import Address, as_text, database_address
-from logs_ui.recorder.database import reading_engine
-from logs_ui.recorder.ingest import Ingester
 from logs_ui.recorder.payload import pack_content, unpack_content
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import Change, RowChange, RunChange
+from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.ingest import Ingester
 from logs_ui.recorder.writer import Writer, writer_for
 
 ROOT = Path(__file__).parent.parent
 RUN = "r"
 _PER_STEP = 50
+_NAME = "LOGS_UI_TEST_RECORDING"
 
 
 def begun() -> ChangesJob:
@@ -87,9 +89,23 @@ class Recording:
             assert time.monotonic() < deadline, f"{self.acknowledged} of {rows}; {self.log.read_text()}"
             time.sleep(0.01)
 
-    def kill(self) -> None:
-        self.process.kill()
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The training's, and that which writes for it: nobody's child, but it has the training's variables."""
+        training = psutil.Process(self.process.pid)
+        others = (it for it in psutil.process_iter(["environ"]) if it.pid != training.pid)
+        return [training, *(it for it in others if (it.info["environ"] or {}).get(_NAME) == str(self.said))]
+
+    def kill(self, *, all_of_it: bool = False) -> None:
+        """The training; with `all_of_it` also, and first, the process that writes for it, which else writes what it was
+        given, and ends.
+        """
+        training, *others = self.processes
+        for process in others if all_of_it else []:
+            process.kill()
+        training.kill()
         self.process.wait()
+        psutil.wait_procs(others, timeout=60)
 
     def end(self) -> None:
         """As a training ends by itself."""
@@ -112,7 +128,11 @@ def recording(
         environment: names without `LOGS_UI_`, and their values.
     """
     said, log = folder / f"{name}.said", folder / f"{name}.log"
-    variables = {"LOGS_UI_RAISE": "0", **{f"LOGS_UI_{key}": value for key, value in environment.items()}}
+    variables = {
+        "LOGS_UI_RAISE": "0",
+        _NAME: str(said),
+        **{f"LOGS_UI_{key}": value for key, value in environment.items()},
+    }
     code = f"{prelude}\nfrom tests.storage_faults import go_on; go_on()"
     with said.open("w") as out, log.open("w") as errors:
         process = subprocess.Popen(
@@ -204,7 +224,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Random) -> int:
     """One process after the other, each once it has recorded something, some of them while the SQLite file is locked;
-    returns how many rows there are.
+    with the process that writes for it, without, or first that alone. Returns how many rows there are.
     """
     acknowledged = {}
     for number in range(kills):
@@ -215,9 +235,14 @@ def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Ra
                 with locked(address):
                     time.sleep(chance.uniform(0.1, 0.5))
                     if chance.random() < 0.5:
-                        process.kill()
+                        process.kill(all_of_it=True)
                 time.sleep(chance.uniform(0, 0.2))
-            process.kill()
+            if process.process.poll() is None and chance.random() < 0.3:
+                for beside in process.processes[1:]:
+                    beside.kill()
+                process.wait_for(process.acknowledged + 20)
+            if process.process.poll() is None:
+                process.kill(all_of_it=chance.random() < 0.5)
             acknowledged[process.name] = process.acknowledged
     return check(address, acknowledged)
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
@@ -33,10 +34,12 @@ from logs_ui.app.security import CONTENT_SECURITY_POLICY
 from logs_ui.app.serve import BackgroundServer, serve
 from logs_ui.app.source import Source
 from logs_ui.recorder import flush, queries, start_run, trace_env
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, parse_filter
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.queries import later
+from logs_ui.recorder.search import search_state
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.factory import HOSTILE_TASK, make_run
 
 TOKEN = "s3cret-ä"  # noqa: S105 - nobody's
@@ -765,7 +768,18 @@ def test_no_template_holds_what_the_policy_forbids() -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[::2]"])
 def test_another_name_for_this_machine_is_refused(client: TestClient, host: str) -> None:
-    assert client.get("/", headers={"Host": host}).status_code == 400
+    answer = client.get("/", headers={"Host": f"{host}:7070"})
+    assert answer.status_code == 400
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert f"logs-ui serve --allow-host {host}\n" in answer.text
+    assert "Content-Security-Policy" in answer.headers
+
+
+def test_what_is_no_hosts_name_is_not_repeated(client: TestClient) -> None:
+    answer = client.get("/", headers={"Host": "$(reboot)<b>"})
+    assert answer.status_code == 400
+    assert "reboot" not in answer.text
+    assert "--allow-host NAME" in answer.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7070", "localhost", "[::1]:7070"])
@@ -816,6 +830,29 @@ def test_the_welcome_leads_nowhere_else(path: Path) -> None:
 # --- On a port
 
 
+def test_a_dashboard_leaves_nothing_beside_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    engine = writing_engine(path)
+    make_run(engine, uid="one", steps=2)
+    engine.dispose()
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        deadline = time.monotonic() + 60
+        while not _is_indexed(path):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert client.get("/runs/one/overview").status_code == 200
+        assert len([*tmp_path.glob("a.search.db*")]) > 1, "while it reads it"
+    assert [it.name for it in tmp_path.glob("a.search.db*")] == ["a.search.db"]
+
+
+def _is_indexed(path: Path) -> bool:
+    engine = reading_engine(path)
+    with engine.connect() as connection:
+        state = search_state(connection, 1)
+    engine.dispose()
+    return state.indexed > 0 and not state.behind
+
+
 def test_the_server_answers_while_the_block_lasts(path: Path) -> None:
     with BackgroundServer(path) as server:
         assert httpx.get(f"{server.url}/healthz").text == "ok\n"
@@ -832,7 +869,7 @@ def test_the_command_says_where_it_is_and_ends_quietly(path: Path) -> None:
         assert str(path) in process.stdout.readline()
         assert httpx.get(process.stdout.readline().strip()).status_code == 200
         process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=20)
+        _, complaints = process.communicate(timeout=60)
     assert (process.returncode, complaints) == (0, "")
 
 
@@ -908,7 +945,7 @@ def test_a_rollout_shows_what_it_waits_for_and_what_was_said_of_it(tmp_path: Pat
 
         player = threading.Thread(target=play)
         player.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while ">waiting</span>" not in (html := client.get(f"/runs/{run.id}/rollouts/1").text):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -964,4 +1001,27 @@ def test_what_is_written_into_a_folder_that_this_user_may_only_read_is_seen(
         with source.reading() as reading:
             assert set(reading.scalars(select(col(Run.name)))) == {"c"}
     connection.close()
+    source.close()
+
+
+def test_no_page_waits_for_a_question_about_a_database_that_was_replaced(tmp_path: Path) -> None:
+    db, other = tmp_path / "runs.db", tmp_path / "other.db"
+    for path in (db, other):
+        writing_engine(path).dispose()
+    source, began, answered = Source(db), threading.Event(), threading.Event()
+
+    def question(_: object) -> None:
+        began.set()
+        answered.wait(120)
+
+    with source.reading() as connection:
+        assert later.ask_later(connection.engine, "slow", question)
+    assert began.wait(60)
+    other.replace(db)
+    with ThreadPoolExecutor(2) as pages:
+        asked = [pages.submit(source.exists) for _ in range(2)]
+        try:  # the one that has found it replaced ends the question, and waits for that
+            assert any(it.result() for it in wait(asked, 60, FIRST_COMPLETED).done)
+        finally:
+            answered.set()
     source.close()

@@ -20,11 +20,11 @@ from datasets import Dataset
 from examples.tiny_model import make_model
 from logs_ui.recorder import load_run, load_runs, load_scalars, record_worker, start_run
 from logs_ui.recorder.consumption import TrainerChannel, TrainerListener, TrainerRaised
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.instruments import trl_async
 from logs_ui.recorder.queries import find_run
-from logs_ui.recorder.store import RowChange
+from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.database import reading_engine
 from tests.test_rollout_worker import GROUP, Policy, async_rollout_worker, make_worker
 from tests.test_rollout_worker import policy as policy  # noqa: PLC0414 - the fixture
 

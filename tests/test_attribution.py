@@ -1,10 +1,10 @@
 """Which call belongs to which row, against references written by hand."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from logs_ui.recorder.attribution import Attribution, Seen, attribute, attribute_unfinished
 from logs_ui.recorder.attribution.chains import Chain, bytes_of

@@ -16,14 +16,14 @@ from sqlalchemy import Engine, Table, select
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars, queries, record, start_run
-from logs_ui.recorder.address import Address, as_text
-from logs_ui.recorder.database import reading_engine, writing_engine
-from logs_ui.recorder.entry import Entry
 from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
-from logs_ui.recorder.intake import Intake
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState
 from logs_ui.recorder.queries import Dimension, Measure, RunColumns, RunFilter
-from logs_ui.recorder.store import Batch, RowChange, RunChange
+from logs_ui.recorder.storage.address import Address, as_text
+from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.entry import Entry
+from logs_ui.recorder.storage.intake import Intake
 from tests.factory import make_run
 from tests.postgres import fresh_database
 from tests.training import guess_server, make_trainer, sequential, solved
@@ -321,11 +321,12 @@ IDENTITY = {
 
 RANK = """
 import random, sys
-from logs_ui.recorder.address import database_address
+from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.run_record import ChangesJob
+from logs_ui.recorder.models import SourceKind
 from logs_ui.recorder.sources import Source
-from logs_ui.recorder.store import RowChange, RunChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage.changes import RowChange, RunChange, SourcesChange, TokenizerChange
 from logs_ui.recorder.writer import Writer
 
 writer, rank = Writer(database_address(sys.argv[1])), sys.argv[2]
@@ -341,7 +342,7 @@ for number in range(40):
                 "generation": int(rank), "step": number // 8, "created": number}
         row, shown = (run, f"{rank}/{number}", same), tuple(dice.sample(images, 3))
         begun.append(RowChange(*row, {"status": "running"}, b"content", None, shown, ("tag",)))
-        begun.append(SourcesChange(run, tuple(Source("reward", t, t, 1.0) for t in dice.sample("pqrst", 3))))
+        begun.append(SourcesChange(run, tuple(Source(SourceKind.REWARD, t, t, 1.0) for t in dice.sample("pqrst", 3))))
         done.append(RowChange(*row, {"status": "ok", "reward": 0.5, "rewards": {"f": 0.5}}))
     for changes in (begun, done):
         writer.put(ChangesJob(lambda changes=changes: changes))

@@ -13,8 +13,8 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.app.serve import BackgroundServer
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StopReason
+from logs_ui.recorder.storage.database import writing_engine
 from tests.axe import violations
 from tests.factory import make_run
 
@@ -466,3 +466,14 @@ def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
     expect(quiet_page.get_by_role("button", name="Copied")).to_be_visible()
     expect(quiet_page.locator("#said")).to_have_text("Copied")
     assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:length"
+
+
+def test_the_link_of_a_filter_that_cannot_be_read_is_the_filters_own(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
+    page.locator("#where").fill("stop:lenght")
+    page.locator("#where").press("Enter")
+    expect(page.locator("#mistake")).to_be_visible()
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:lenght"

@@ -12,15 +12,15 @@ from sqlalchemy import Engine, update
 from sqlmodel import col
 
 from logs_ui.app.serve import BackgroundServer
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState
 from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.storage.database import writing_engine
 from tests.axe import violations
 from tests.factory import make_run, make_tokenizer
 from tests.test_browser import row_id
 
 RUN = "tokens-a1b2"
-SHORT, LONG, BARE, THINKING = 2, 3, 4, 5  # rollouts that this file writes anew
+SHORT, LONG, BARE, THINKING, SEARCHED = 2, 3, 4, 5, 6  # rollouts that this file writes anew
 SAID = ["The answer is 4 🐈\n", "tool: 81 chapter1.txt", "I submit it\u202e now"]
 LOGPS = (-0.01, -0.2, -0.7, -1.5, -3.0, -6.0)
 
@@ -40,6 +40,9 @@ def engine(path: Path) -> Iterator[Engine]:
     write(
         engine, THINKING, None, {"messages": [{"role": "assistant", "content": f"<think>{'hm ' * 400}</think>\nfour"}]}
     )
+    hidden = f"<think>{'hm ' * 400} PATISSERIE, closed</think>\nThe <b>p\u00e2tisserie</b> is [closed](x)"
+    said = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
+    write(engine, SEARCHED, None, {"messages": said})
     with engine.begin() as connection:
         alike = {"reward": 0.25, "advantage": 0.0}
         dead = update(EvaluationRow).where(col(EvaluationRow.generation) < 9, col(EvaluationRow.step) == 2)
@@ -256,3 +259,17 @@ def test_tokens_are_read_without_javascript(browser: Browser, url: str) -> None:
     page.locator(".segment.prompt summary").click()
     expect(page.locator(".segment.prompt .spelt")).to_be_visible()
     context.close()
+
+
+def test_the_words_that_were_searched_for_are_marked_where_they_stand(quiet_page: Page, url: str) -> None:
+    marked = "() => [...CSS.highlights.get('searched')].map(String)"
+    quiet_page.goto(f'{url}/{SEARCHED}?where="patisserie closed" -text:user')
+    assert quiet_page.evaluate(marked) == ["PATISSERIE, closed"], "a phrase, whatever its signs and case"
+    fold = quiet_page.locator("details.fold", has_text="Reasoning")
+    expect(fold).to_have_attribute("open", "")
+    assert quiet_page.evaluate("scrollY") > 0
+    quiet_page.goto(f"{url}/{SEARCHED}?where=pat%2A")
+    assert quiet_page.evaluate(marked) == ["patisserie", "PATISSERIE", "p\u00e2tisserie"]
+    assert quiet_page.locator(".text b").count() == 0, "what a model wrote stays text"
+    quiet_page.goto(f"{url}/{SEARCHED}?where=status:ok")
+    assert quiet_page.evaluate("CSS.highlights.has('searched')") is False

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
-from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, collecting
+from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, TokenBatch, collecting
 from logs_ui.recorder.instruments import concurrency, transformers
 from logs_ui.recorder.instruments.patch import Patches, patches
 from logs_ui.recorder.strands import current_strand
@@ -53,11 +53,16 @@ def test_what_is_counted_is_what_is_kept_alive() -> None:
     log = CallLog()
     with collecting(log):
         make_model(TOKENIZER, 0).generate(input_ids=torch.ones(8, 2, dtype=torch.long), max_new_tokens=2)
-    pairs = [(one.context, one.sampled) for one in log.generations[0].sequences]
-    arrays = [array for pair in pairs for array in pair if array is not None]
-    assert len(arrays) == 16
-    assert all(array.base is None for array in arrays)
-    assert log.size == sum(array.nbytes for array in arrays)
+    batch = log.generations[0].sequences
+    assert isinstance(batch, TokenBatch)
+    pairs = [(one.context, one.sampled) for one in batch]
+    assert len(pairs) == len(batch) == 8
+    assert {id(array.base) for pair in pairs for array in pair if array is not None} == {
+        id(batch.given),
+        id(batch.answers),
+    }
+    assert batch.given.base is batch.answers.base is batch.kept is None
+    assert log.size == batch.given.nbytes + batch.answers.nbytes == batch.size
 
 
 def test_a_log_that_ends_within_another_leaves_the_other_in_place() -> None:
@@ -158,6 +163,29 @@ def test_a_context_is_what_the_mask_keeps_and_stays_as_it_was(mask: Any, context
         Model().generate(given, attention_mask=None if mask is None else torch.tensor(mask))
     given.fill_(0)
     assert [ids(sequence.context) for sequence in log.generations[0].sequences] == contexts
+
+
+def test_a_batch_is_taken_apart_when_it_is_asked_for() -> None:
+    given, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
+    batch = TokenBatch(given, mask, np.array([[5, 9], [6, 7], [9, 0], [5, 0]], np.int32), (9,), 0, 2)
+    assert (len(batch), batch.size) == (4, given.nbytes + mask.nbytes + 32)
+    assert [(ids(one.context), ids(one.sampled), one.finish) for one in batch] == [
+        ([1], [5, 9], "stop"),
+        ([1], [6, 7], "length"),
+        ([2, 3], [9], "stop"),
+        ([2, 3], [5], "stop"),
+    ]
+    assert batch[0] is batch[:1][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "mask", "answers"),
+    [((2, 3), (2, 2), (2, 1)), ((2, 3), None, (3, 1)), ((3,), None, (1, 1)), ((0, 3), None, (0, 1))],
+)
+def test_arrays_that_are_no_batch_are_refused_while_their_call_can_be_told(given: Any, mask: Any, answers: Any) -> None:
+    ids, kept = np.zeros(given, np.int32), None if mask is None else np.zeros(mask, np.bool_)
+    with pytest.raises(ValueError, match=r"no batch|answers to"):
+        TokenBatch(ids, kept, np.zeros(answers, np.int32), (), None, 0)
 
 
 def ids(array: Any) -> list[int]:
@@ -362,7 +390,7 @@ def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None
         give_up(Model().generate, torch.tensor([[1, 2]]))
     log.close()
     assert [(one.error, one.seam, one.sequences) for one in log.generations] == [(GIVEN_UP, "transformers", [])]
-    assert log.generations[0].seconds >= 0.1
+    assert (log.generations[0].seconds or 0) >= 0.1
 
 
 def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threading.Event) -> None:

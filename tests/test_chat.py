@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models
@@ -137,6 +138,15 @@ def chatml(*messages: tuple[str, str]) -> str:
 )
 def test_what_the_model_was_given_behind_the_prompt_is_in_the_messages(text: str, messages: list[Any]) -> None:
     assert prompt_with_more([SYSTEM], text) == messages
+
+
+def test_the_rows_of_a_group_have_the_same_prompt_and_none_anothers_messages() -> None:
+    some, given = spelling(), orjson.dumps([{"role": "user", "content": "a"}])
+    first, second = some.prompt(given, ids(0, 1)), some.prompt(given, ids(0, 1))
+    assert first == second == [{"role": "user", "content": "a b"}]
+    first[0]["content"] = "edited"
+    assert some.prompt(given, ids(0, 1)) == second
+    assert some.prompt(given, ids(0, 1, 1)) == [{"role": "user", "content": "a b b"}]
 
 
 def test_a_prompt_in_parts_stays_as_it_is() -> None:

@@ -94,8 +94,22 @@ def test_a_value_within_itself_is_named_there_and_whole_elsewhere() -> None:
         Named(pairs(25)),
         [Named(pairs(20)) for _ in range(20)],
         shared_records(38),
+        [[0] * 4_000] * 4_000,
+        [dict.fromkeys("abc", [0] * 3_000)] * 3_000,
     ],
-    ids=["tree", "crowd", "pairs", "careful", "objects", "deep objects", "named", "many named", "records"],
+    ids=[
+        "tree",
+        "crowd",
+        "pairs",
+        "careful",
+        "objects",
+        "deep objects",
+        "named",
+        "many named",
+        "records",
+        "wide",
+        "wide and deep",
+    ],
 )
 def test_a_snapshot_is_no_larger_than_its_limit_however_a_value_branches(value: Any) -> None:
     Node.shown = 0

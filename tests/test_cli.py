@@ -6,14 +6,19 @@ import socket
 import sqlite3
 import subprocess
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from typer.main import get_command
 
+from logs_ui.app.cli import _say_what_happened as say_what_happened
+from logs_ui.app.cli import app
 from logs_ui.recorder import load_run
-from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder.queries import run_summary
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.command import LOGS_UI, logs_ui, typed
 from tests.factory import make_run
 
@@ -83,7 +88,7 @@ def test_export_takes_the_filter_language(db: Path, tmp_path: Path) -> None:
     output = tmp_path / "some.jsonl"
     done = typed("export", "first", "-o", output, "--db", db, "--where", "status:ok reward<0.5 -stop:length")
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert re.match(rf"{len(rows)} rollouts", done.stdout)
+    assert re.match(rf"{len(rows)} rollouts? ", done.stdout)
     expected = load_run("first", db, where="status:ok reward<0.5 -stop:length")
     assert [row["id"] for row in rows] == sorted(expected["id"])
     assert rows
@@ -101,11 +106,25 @@ def test_export_replaces_a_file_only_when_told_to(db: Path, tmp_path: Path) -> N
     assert output.read_text().startswith("run,")
 
 
-def test_help_names_what_an_option_takes() -> None:
-    said = " ".join(typed(command, "--help").stdout for command in ("serve", "demo", "export"))
-    for option in ("--port PORT", "--host HOST", "--db PATH|URL", "--output FILE", "--format parquet|csv|jsonl"):
-        assert option in said
-    assert not [kind for kind in ("<bool>", "<int", "<path>") if kind in said]
+def test_help_names_what_an_option_takes_and_the_same_by_the_same_word() -> None:
+    words: dict[str, set[str]] = {}
+    for command in commands(get_command(app)):
+        for it in command.params:
+            if it.name != "help" and not getattr(it, "is_flag", False):
+                assert it.metavar, f"{command.name}: {it.name}"
+                words.setdefault(it.name, set()).add(it.metavar)
+    for name in ("db", "into", "others"):
+        assert words.pop(name) == {"PATH|URL"}
+    assert words.pop("run") == {"RUN"}
+    assert len(words.pop("keep")) == 2, "what is starred, and a reward function"
+    assert {name: used for name, used in words.items() if len(used) > 1} == {}
+
+
+def commands(command: Any) -> Iterator[Any]:
+    """It, and all under it."""
+    yield command
+    for under in getattr(command, "commands", {}).values():
+        yield from commands(under)
 
 
 def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:
@@ -144,6 +163,16 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path, mode:
     assert "not one of logs-ui" in refused(command, "--db", theirs)
     assert theirs.read_bytes() == before
     assert list(tmp_path.iterdir()) == [theirs]
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOGS_UI_QUEUE_MB", "many"), ("LOGS_UI_END_SECONDS", "-1")])
+def test_a_setting_that_cannot_be_is_refused_before_the_demo_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    said = refused("demo", "--no-serve", "--steps", "1", "--db", tmp_path / "a.db")
+    assert f"{name} is {value!r}, where" in said
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -195,13 +224,30 @@ def test_a_port_in_use_is_found_before_the_demo_makes_anything(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (1, "Mean reward: 0.00 (last 1 step)."),
+        (11, "Mean reward went from 0.00 (first 1 step) to 5.50 (last 10 steps)."),
+        (200, "Mean reward went from 4.50 (first 10 steps) to 194.50 (last 10 steps)."),
+    ],
+)
+def test_how_the_reward_of_a_demo_went(steps: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    say_what_happened(Path("a.db"), [float(step) for step in range(steps)])
+    assert capsys.readouterr().out.startswith(f"{said} Every rollout is in a.db\n")
+
+
 def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     done = logs_ui("demo", "--steps", "3", "--no-serve", "--db", db)
     assert done.returncode == 0, done.stderr
-    assert "Mean reward went from" in done.stdout
     assert f"logs-ui serve --db {db}" in done.stdout
-    assert re.findall(r"^step (\d) of 3, reward \d\.\d\d$", done.stderr, re.MULTILINE) == list("123")
+    assert {it.name for it in tmp_path.iterdir()} == {"a.db"}, "nothing else is left behind"
+    steps = re.findall(r"^step (\d) of 3, mean reward (.*)$", done.stderr, re.MULTILINE)
+    assert [step for step, _ in steps] == list("123")
+    reward = f"{run_summary(reading_engine(db), 1).reward:.2f} (last 3 steps)"
+    assert steps[-1][1] == reward, "the dashboard's figure"
+    assert f"Mean reward: {reward}. Every rollout is in {db}\n" in done.stdout
     assert "recording run" not in done.stderr, "the demo says itself where to look"
     output = tmp_path / "run.parquet"
     assert typed("export", "latest", "-o", output, "--db", db).returncode == 0

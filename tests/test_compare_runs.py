@@ -20,11 +20,13 @@ from logs_ui.app.main import create_app
 from logs_ui.app.run_curves import Axis, make_chart
 from logs_ui.app.run_differences import comparisons, working_trees
 from logs_ui.app.run_tasks import group_sizes, make_table
-from logs_ui.recorder import queries, store
-from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder import queries
 from logs_ui.recorder.models import EvaluationRow, Run, RunSource, RunState, SourceKind, StepDetails, StepStatistics
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.sources import Source
+from logs_ui.recorder.storage import run_writes
+from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.factory import HOSTILE_TASK, insert_run, make_run
 
 A, B, C = "one-aaaa", "two-bbbb", "three-cccc"
@@ -44,7 +46,7 @@ def engine(path: Path) -> Iterator[Engine]:
     reward = "def solved(x):\n    return x\n"
     same = Source(SourceKind.CHAT_TEMPLATE, "", "{{ messages }}\n")
     with engine.begin() as connection:
-        ids = store.run_ids(connection, [A, B], 0)
+        ids = run_writes.run_ids(connection, [A, B], 0)
         a = (Source(SourceKind.REWARD, "solved", reward, 1.0), same)
         b = (
             Source(SourceKind.REWARD, "solved", reward.replace("return x", "return x * '<script>'"), 1.0),
@@ -53,7 +55,7 @@ def engine(path: Path) -> Iterator[Engine]:
             Source(SourceKind.CHANGED_FILES, "", "1\t1\tt.py\n-\t-\tlogo.png\n"),
             Source(SourceKind.CHANGES, "", DIFF),
         )
-        store.write_sources(connection, [store.SourcesChange(A, a), store.SourcesChange(B, b)], ids)
+        run_writes.write_sources(connection, [SourcesChange(A, a), SourcesChange(B, b)], ids)
         changed = {"config": {"seed": 1, "beta": 0.0, "new <i>": [1, 2]}, "versions": {"trl": "1.15.0"}}
         connection.execute(update(Run).where(col(Run.uid) == B).values(**changed))
     yield engine

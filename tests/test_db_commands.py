@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, delete, insert, select, update
 from sqlmodel import col
 
 from logs_ui.app.cli import main
 from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, start_run, trace_env
-from logs_ui.recorder.address import Address, as_text, shown
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import RunNotFoundError
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -28,14 +26,22 @@ from logs_ui.recorder.models import (
     StepStatistics,
     Table,
     Tokenizer,
+    WriterPosition,
 )
 from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.storage import clock, store
+from logs_ui.recorder.storage.address import Address, as_text, shown
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.spool import Spool, spool_folder
 from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.check import Finding
+from logs_ui.recorder.upkeep.merge import MergedRun
+from logs_ui.recorder.upkeep.vacuum import forget_writers
 from tests.factory import make_run
 from tests.test_images import screenshot
 
 PROMPT = [{"role": "user", "content": "hello"}]
+UPKEEP = Path(__file__).parent.parent / "docs" / "upkeep.md"
 OWN = ["id"]
 """A database's own: another one numbers rollouts anew."""
 
@@ -142,7 +148,8 @@ def test_what_hosts_wrote_of_one_run_becomes_one(tmp_path: Path, monkeypatch: py
         with start_run(db=tmp_path / f"{host}.db") as run, run.rollout(PROMPT, group=host, task=host) as row:
             row.score(1.0)
         assert flush()
-    merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "all.db")
+    found = merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "all.db", run=["shared"])
+    assert found == [MergedRun("shared", was_there=False, rollouts=2)], "counted once"
     (run_line,) = load_runs(tmp_path / "all.db").to_dict("records")
     assert (run_line["run"], run_line["rollouts"]) == ("shared", 2)
     assert set(load_run("shared", tmp_path / "all.db").task) == {"a", "b"}
@@ -180,9 +187,19 @@ def test_merging_refuses_what_makes_no_sense(stock: Path, tmp_path: Path) -> Non
     with pytest.raises(LogsUIError, match="is the database to merge into"):
         merge([stock], stock)
     with pytest.raises(RunNotFoundError, match="did you mean 'one'"):
-        merge([stock], tmp_path / "a.db", run=["onne"])
+        merge([stock], tmp_path / "a.db", run=["two", "onne"])
     with pytest.raises(LogsUIError, match="There is no database at"):
         merge([tmp_path / "none.db"], tmp_path / "a.db")
+    assert list(tmp_path.iterdir()) == [], "and leaves nothing behind"
+
+
+def test_a_run_that_is_named_is_taken_from_the_sources_that_have_it(stock: Path, tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "empty.db")
+    engine.dispose()
+    found = merge([tmp_path / "empty.db", stock], tmp_path / "all.db", run=["two", "two"])
+    assert found == [MergedRun("two", was_there=False, rollouts=24)]
+    assert merge([tmp_path / "empty.db"], tmp_path / "none.db") == []
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_others(stock: Path, address: Address) -> None:
@@ -241,6 +258,22 @@ def test_vacuum_gives_room_back(stock: Path, address: Address) -> None:
     assert found.after < found.before
     pd.testing.assert_frame_equal(load_run("one", as_text(address)), kept)
     assert look_at(as_text(address)).free == 0
+
+
+def test_vacuum_forgets_processes_that_wrote_last_long_ago_and_whose_spools_are_gone(address: Address) -> None:
+    engine, month = writing_engine(address), 30 * 86_400_000_000
+    now, spool = clock.now(engine), Spool(spool_folder(address), "waits", 1 << 20)
+    spool.append(1, b"not read here")
+    of = {"old": now - month - 9_000_000, "waits": 1, "new": now - month + 3_600_000_000}
+    with engine.begin() as connection:
+        for writer, written_at in of.items():
+            connection.execute(insert(WriterPosition).values(writer=writer, number=1, written=written_at))
+        store.advance(connection, "now", 1)
+    forget_writers(address)
+    with engine.connect() as connection:
+        assert store.positions(connection).keys() == {"waits", "new", "now"}
+    engine.dispose()
+    spool.clear()
 
 
 def test_vacuum_refuses_while_somebody_records_and_where_there_is_no_room(
@@ -332,11 +365,27 @@ def test_an_image_that_is_lost_is_damage_and_one_too_many_is_none(tmp_path: Path
         (kept,) = connection.execute(select(*Image.__table__.columns)).mappings()  # type: ignore[attr-defined]
     written(engine, Image.__table__.insert().values({**kept, "hash": "0" * 64}))  # type: ignore[attr-defined]
     assert [it.said for it in check(db) if it.what == "images"] == [
-        "1 of 2 are of no rollout any more; logs-ui prune takes them along"
+        f"1 of 2 are of no rollout any more; logs-ui prune --db {db} takes them along"
     ]
     written(writing_engine(db), delete(Image).where(col(Image.hash) == kept["hash"]))
     (finding,) = damaged(db)
     assert finding.said.startswith(f"1 are not there that rollouts refer to, as {kept['hash']}")
+
+
+def test_a_prompt_that_no_rollout_has_any_more_is_told_and_pruned(address: Address) -> None:
+    db, long = as_text(address), [{"role": "user", "content": "".join(map(chr, range(300, 1500)))}]
+    with start_run("shared", db=db) as run:
+        for _ in range(2):
+            with run.rollout(long) as row:
+                row.turn("there")
+    assert flush()
+    assert (look_at(db).prompts or 0) > 300
+    written(writing_engine(address), update(RolloutPayload).values(content=None, content_start=None))
+    (said,) = (it.said for it in check(db) if it.what == "prompts")
+    assert said.startswith("1 of 1 shared ones are of no rollout any more; logs-ui prune --db ")
+    gone = prune(db, run="shared", keep="nothing")
+    assert gone.prompt_bytes > 600
+    assert not [it for it in check(db) if it.what == "prompts"]
 
 
 def test_pages_that_are_overwritten_are_found(copy: Path) -> None:
@@ -393,10 +442,39 @@ def logs_ui(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return typed
 
 
+def test_what_waits_before_the_first_ingest_is_not_denied(
+    tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    monkeypatch.setenv("LOGS_UI_RUN", "far")
+    db, folder = tmp_path / "a.db", tmp_path / "a.db-spool"
+    assert logs_ui("db", "ingest", "--db", db).stdout == f"Nothing waits for {db} in {folder}.\n"
+    for number in range(3):
+        with start_run(db=db) as run, run.rollout(PROMPT) as row:
+            row.score(1.0)
+        assert flush()
+        if number == 0:
+            told = logs_ui("db", "check", "--db", db)
+            assert told.returncode == 1
+            assert told.stderr.endswith(
+                f"There is no database at {db}. What was recorded waits in {folder}. Take it in: "
+                f"logs-ui db ingest --db {db}\n"
+            )
+            assert "rollouts           1," in logs_ui("db", "info", "--db", db).stdout
+        elif number == 1:
+            assert (
+                f"ok   spool: some waits in {folder}, and is not looked at. "
+                in logs_ui("db", "check", "--db", db).stdout
+            )
+            assert "far.2   1 rollout" in logs_ui("prune", "--run", "far.2", "--db", db).stdout
+        else:
+            assert "far.3  new, 1 rollout\n" in logs_ui("db", "merge", db, "--into", tmp_path / "b.db").stdout
+
+
 def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Typed) -> None:
     db = tmp_path / "all.db"
     done = logs_ui("db", "merge", stock, "--into", db)
-    assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs in {db}\n", done.stderr
+    assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs merged into {db}.\n", done.stderr
     said = logs_ui("db", "info", "--db", db).stdout
     assert f"where              {db}\n" in said
     assert "recorded now       nothing\n" in said
@@ -414,5 +492,5 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Ty
         connection.commit()
     broken = logs_ui("db", "check", "--db", db)
     assert broken.returncode == 1
-    assert "BAD  rollouts: 1 of 24 cannot be read: 30. " in broken.stdout
+    assert f"$ logs-ui db check --db runs.db\n{broken.stdout}```".replace(str(db), "runs.db") in UPKEEP.read_text()
     assert json.loads(logs_ui("db", "check", "--db", db, "--json").stdout)[-3]["is_whole"] is False

@@ -11,7 +11,6 @@ from sqlalchemy import Engine, update
 from sqlmodel import Session, col, insert, select
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
 from logs_ui.recorder.diagnosis.settings import Scale
 from logs_ui.recorder.diagnosis.staleness import lag
@@ -19,6 +18,7 @@ from logs_ui.recorder.diagnosis.waterfall import causes, judged
 from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, Status, StopReason
 from logs_ui.recorder.queries import RunColumns
+from logs_ui.recorder.storage.database import writing_engine
 from tests import factory
 from tests.postgres import DATABASES, fresh_database
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from logs_ui.recorder import (
     record_environment,
     start_run,
 )
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.diagnose import settings_of
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.queries import annotated, find_run
-from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.sidecars import NOTES
 from tests.command import LOGS_UI, logs_ui, typed
 from tests.diagnosis_docs import PAGE, written
 from tests.training import guess_server, make_trainer, sequential
@@ -208,6 +209,9 @@ def test_what_a_task_is_called_reaches_no_terminal(tmp_path: Path) -> None:
         (["--threshold", "truncation"], "--threshold 'truncation' is no threshold: write it as truncation=0.1."),
         (["--threshold", "truncation=x"], "is no number"),
         (["--threshold", "truncation=nan"], "must be a finite number, not nan."),
+        (["--threshold", "turn_limit=-1"], "The threshold of turn_limit is a number from 0 to 1, not -1."),
+        (["--threshold", "truncation=1.5"], "from 0 to 1, not 1.5."),
+        (["--threshold", "never_solved=0"], "The threshold of never_solved is a number from 1 on, not 0."),
         (["--threshold", "trunkation=1"], "There is no diagnostic 'trunkation': did you mean 'truncation'?"),
         (["--max-reward", "inf"], "max_reward must be a finite number, not inf."),
         (["--max-reward", "1", "--solved-at", "2"], "solved_at 2 is above max_reward 1"),
@@ -251,6 +255,13 @@ def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_
     saved = Settings(max_reward=2.0, solved_at=0.5, thresholds={"truncation": 0.9, "loops": 0.3})
     assert settings(db) == saved
     assert diagnose(db=db).scale.solved == 0.5
+    back = typed("diagnose", "low", "--db", db, "--json", "--reset")
+    assert settings(db) == recorded
+    assert json.loads(back.stdout)["best"] == 2.0
+    assert "as it was recorded again" in back.stderr
+    typed("diagnose", "low", "--db", db, "--save", "--steps", "3")
+    typed("diagnose", "low", "--db", db, "--reset", "--save", "--max-reward", "4")
+    assert settings(db) == replace(recorded, max_reward=4.0), "what was saved before is gone"
     Notebook(db).diagnosis(uid, None)
     assert settings(db) == recorded
 

@@ -369,6 +369,14 @@ def test_facts_of_an_episode() -> None:
     assert found["distinct_words"] is None
 
 
+@pytest.mark.parametrize(("actions", "streak", "repeats"), [((), None, None), ((1,), 1, None), ((1, 2, 3), 1, 0.0)])
+def test_actions_that_are_all_different_repeat_nothing(
+    actions: tuple[int, ...], streak: int | None, repeats: float | None
+) -> None:
+    found = facts([], [entry(n, "go", {"n": n}, "a") for n in actions], [], None)
+    assert (found["action_streak"], found["repeats"]) == (streak, repeats)
+
+
 def test_facts_of_what_was_not_seen_are_none() -> None:
     found = facts([], [], [], None)
     assert set(found.values()) == {None}

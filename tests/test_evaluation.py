@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from logs_ui.recorder import flush, load_run, load_runs, load_scalars
+from logs_ui.recorder import Settings, diagnose, flush, load_run, load_runs, load_scalars
 from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation
 from logs_ui.rollout.backends import GenerationError
 from logs_ui.rollout.guess_env import TASKS, GuessEnv
@@ -136,7 +136,8 @@ def test_the_same_seeds_are_played_in_every_evaluation(url: str, server: ModelSe
 @pytest.mark.versions
 def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: ModelServer, tmp_path: Path) -> None:
     seen: list[EvaluationRow] = []
-    guess = guessing(url, seen, dataset=games(each=2))
+    settings = Settings(max_reward=1.5)
+    guess = guessing(url, seen, dataset=games(each=2), diagnosis=settings)
     rollout_func = guess.rollout_func(announce=False)
     weights = guess.reward_weights
     trainer = make_trainer(rollout_func, tmp_path, reward_funcs=guess.rewards, warm=120, reward_weights=weights)
@@ -159,6 +160,9 @@ def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: Mo
         assert row["messages"][-1]["content"].split() == given.answer.split()
         assert "messages" not in row["metadata"]
     assert trained["turns"].max() > 1
+    runs = load_runs().run
+    assert len(runs) == 2
+    assert all(diagnose(run).scale.best == settings.max_reward for run in runs)
 
 
 @pytest.mark.versions

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import load_run, load_runs, start_run
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow
+from logs_ui.recorder.storage.database import writing_engine
 from tests.axe import violations
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]

@@ -62,7 +62,7 @@ def test_two_environments(tmp_path: Path) -> None:
     (rollouts,) = ran("environments", tmp_path / "a.db", steps=3)
     assert "echo" in set(rollouts.task)
     assert len(set(rollouts.task)) > 1
-    assert {one["environment"] for one in rollouts.metadata} == {"Echo", "WordGame"}
+    assert {one["environment"] for one in rollouts.metadata} == {"echo", "words"}
     shown(tmp_path / "a.db")
 
 

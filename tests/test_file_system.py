@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.file_system import Mount, mount_of, network_kind
+from logs_ui.recorder.storage.file_system import Mount, mount_of, network_kind
 
 MOUNTS = r"""
 22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
@@ -60,7 +60,7 @@ def test_this_machine_is_asked_and_overruled(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_link_is_followed_to_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from logs_ui.recorder import file_system
+    from logs_ui.recorder.storage import file_system
 
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")

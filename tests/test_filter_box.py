@@ -19,10 +19,10 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.models import EvaluationRow, RowTag, RunState
 from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.axe import violations
 from tests.factory import make_run
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from sqlalchemy import insert, update
 from sqlmodel import col
 
 from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RunNotFoundError
-from logs_ui.recorder.files import FORMATS, export_run
+from logs_ui.recorder.files import _WRITERS, FORMATS, export_run
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort
 from logs_ui.recorder.frames import (
     COLUMNS,
@@ -31,17 +31,26 @@ from logs_ui.recorder.frames import (
     load_scalars,
 )
 from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, Run, Status, StopReason
+from logs_ui.recorder.parquet import parquet_writer
 from logs_ui.recorder.payload import pack_content
+from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests import factory
+from tests.postgres import DATABASES, fresh_database
 
 csv.field_size_limit(10_000_000)
 
 
-@pytest.fixture(scope="module")
-def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=DATABASES)
+def db(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A run that is under way, one that has not begun, and one of values that are hard to write down."""
-    path = tmp_path_factory.mktemp("frames") / "rollouts.db"
-    engine = writing_engine(path)
+    with fresh_database(request.param, tmp_path_factory.mktemp("frames")) as address:
+        _fill(address)
+        yield as_text(address)
+
+
+def _fill(address: Address) -> None:
+    engine = writing_engine(address)
     factory.make_run(engine, uid="hard", steps=1)
     factory.make_run(engine, uid="under-way", steps=11, seed=3, created=factory.START_US + 2)
     with engine.begin() as connection:
@@ -54,18 +63,17 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }  # fmt: skip
         connection.execute(insert(EvaluationRow), hard)
     engine.dispose()
-    return path
 
 
 @pytest.fixture(scope="module")
-def frame(db: Path) -> pd.DataFrame:
+def frame(db: str) -> pd.DataFrame:
     return load_run("under-way", db)
 
 
 @pytest.fixture
-def rollouts(db: Path) -> Iterator[list[queries.Rollout]]:
+def rollouts(db: str) -> Iterator[list[queries.Rollout]]:
     """The same as the database has them, in the order in which they began."""
-    engine = reading_engine(db)
+    engine = reading_engine(database_address(db))
     run_id = queries.find_run(engine, "under-way").id or 0
     found = [rollout for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for rollout in chunk]
     yield sorted(found, key=lambda rollout: rollout.row.created)
@@ -119,7 +127,7 @@ def test_times_are_exact_and_absent_ones_nat(frame: pd.DataFrame, rollouts: list
 
 
 @pytest.mark.parametrize("run", ["under-way", "empty"])
-def test_a_frame_always_has_all_columns_of_the_same_types(db: Path, run: str) -> None:
+def test_a_frame_always_has_all_columns_of_the_same_types(db: str, run: str) -> None:
     frame = load_run(run, db)
     assert list(frame.columns) == [column.name for column in COLUMNS]
     for column in COLUMNS:
@@ -128,13 +136,13 @@ def test_a_frame_always_has_all_columns_of_the_same_types(db: Path, run: str) ->
 
 
 def test_the_newest_run_of_the_database_in_the_environment_is_the_default(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    monkeypatch.setenv("LOGS_UI_DB", db)
     assert set(load_run()["run"]) == {"under-way"}
 
 
-def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFrame) -> None:
+def test_a_filter_selects_rows_but_does_not_sort_them(db: str, frame: pd.DataFrame) -> None:
     where = RolloutFilter(modes=("train",), reward_min=0.0, sort=Sort.HIGHEST_REWARD)
     found = load_run("under-way", db, where=where)
     expected = frame[(frame["mode"] == "train") & (frame["reward"] >= 0.0)]
@@ -142,7 +150,7 @@ def test_a_filter_selects_rows_but_does_not_sort_them(db: Path, frame: pd.DataFr
     assert list(found["id"]) == list(expected["id"])
 
 
-def test_a_line_of_the_filter_language_selects_rows(db: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_a_line_of_the_filter_language_selects_rows(db: str, frame: pd.DataFrame, tmp_path: Path) -> None:
     line = "reward>0.1 -stop:length rewards.solved<=1 mode:train"
     found = load_run("under-way", db, where=line)
     solved = frame["rewards"].map(lambda rewards: (rewards or {}).get("solved"))
@@ -167,9 +175,9 @@ def test_rows_come_in_the_order_in_which_they_began(frame: pd.DataFrame) -> None
     assert together.apply(lambda ids: ids.is_monotonic_increasing).all()
 
 
-def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(tmp_path: Path) -> None:
-    path, now = tmp_path / "a.db", time.time_ns() // 1000
-    engine = writing_engine(path)
+def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(address: Address, tmp_path: Path) -> None:
+    path, now = as_text(address), time.time_ns() // 1000
+    engine = writing_engine(address)
     factory.make_run(engine, uid="died", steps=2, created=now - 1_000_000_000)
     factory.make_run(engine, uid="alive", steps=2, created=now, heartbeat=now + 3_600_000_000)
     engine.dispose()
@@ -187,7 +195,7 @@ def test_what_ran_when_its_process_died_was_aborted_in_frames_and_files(tmp_path
     assert {row["stop_reason"] for row in read(tmp_path / "lost.jsonl", "jsonl")} == {"aborted"}
 
 
-def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_says_why(db: str, tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="did you mean 'empty'"):
         load_run("emtpy", db)
     for run in (None, 0, ""):
@@ -200,7 +208,7 @@ def test_what_cannot_be_loaded_says_why(db: Path, tmp_path: Path) -> None:
         load_run("under-way", db, where=RolloutFilter(tasks=("x",)))
 
 
-def test_runs_are_a_frame_of_all_that_is_known_of_them(db: Path) -> None:
+def test_runs_are_a_frame_of_all_that_is_known_of_them(db: str) -> None:
     runs = load_runs(db)
     assert list(runs.columns) == [column.name for column in RUN_COLUMNS]
     for column in RUN_COLUMNS:
@@ -215,9 +223,9 @@ def test_runs_are_a_frame_of_all_that_is_known_of_them(db: Path) -> None:
     assert all(pd.isna(empty[name]) for name in ("reward", "model", "max_steps", "git_dirty", "finished", "error"))
 
 
-def test_scalars_are_a_frame_by_step_and_name(db: Path) -> None:
+def test_scalars_are_a_frame_by_step_and_name(db: str) -> None:
     scalars = load_scalars("under-way", db)
-    engine = reading_engine(db)
+    engine = reading_engine(database_address(db))
     logged = queries.scalars(engine, queries.find_run(engine, "under-way").id or 0)
     engine.dispose()
     assert scalars.index.name == "step"
@@ -275,7 +283,7 @@ def read(path: Path, format: str) -> list[dict[str, Any]]:  # noqa: A002
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_file_has_what_the_frame_has(db: Path, frame: pd.DataFrame, tmp_path: Path, format: Any) -> None:  # noqa: A002
+def test_a_file_has_what_the_frame_has(db: str, frame: pd.DataFrame, tmp_path: Path, format: Any) -> None:  # noqa: A002
     output = tmp_path / "rollouts"
     seen: list[tuple[int, int]] = []
     assert export_run("under-way", format, output, db, progress=lambda done, total: seen.append((done, total))) == 140
@@ -300,7 +308,7 @@ def test_a_file_has_what_the_frame_has(db: Path, frame: pd.DataFrame, tmp_path: 
 
 
 @pytest.mark.parametrize("run", ["under-way", "hard", "empty"])
-def test_some_columns_are_those_of_all(db: Path, run: str) -> None:
+def test_some_columns_are_those_of_all(db: str, run: str) -> None:
     """Without what only a payload has they are read in another way."""
     whole = load_run(run, db)
     headers = [column.name for column in COLUMNS if column.name not in PAYLOAD]
@@ -337,7 +345,7 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
     assert lost["error"] is not None
 
 
-def test_pandas_reads_the_parquet_file_back_with_its_types(db: Path, tmp_path: Path) -> None:
+def test_pandas_reads_the_parquet_file_back_with_its_types(db: str, tmp_path: Path) -> None:
     export_run("under-way", "parquet", tmp_path / "rollouts.parquet", db)
     frame = pd.read_parquet(tmp_path / "rollouts.parquet")
     assert str(frame["created"].dtype) == "datetime64[us, UTC]"
@@ -345,7 +353,7 @@ def test_pandas_reads_the_parquet_file_back_with_its_types(db: Path, tmp_path: P
     assert frame["completion_ids"].iloc[0].dtype == np.int32
 
 
-def test_an_empty_run_gives_a_file_with_all_columns(db: Path, tmp_path: Path) -> None:
+def test_an_empty_run_gives_a_file_with_all_columns(db: str, tmp_path: Path) -> None:
     for format in FORMATS:  # noqa: A001
         assert export_run("empty", format, tmp_path / format, db) == 0  # type: ignore[arg-type]
     assert pq.read_table(tmp_path / "parquet").column_names == [column.name for column in COLUMNS]
@@ -353,7 +361,7 @@ def test_an_empty_run_gives_a_file_with_all_columns(db: Path, tmp_path: Path) ->
     assert (tmp_path / "jsonl").read_bytes() == b""
 
 
-def test_a_spreadsheet_shows_formulas_and_does_not_run_them(db: Path, tmp_path: Path) -> None:
+def test_a_spreadsheet_shows_formulas_and_does_not_run_them(db: str, tmp_path: Path) -> None:
     export_run("hard", "csv", tmp_path / "hard.csv", db)
     with (tmp_path / "hard.csv").open(encoding="utf-8", newline="") as file:
         row = list(csv.DictReader(file))[-1]
@@ -366,7 +374,7 @@ def test_a_spreadsheet_shows_formulas_and_does_not_run_them(db: Path, tmp_path: 
     assert pq.read_table(tmp_path / "hard.parquet").to_pylist()[-1]["eval_name"] == "=1+1"
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: str, tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("old")
     for output in (tmp_path / "missing" / "a.csv", tmp_path / "old.csv" / "a.csv", tmp_path):
         with pytest.raises(LogsUIError, match=str(output)) as caught:
@@ -382,8 +390,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
 
 
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # whose process takes a second
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: Path, tmp_path: Path, format: str) -> None:  # noqa: A002
+def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: str, tmp_path: Path, format: str) -> None:  # noqa: A002
     """A limit on a file's size answers writes as a full disk does: with an OSError, in the middle."""
     code = f"""
 import resource, signal, sys
@@ -393,7 +402,7 @@ from logs_ui.recorder.files import export_run
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (36_864, 36_864))  # room for the 32 kB of SQLite's own -shm file
 try:
-    export_run("under-way", {format!r}, Path({str(tmp_path / "out")!r}), {str(db)!r})
+    export_run("under-way", {format!r}, Path({str(tmp_path / "out")!r}), {db!r})
 except LogsUIError as error:
     print(type(error).__name__, error)
 """
@@ -402,7 +411,7 @@ except LogsUIError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_replaces_the_file_that_a_link_points_at(db: Path, tmp_path: Path) -> None:
+def test_an_export_replaces_the_file_that_a_link_points_at(db: str, tmp_path: Path) -> None:
     (tmp_path / "real.jsonl").write_text("old")
     (tmp_path / "link.jsonl").symlink_to("real.jsonl")
     export_run("under-way", "jsonl", tmp_path / "link.jsonl", db)
@@ -410,7 +419,7 @@ def test_an_export_replaces_the_file_that_a_link_points_at(db: Path, tmp_path: P
     assert len((tmp_path / "real.jsonl").read_text().splitlines()) == 140
 
 
-def test_an_unknown_format_names_the_nearest(db: Path, tmp_path: Path) -> None:
+def test_an_unknown_format_names_the_nearest(db: str, tmp_path: Path) -> None:
     with pytest.raises(LogsUIError, match=r"no format 'parket' to export to\. Try parquet"):
         export_run("under-way", "parket", tmp_path / "out", db)  # type: ignore[arg-type]
 
@@ -451,6 +460,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     assert max(peaks) < peaks[0] * 1.3
 
 
+def test_rollouts_that_are_read_apart_share_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each group pyarrow keeps something until the file is whole, and few of them are read sooner."""
+    engine = writing_engine(tmp_path / "m.db")
+    factory.make_run(engine, uid="run", steps=40)
+    engine.dispose()
+    files: list[pq.FileMetaData] = []
+    for group_bytes in (64 << 20, 200_000):
+        monkeypatch.setitem(_WRITERS, "parquet", partial(parquet_writer, group_bytes=group_bytes))
+        export_run("run", "parquet", tmp_path / "run.parquet", tmp_path / "m.db")
+        files.append(pq.read_metadata(tmp_path / "run.parquet"))
+    assert files[0].num_rows == files[1].num_rows > 200, "more than are read at once"
+    assert files[0].num_row_groups == 1 < files[1].num_row_groups
+
+
 def test_each_column_is_explained_in_the_docs() -> None:
     for column in (*COLUMNS, *RUN_COLUMNS):
         assert f"| `{column.name}` | {column.kind} | {column.meaning} |\n" in PAGE
@@ -464,9 +487,9 @@ def test_each_part_of_a_filter_and_each_of_its_words_is_in_the_docs() -> None:
 
 
 def test_the_code_in_the_docs_runs(
-    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    monkeypatch.setenv("LOGS_UI_DB", db)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) >= 5

@@ -14,9 +14,9 @@ from logs_ui.app.group_lens import Lens, lens_of
 from logs_ui.app.main import create_app
 from logs_ui.app.timeline import make_timeline
 from logs_ui.recorder import load_run, queries, start_run
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.models import EvaluationRow
 from logs_ui.recorder.queries import Kind, Rollout
+from logs_ui.recorder.storage.database import reading_engine
 
 ASK = [{"role": "user", "content": "go"}]
 

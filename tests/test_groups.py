@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,26 +23,29 @@ from logs_ui.app.group_charts import stacks, strip
 from logs_ui.app.main import create_app
 from logs_ui.app.timeline import make_timeline
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, StopReason
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Ends, GroupSort, Kind, Rollout
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import writing_engine
 from tests.factory import HOSTILE_TASK, make_run
+from tests.postgres import DATABASES, fresh_database
 
 RUN, LIVE, MANY = "main-run-1234", "live-run-5678", "mixed-up-9999"
 LOW, HIGH = -9.0, 9.0  # of the run's rewards
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("groups") / "logs-ui.db"
+@pytest.fixture(scope="module", params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("groups")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
+def engine(database: Address) -> Iterator[Engine]:
     """Of the first run all rewards of the groups of step 3 are 0, of step 4 the run's highest, of step 5 alike."""
-    engine = writing_engine(path)
+    engine = writing_engine(database)
     now = time.time_ns() // 1000
     make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
@@ -75,8 +77,8 @@ def _shuffle(db: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+def client(engine: Engine, database: Address) -> Iterator[TestClient]:
+    with TestClient(create_app(database), base_url="http://127.0.0.1") as client:
         yield client
 
 
@@ -95,7 +97,9 @@ def run_id(engine: Engine, uid: str) -> int:
 
 def rows_of(engine: Engine, uid: str, *conditions: Any) -> list[EvaluationRow]:
     with engine.connect() as db:
-        found = db.execute(select(EvaluationRow).where(of_run(uid), *conditions)).mappings()
+        found = db.execute(
+            select(EvaluationRow).where(of_run(uid), *conditions).order_by(col(EvaluationRow.id))
+        ).mappings()
         return [EvaluationRow(**row) for row in found]
 
 
@@ -350,13 +354,11 @@ def test_next_and_previous_group_follow_the_filter(client: TestClient) -> None:
         assert {key: int(row_id) for row_id, key in found.items()} == wanted
 
 
-def test_of_many_completions_only_the_first_are_opened(path: Path, tmp_path: Path) -> None:
-    del path
-    wide = tmp_path / "wide.db"
-    engine = writing_engine(wide)
+def test_of_many_completions_only_the_first_are_opened(address: Address) -> None:
+    engine = writing_engine(address)
     make_run(engine, uid=RUN, steps=1, groups_per_step=1, generations=64, state=RunState.FINISHED)
     engine.dispose()
-    with TestClient(create_app(wide), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(address), base_url="http://127.0.0.1") as client:
         html = client.get(f"/runs/{RUN}/groups/1").text
         assert len(columns(html)) == 64
         assert html.count('hx-trigger="revealed"') == 64 - group.OPENED

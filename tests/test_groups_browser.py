@@ -12,8 +12,8 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.app.serve import BackgroundServer
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
+from logs_ui.recorder.storage.database import writing_engine
 from tests.axe import violations
 from tests.factory import make_run
 from tests.test_browser import asked_again

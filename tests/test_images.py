@@ -21,7 +21,7 @@ from logs_ui.app.main import create_app
 from logs_ui.app.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import ImageNotFoundError, images, load_image, load_run, models, start_run, trace_env
 from logs_ui.recorder.clean import snapshot
-from logs_ui.recorder.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 
 QUESTION = [{"role": "user", "content": "Click the button."}]
 
@@ -175,7 +175,7 @@ def test_images_in_memory_are_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch
     assert told(screenshot())[0]["note"] == "not kept: there were too many at once"
     kept.clear()
     del observation, found
-    end = time.monotonic() + 10  # threads of other tests may hold one at this moment
+    end = time.monotonic() + 60  # threads of other tests may hold one at this moment
     while images._budget._held != before and time.monotonic() < end:
         gc.collect()
         time.sleep(0.05)

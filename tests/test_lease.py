@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logs_ui.recorder.lease import STALE, Lease, _life
+from logs_ui.recorder.storage.lease import STALE, Lease, _life
 
 OWN = _life(os.getpid()) or ""
 

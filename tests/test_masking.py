@@ -10,9 +10,9 @@ import requests
 from sqlmodel import Session, col, select
 
 from logs_ui.recorder import current_row, flush, load_run, record, row_scope, start_run, trace_client, trace_env
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.masking import masked, without_secrets
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.storage.database import reading_engine
 from tests.test_rows import recorded
 
 NO_SERVER = "http://127.0.0.1:9/v1/completions"

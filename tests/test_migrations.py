@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect
 
-from logs_ui.recorder import OpenRun, flush, load_run, load_runs, migrations, schema, start_run, writer
-from logs_ui.recorder.address import Address, as_text, shown, without_password
-from logs_ui.recorder.database import migrating_engine, reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder import OpenRun, flush, load_run, load_runs, start_run, writer
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from logs_ui.recorder.migrations import Migration, add_column, add_index, add_table
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.storage import migrations, schema
+from logs_ui.recorder.storage.address import Address, as_text, shown, without_password
+from logs_ui.recorder.storage.database import migrating_engine, reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder.storage.migrations import Migration, add_column, add_index, add_table
 from logs_ui.recorder.upkeep.migrate import migrate_database
 
 SCHEMAS = Path(__file__).parent / "schemas"

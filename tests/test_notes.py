@@ -23,11 +23,11 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.recorder import current_row, export_run, flush, load_run, queries, start_run
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.models import EvaluationRow, RunState, Status
 from logs_ui.recorder.notes import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
-from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.sidecars import NOTES
 from tests.axe import violations
 from tests.factory import make_run
 

@@ -1,25 +1,30 @@
 """Explicit runs: rollouts of a loop that no wrapper knows, by hand and by what is seen inside."""
 
 import asyncio
+import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 from sqlmodel import Session, col, select
 
 from logs_ui.recorder import current_row, load_run, load_scalars, row_scope, start_run, trace_env
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.rollout.guess_env import GuessAction, GuessEnv
 from logs_ui.rollout.guess_model import make_model, make_tokenizer
+from tests.model_server import chat, chat_choice, model_server
 from tests.training import guess_server
 
-QUESTION = [{"role": "user", "content": "2 + 2?"}]
+QUESTION: Any = [{"role": "user", "content": "2 + 2?"}]
 
 
 @pytest.fixture
@@ -42,6 +47,16 @@ def only_run(db: Path) -> Run:
         return session.exec(select(Run).order_by(col(Run.id).desc())).one()
 
 
+def test_a_run_says_what_it_is(db: Path) -> None:
+    run = start_run("guess", project="maze", db=db)
+    assert repr(run) == f"<OpenRun {run.id} 'guess' in project 'maze', running>"
+    run.finish()
+    assert repr(run) == f"<OpenRun {run.id} 'guess' in project 'maze', finished>"
+    with pytest.raises(ValueError, match="no"), start_run(db=db) as other:
+        raise ValueError("no")
+    assert repr(other) == f"<OpenRun {other.id}, failed>"
+
+
 def test_what_the_diagnosis_asks_of_a_rollout_is_worked_out_of_its_turns(db: Path) -> None:
     with start_run(db=db) as run, run.rollout(QUESTION) as row:
         row.turn("left", action={"go": "left"}, observation="wall")
@@ -59,6 +74,19 @@ def test_what_the_diagnosis_asks_of_a_rollout_is_worked_out_of_its_turns(db: Pat
     assert (stored["parse_failures"], stored["parse_tail"], stored["parse_streak"]) == (2, 2, 2)
     assert (stored["first_action"], stored["last_action"]) == ('{"go":"left"}', '{"go":"left"}')
     assert (stored["mean_logprob"], stored["stop_reason"]) == (-1.0, "length")
+
+
+def test_what_an_environment_said_is_heard_as_text_and_what_is_none_as_json(db: Path) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        for heard in ('he said "hm"\n', {"b": [1, None], "a": "é"}, None):
+            row.turn("go", action={"go": 1}, observation=heard)
+        row.turn("<b>well</b>\n")
+    (stored,) = rows_of(db)
+    assert [message["content"] for message in stored["messages"] if message["role"] == "user"][-2:] == [
+        'he said "hm"\n',
+        '{"b":[1,null],"a":"é"}',
+    ]
+    assert stored["messages"][-1] == {"role": "assistant", "content": "<b>well</b>"}
 
 
 def test_turns_that_are_told_by_hand(db: Path) -> None:
@@ -233,3 +261,77 @@ def test_an_environment_that_hangs_is_the_rollouts_timeout(db: Path) -> None:
     (stored,) = rows_of(db)
     assert (stored["status"], stored["stop_reason"]) == ("error", "timeout")
     assert stored["actions"][-1]["error"] == "TimeoutError: the rollout ended before this call came back"
+
+
+def test_what_came_back_is_kept_though_nothing_is_said_of_what_was_sent(db: Path) -> None:
+    with start_run(db=db) as run:
+        with run.rollout(QUESTION) as row:
+            row.turn("4", reward=0.5, done=True)
+        with run.rollout(QUESTION) as row:
+            row.turn("5", observation="no")
+        with run.rollout(QUESTION) as row:
+            row.turn("6")
+    paid, told, alone = rows_of(db)
+    assert (paid["env_reward_sum"], paid["stop_reason"], len(paid["actions"])) == (0.5, "done", 1)
+    assert (told["actions"][0]["observation"], told["env_steps"]) == ("no", None)
+    assert (alone["actions"][0]["seconds"], alone["stop_reason"]) == (None, "stop")
+
+
+def test_a_name_may_be_anything_that_has_a_text(db: Path) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION, task=7, group=3, eval_name=1):  # type: ignore[arg-type]
+        pass
+    (stored,) = rows_of(db)
+    assert (stored["task"], stored["group"], stored["eval_name"]) == ("7", f"{run.id}/eval/3", "1")
+
+
+def test_a_scope_within_a_rollout_is_the_rollouts_own(db: Path) -> None:
+    env = trace_env(SimpleNamespace(reset=lambda: "go", step=lambda _: {"observation": "low", "reward": 1.0}))
+
+    def play(index: int) -> None:
+        with row_scope(index) as row:
+            row.tag(f"row {index}")
+            env.reset()
+            env.step(index)
+
+    with start_run(db=db) as run:
+        for index in range(2):
+            with run.rollout(QUESTION):
+                play(index)
+    assert [(row["metadata"]["tags"], row["env_reward_sum"]) for row in rows_of(db)] == [(["row 0"], 1), (["row 1"], 1)]
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_log_probs_times_and_ends_of_model_calls_are_kept_with_their_turns(db: Path) -> None:
+    replies = [
+        chat(chat_choice() | {"token_ids": [7, 8]}) | {"prompt_token_ids": [1, 5]},
+        chat(chat_choice() | {"token_ids": [9, 2], "finish_reason": "length"}) | {"prompt_token_ids": [1, 5, 7, 8, 3]},
+    ]
+    extra = {"return_token_ids": True}
+    with model_server() as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-x") as client:
+        server.gives(*replies)
+        with start_run(db=db) as run, run.rollout(QUESTION):
+            for temperature in (0.5, 1.0):
+                client.chat.completions.create(
+                    model="m", messages=QUESTION, logprobs=True, temperature=temperature, extra_body=extra
+                )
+    (stored,) = rows_of(db)
+    assert stored["completion_ids"].tolist() == [7, 8, 3, 9, 2]
+    assert stored["mask"].tolist() == [1, 1, 0, 1, 1]
+    assert stored["logprobs"].tolist() == pytest.approx([-0.5, -0.5, np.nan, -0.5, -0.5], nan_ok=True)
+    assert stored["mean_logprob"] == -0.5
+    first, second = (entry["generation"] for entry in stored["actions"])
+    assert (first["finish"], second["finish"]) == ("stop", "length")
+    assert first["seconds"] > 0
+    assert (first["sampling"], stored["sampling"]) == ({"temperature": 0.5}, {"model": "m", "temperature": 1.0})
+    assert "sampling" not in second
+
+
+def test_a_thread_that_is_handed_the_context_is_the_rollouts_own(db: Path) -> None:
+    env = trace_env(SimpleNamespace(reset=lambda: "go", step=lambda _: {"observation": "low", "reward": 1.0}))
+    with start_run(db=db) as run, run.rollout(QUESTION):
+        for target in (partial(contextvars.copy_context().run, env.step, "handed"), partial(env.step, "bare")):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+    (stored,) = rows_of(db)
+    assert [entry["action"] for entry in stored["actions"]] == ["handed"], "as docs/recording.md says"

@@ -85,7 +85,7 @@ def test_a_chat_is_recorded_with_what_vllm_adds(server: ModelServer, client: ope
     assert (generation.seam, generation.request_id, generation.error) == ("openai", "chatcmpl-row-17", None)
     assert generation.sampling == {"model": "tiny", "temperature": 0.5, "max_tokens": 2, "top_k": 5}
     assert generation.strand is not None
-    assert 0.05 <= generation.seconds < 5
+    assert 0.05 <= (generation.seconds or 0) < 60
 
 
 def test_messages_are_those_that_were_sent_whatever_becomes_of_them(server: ModelServer, client: openai.OpenAI) -> None:
@@ -265,7 +265,7 @@ def test_retries_are_one_generation_with_all_their_time(server: ModelServer, cli
     assert len(server.asked) == 2
     generation, _ = only(seen)
     assert generation.error is None
-    assert 0.3 < generation.seconds <= took
+    assert 0.3 < (generation.seconds or 0) <= took
 
 
 @pytest.mark.parametrize("stream", [False, True])

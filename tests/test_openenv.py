@@ -95,6 +95,7 @@ def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
         play()
     assert all(call.seconds is not None for call in log.so_far().environment_calls)
     log.close()
+    log.sort()
     return log.environment_calls
 
 

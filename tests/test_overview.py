@@ -18,10 +18,10 @@ from logs_ui.app.serve import BackgroundServer
 from logs_ui.app.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.app.step_tiles import Window, make_tiles
 from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import Run, RunState, Scalar, StepStatistics
 from logs_ui.recorder.queries import Step
-from logs_ui.recorder.step_sums import RewardSums
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.step_sums import RewardSums
 from tests.axe import violations
 from tests.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run
 from tests.test_app import fragment

@@ -12,10 +12,10 @@ from sqlalchemy import update
 from sqlmodel import col
 
 from logs_ui.recorder import export_partitions, load_run, partitions
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.frames import COLUMNS, Kind
 from logs_ui.recorder.models import EvaluationRow, Run
+from logs_ui.recorder.storage.database import writing_engine
 from tests import factory
 from tests.command import logs_ui
 from tests.test_cli import refused

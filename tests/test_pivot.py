@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -11,24 +10,27 @@ from sqlalchemy import Engine, String, cast, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.filters import RolloutFilter, parse_where
 from logs_ui.recorder.models import EvaluationRow, RowTag, RunState, Status
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure, Pivot, pivot
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests import factory
+from tests.postgres import DATABASES, fresh_database
 
 EVERYTHING = RolloutFilter()
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pivot") / "runs.db"
+@pytest.fixture(scope="module", params=DATABASES)
+def db(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("pivot")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def engine(db: Address) -> Iterator[Engine]:
+    engine = writing_engine(db)
     factory.make_run(engine, uid="one", steps=43, seed=1, state=RunState.FINISHED)
     factory.make_run(engine, uid="two", steps=6, seed=2)  # silent since long: what runs in it is aborted
     yield engine
@@ -112,24 +114,24 @@ def test_rollouts_of_a_process_that_died_are_aborted_here_too(engine: Engine) ->
     assert statuses["ok"].mean == 0
 
 
-def test_a_rollout_counts_with_each_of_its_tags_and_one_without_any_stands_apart(path: Path, engine: Engine) -> None:
+def test_a_rollout_counts_with_each_of_its_tags_and_one_without_any_stands_apart(db: Address, engine: Engine) -> None:
     one, other, third = rows(engine)[:3]
     with engine.begin() as connection:
         tags = [{"run_id": 1, "row_id": one.id, "tag": "a"}, {"run_id": 1, "row_id": one.id, "tag": "b"}]
         connection.execute(insert(RowTag), tags)
-    book = Notebook(path)
+    book = Notebook(db)
     book.tag(Subject("one", other.uid), "b")
     book.tag(Subject("one", one.uid), "b")  # by both: still once
     book.tag(Subject("two", third.uid), "elsewhere")
-    reading = reading_engine(path)
+    reading = reading_engine(db)
     found = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
     reading.dispose()
     counts = {it.value: found.of_rows[it].count for it in found.rows}
     assert counts == {None: len(rows(engine)) - 2, "a": 1, "b": 2}
 
 
-def test_what_lies_beyond_the_bounds_is_in_the_sums(tmp_path: Path) -> None:
-    engine = writing_engine(tmp_path / "many.db")
+def test_what_lies_beyond_the_bounds_is_in_the_sums(address: Address) -> None:
+    engine = writing_engine(address)
     factory.make_run(engine, uid="one", steps=40, state=RunState.FINISHED)
     with engine.begin() as connection:
         task = "task " + cast(col(EvaluationRow.id), String)

@@ -3,6 +3,7 @@
 import html
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import markupsafe
 import pandas as pd
 import pytest
 from sqlalchemy import URL, create_engine, func, select, text, update
@@ -22,12 +24,12 @@ from starlette.testclient import TestClient
 from logs_ui.app.cli import main, serve
 from logs_ui.app.main import create_app
 from logs_ui.recorder import load_run
-from logs_ui.recorder.address import Address, as_text, without_password
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.search_index import SearchIndex
+from logs_ui.recorder.storage.address import Address, as_text, without_password
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.factory import make_run
 from tests.postgres import drop_database, make_database, server
 from tests.site import pages
@@ -102,7 +104,8 @@ def test_every_page_says_what_it_says_of_a_file_and_never_the_password(places: P
 def _comparable(page: str, address: Address) -> str:
     """Without where it is kept, how long it took or is ago, and the last digit of what is added up elsewhere."""
     for name in (without_password(address), str(address)):
-        page = page.replace(html.escape(name), "DB")
+        command = markupsafe.escape(f"--db {shlex.quote(name)}")
+        page = page.replace(command, "--db DB").replace(html.escape(name), "DB")
     page = re.sub(r"DB, schema notes|[^\s\"<>]*runs\.notes\.db", "NOTES", page)
     page = re.sub(r"<time[^>]*>[^<]*</time>|lasted\">[^<]*<|\d+[hms] \d+[ms]", "TIME", page)
     return re.sub(r"(\.\d{3})\d+", r"\1", page)
@@ -229,10 +232,13 @@ def shared(request: pytest.FixtureRequest, places: Places) -> Address:
 def test_a_read_only_dashboard_offers_and_does_nothing_that_writes(shared: Address) -> None:
     with _client(shared, read_only=True) as client:
         for page in pages(shared, MAIN).values():
-            said = client.get(page).text
+            said = client.get(page, follow_redirects=True).text
             forms = re.findall(r'formaction="([^"]*)"|(?:hx-post|method="post" action)="([^"]*)"', said)
             offered = [place for pair in forms for place in pair if place and "/exports" not in place]
             assert offered == [], page
+            assert 'class="read-only quiet" title="This dashboard is read-only' in said, page
+            assert "<dt><kbd>s</kbd></dt>" not in said, "what does not work is not offered"
+            assert "<dt><kbd>e</kbd></dt>" not in said
         overview = client.get(f"/runs/{MAIN}/overview").text
         assert "This dashboard is read-only" in overview
         assert "baseline" in overview
@@ -252,7 +258,14 @@ def test_a_read_only_dashboard_offers_and_does_nothing_that_writes(shared: Addre
             assert "This dashboard is read-only" in answer.text
         exported = client.post(f"/runs/{MAIN}/exports", params={"format": "csv"})
         assert exported.status_code == 303
-    assert "read-only" not in _client(shared).get(f"/runs/{MAIN}/overview").text
+    writable = _client(shared).get(f"/runs/{MAIN}/overview").text
+    assert "read-only" not in writable
+    assert "<dt><kbd>s</kbd></dt>" in writable
+
+
+def test_a_database_that_is_not_there_yet_is_not_called_read_only(tmp_path: Path) -> None:
+    with _client(tmp_path / "none.db") as client:
+        assert "read-only" not in client.get("/").text
 
 
 def test_a_read_only_dashboard_writes_no_file(tmp_path: Path) -> None:

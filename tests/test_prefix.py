@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import RunState
+from logs_ui.recorder.storage.database import writing_engine
 from tests.factory import make_run
 
 PREFIX, RUN = "/user/ann%40home/proxy/7070", "a-run-1"

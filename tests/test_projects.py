@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from logs_ui.app.cli import app
 from logs_ui.app.main import create_app
 from logs_ui.recorder import flush, load_run, load_runs, queries, start_run
-from logs_ui.recorder.address import Address, as_text
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.models import TAG_LENGTH
 from logs_ui.recorder.queries import RunFilter
+from logs_ui.recorder.storage.address import Address, as_text
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.factory import make_run
 
 HOSTILE = '"><img src=x onerror=alert(1)>'

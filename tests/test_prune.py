@@ -18,11 +18,11 @@ from logs_ui.app import urls
 from logs_ui.app.cli import main
 from logs_ui.app.main import create_app
 from logs_ui.recorder import LogsUIError, flush, load_image, load_run, load_runs, rescore, start_run, trace_env
-from logs_ui.recorder.address import Address, as_text
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import FilterError, ImageNotFoundError, RunNotFoundError
 from logs_ui.recorder.models import EvaluationRow, Run, RunState
 from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.storage.address import Address, as_text
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.upkeep import check, merge, prune
 from tests.factory import make_run
 from tests.test_images import screenshot

@@ -14,8 +14,6 @@ from sqlalchemy import Engine, event, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_run, queries, start_run
-from logs_ui.recorder.address import Address, as_text
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.fields import FIELDS, Kind
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, parse_where, strict_rewards
@@ -33,6 +31,8 @@ from logs_ui.recorder.models import (
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.storage.address import Address, as_text
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.terms import Range, Term, Value
 from tests import factory
 from tests.postgres import DATABASES, fresh_database

@@ -11,10 +11,10 @@ from sqlmodel import col
 
 from logs_ui.app import remembered
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status
 from logs_ui.recorder.queries import Count, Database
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from tests.factory import make_run
 
 EVERYTHING = RolloutFilter()
@@ -121,6 +121,19 @@ def test_it_does_not_grow_without_end(reader: Engine, monkeypatch: pytest.Monkey
     assert len(known) == 1
     figure(reader, "ended", ask, "step:19")
     assert ask.asked == 22
+
+
+def test_what_every_page_shows_is_remembered_however_many_filters_follow(
+    reader: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "_FIGURES", 3)
+    every, some = Counting(), Counting()
+    for step in range(9):
+        figure(reader, "ended", every)
+        figure(reader, "ended", some, f"step:{step}")
+    assert (every.asked, some.asked) == (1, 9)
+    figure(reader, "ended", some, "step:0")
+    assert some.asked == 10, "the others were let go of"
 
 
 def test_facets_are_those_that_are_asked_for_at_once(reader: Engine) -> None:

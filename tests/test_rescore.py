@@ -18,7 +18,7 @@ from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import LogsUIError, load_run, record, record_environment, rescore, start_run
 from logs_ui.recorder.rescore import RESCORED_COLUMNS
 from logs_ui.recorder.rescored import compare, ranks
-from tests.command import typed
+from tests.command import logs_ui, typed
 from tests.training import ROWS, guess_server, make_trainer, sequential
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
@@ -374,6 +374,13 @@ def test_the_command_writes_files_and_json(folder: Path) -> None:
     assert pd.read_parquet(folder / "b.parquet")["new"].tolist() == [1, 0, 1, 0, 1, 0, 0]
     done = command(folder, "--reward", "mine:picky")
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_function_of_the_folder_that_the_command_is_run_in_is_found(folder: Path) -> None:
+    given: tuple[str | Path, ...] = ("latest", "--db", "a.db", "--reward", "mine:short", "--json")
+    done = logs_ui("rescore", *given, folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json.loads(command(folder, "--reward", "mine:short", "--json").stdout)
 
 
 @pytest.mark.parametrize(

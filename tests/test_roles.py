@@ -1,6 +1,7 @@
 """PostgreSQL's own roles, by the statements of docs/cluster.md as they stand there."""
 
 import re
+import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,15 @@ from typer.testing import CliRunner
 from logs_ui.app.cli import app
 from logs_ui.app.main import create_app
 from logs_ui.recorder import diagnose, export_run, flush, load_run, start_run
-from logs_ui.recorder.address import as_text
-from logs_ui.recorder.database import reading_engine, writing_engine
-from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.errors import DatabaseError, LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.notes import Notebook, Subject
-from logs_ui.recorder.rights import Rights, rights_of
 from logs_ui.recorder.search_index import SearchIndex
+from logs_ui.recorder.storage import migrations
+from logs_ui.recorder.storage.address import as_text
+from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.rights import Rights, rights_of
+from logs_ui.recorder.storage.spool import spool_folder
 from tests.factory import make_run
 from tests.postgres import drop_database, make_database, server
 from tests.site import pages
@@ -89,6 +93,50 @@ def test_a_recorder_records_and_deletes_nothing(users: Users, monkeypatch: pytes
             _execute(users.trainer, f"DELETE FROM {table}")  # noqa: S608
 
 
+def test_who_may_not_record_is_refused_at_once_and_told_the_grant_that_helps(users: Users) -> None:
+    said = (
+        rf"recorded into by {users.guest.username}, who lacks INSERT, UPDATE on image, and what it takes on \d+ more\. "
+    )
+    with pytest.raises(RefusedDatabaseError, match=said) as refused:
+        start_run(db=as_text(users.guest))
+    assert "".join(traceback.format_exception(refused.value)).count("Traceback") == 1, "no chain"
+    assert not spool_folder(users.guest).exists()
+    grant = re.search(r"in psql: (GRANT .*;) \(docs", str(refused.value))
+    assert grant
+    _execute(users.owner, grant[1].replace("logs_ui_recorder", recorders(users)))
+    refuse_hopeless(users.guest)
+    _execute(users.owner, f"REVOKE {recorders(users)} FROM {users.guest.username}")
+
+
+@pytest.mark.parametrize("right", ["INSERT ON run", "UPDATE ON evaluation_row", "USAGE ON SEQUENCE run_id_seq"])
+def test_one_right_that_is_lacking_is_named(users: Users, right: str) -> None:
+    _execute(users.owner, f"REVOKE {right} FROM {recorders(users)}")
+    try:
+        what, _, where = right.partition(" ON ")
+        with pytest.raises(RefusedDatabaseError, match=rf"who lacks {what} on [\w.]*{where.split()[-1]}\. Name"):
+            refuse_hopeless(users.trainer)
+    finally:
+        _execute(users.owner, f"GRANT {right} TO {recorders(users)}")
+    refuse_hopeless(users.trainer)
+
+
+def test_a_recorder_whose_database_only_its_owner_can_bring_up_to_date_is_told_so(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Migration(2, "nothing", lambda _: None, oldest_reader=1, oldest_writer=1)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
+    with pytest.raises(
+        RefusedDatabaseError, match=r"may not change tables\. Its owner does: logs-ui db migrate --db post"
+    ):
+        refuse_hopeless(users.trainer)
+    refuse_hopeless(users.owner)
+
+
+def recorders(users: Users) -> str:
+    """Their role, as this test run calls it."""
+    return str(users.trainer.username).replace("trainer", "logs_ui_recorder")
+
+
 @pytest.mark.parametrize("table", ["notes.star", "notes.tag", "notes.note", "search.texts"])
 def test_a_recorder_does_not_read_what_people_wrote(users: Users, table: str) -> None:
     _execute(users.guest, f"SELECT count(*) FROM {table}")  # noqa: S608
@@ -121,6 +169,25 @@ def test_a_reader_sees_every_page_and_is_told_what_cannot_be_changed(users: User
     assert export_run("made", "csv", tmp_path / "a.csv", as_text(users.guest)) > 0
 
 
+def test_who_may_not_vacuum_is_told_what_was_skipped(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(url: URL) -> tuple[str, str]:
+        monkeypatch.setenv("LOGS_UI_DB", as_text(url))
+        done = CliRunner().invoke(app, ["db", "vacuum"])
+        assert isinstance(done.exception, LogsUIError)
+        return done.output, str(done.exception)
+
+    assert re.match(r"(\d+) of \1 tables were skipped \(image, .*\), which this user may not vac", said(users.ann)[1])
+    assert said(users.ann)[0] == ""
+    _execute(users.owner, f"ALTER TABLE text OWNER TO {users.trainer.username}")
+    try:
+        output, error = said(users.trainer)  # who does not even see notes
+    finally:
+        _execute(users.owner, f"ALTER TABLE text OWNER TO {users.owner.username}")
+    skipped, of = re.findall(r"\d+", error)[:2]
+    assert output.endswith(" now.\n")
+    assert int(skipped) == int(of) - 1
+
+
 def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = server().set(database=f"{users.owner.database}_empty")
     _execute(server(), f"CREATE DATABASE {empty.database}")
@@ -128,9 +195,12 @@ def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: 
     try:
         with pytest.raises(DatabaseError, match="lacks the right"):
             writing_engine(other)
+        with pytest.raises(RefusedDatabaseError, match=r"may not make them\. Its owner does: logs-ui db migrate --db"):
+            start_run(db=as_text(other))
         monkeypatch.setenv("LOGS_UI_DB", as_text(empty))
-        said = CliRunner().invoke(app, ["db", "migrate"])
-        assert "is up to date: schema 1" in said.output
+        said = [CliRunner().invoke(app, ["db", "migrate"]).output for _ in range(2)]
+        assert said[0].endswith(" had no tables of logs-ui. They are made: schema 1.\n")
+        assert said[1].endswith(" is up to date: schema 1.\n")
         reading_engine(empty).dispose()
     finally:
         _execute(server(), f"DROP DATABASE {empty.database} WITH (FORCE)")

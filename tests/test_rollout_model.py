@@ -456,7 +456,7 @@ import pytest
 from accelerate import PartialState
 from tests.test_rollout_model import rounds, trainer_with
 from tests.test_vllm import generation_of
-rank = PartialState().process_index
+rank = PartialState(cpu=True).process_index
 with pytest.MonkeyPatch.context() as patch:
     generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])
     for turns in ([[1, 2], [4, 0, 3]], [[3, 1], [0, 0]]):

@@ -17,7 +17,8 @@ from datasets import Dataset
 from fastapi import FastAPI
 
 from examples.tiny_model import call, make_tokenizer
-from logs_ui.recorder import load_run, load_runs, record_worker
+from logs_ui.recorder import Settings, diagnose, load_run, load_runs, record_worker
+from logs_ui.recorder.errors import SettingsError
 from logs_ui.rollout.guess_env import TURNS, GuessAction, GuessEnv
 from tests.training import guess_server
 
@@ -141,7 +142,9 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
     model, url = policy
     with guess_server() as environment:
         worker = make_worker(model, url, Guessing(environment), monkeypatch)
-        assert record_worker(record_worker(worker, name="async", eval_name="guess", db=db), db=db) is worker
+        settings = Settings(max_reward=4.0)
+        recorded = record_worker(worker, name="async", eval_name="guess", diagnosis=settings, db=db)
+        assert record_worker(recorded, db=db) is worker
         model.worker = worker
         worker.start()
         try:
@@ -151,6 +154,7 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
             worker.stop()
     (run,) = load_runs(db=db).to_dict("records")
     assert (run["name"], run["state"], run["config"]["num_generations"]) == ("async", "finished", GROUP)
+    assert diagnose(db=db).scale.best == settings.max_reward
     rows = load_run(db=db)
     rows = rows[rows.scored.notna()]
     assert len(rows) >= 2 * GROUP
@@ -225,6 +229,8 @@ def test_what_is_no_such_worker_is_refused(
         record_worker({})
     assert record_worker(None) is None
     worker = make_worker(*policy, None, monkeypatch)
+    with pytest.raises(SettingsError, match="did you mean 'truncation'"):
+        record_worker(worker, diagnosis=Settings(thresholds={"trunctaion": 1}), db=tmp_path / "a.db")
     worker._process = object()
     with pytest.raises(RuntimeError, match=r"before trainer\.train"):
         record_worker(worker, db=tmp_path / "a.db")

@@ -21,11 +21,11 @@ from logs_ui.app.indexer import Indexer
 from logs_ui.app.main import create_app
 from logs_ui.app.source import Source
 from logs_ui.recorder import load_run, queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filters import RolloutFilter, parse_where
 from logs_ui.recorder.models import RunState
-from logs_ui.recorder.sidecars import SEARCH
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.sidecars import SEARCH
 from tests.factory import make_run
 
 RUN, LIVE = "main-run-1234", "live-run-5678"
@@ -270,7 +270,7 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     monkeypatch.setattr("logs_ui.app.indexer._PATIENCE", 0.01)
     indexer = Indexer(path, Source(path))
     indexer.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while indexer.trouble is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert indexer.trouble == "no such tokenizer"

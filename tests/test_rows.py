@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import load_run
@@ -19,10 +20,10 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.models import Mode, Status
 from logs_ui.recorder.output import OutputError, checked_output
 from logs_ui.recorder.payload import Unpacked, pack, unpack_content
-from logs_ui.recorder.rollout_call import RolloutCall, RowOptions
-from logs_ui.recorder.rows import ColumnsJob, FailedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.rollout_call import RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.store import RowChange, RunChange
+from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.strands import current_strand
 from logs_ui.recorder.writer import Writer
 
@@ -30,10 +31,10 @@ END = 9
 WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess", "one", "two", "three", "end"])}
 
 
-def tokenizer() -> Tokenizer:
+def tokenizer() -> TokenizerSource:
     spelling = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))  # noqa: S106 - a token, not a password
     spelling.pre_tokenizer = pre_tokenizers.Whitespace()
-    return spelling
+    return TokenizerSource.of(spelling.to_str())
 
 
 def env(order: int, kind: str, *, done: bool = False, error: str | None = None, **seen: Any) -> EnvironmentCall:
@@ -97,7 +98,7 @@ def rollout_call(
         prompts=[snapshot(prompt)],
         tasks=["t"],
         columns=None if columns is None else [snapshot(columns)],
-        tokenizer=tokenizer(),
+        source=tokenizer(),
         calls=calls,
         options=options or RowOptions(),
     )
@@ -187,7 +188,7 @@ def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -
         env(4, "step", sent={"guess": 2}, done=True, reward=1.0),
     )
     keys = {"turn", "text", "action", "observation", "reward", "done", "metadata", "seconds", "error"}
-    assert all(set(action) == keys for action in row["actions"])
+    assert [set(action) - keys for action in row["actions"]] == [set(), {"generation"}, {"generation"}]
     reset, first, second = row["actions"]
     assert (reset["turn"], reset["action"], reset["metadata"]) == (0, None, {"reset": {"seed": 3}})
     assert (first["turn"], first["text"], first["action"], first["reward"]) == (1, "guess one end", {"guess": 1}, 0.25)
@@ -344,7 +345,7 @@ def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:
         strand = current_strand()
         assert strand is not None
         call.calls.begin(strand, "reset", object(), b'{"seed":3}')
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (row := only_row(db))["actions"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -455,7 +456,7 @@ def test_a_tools_own_calls_are_its_childrens_and_give_it_their_reward(tmp_path: 
     tool = EnvironmentCall(
         2, 2, 0.5, 0, "tool", snapshot({"name": "move", "arguments": {"to": 1}}), snapshot("ok"), None, None, None, None
     )
-    inner = replace(env(3, "step", done=True, reward=0.75), within=2, client=1)
+    inner = structs.replace(env(3, "step", done=True, reward=0.75), within=2, client=1)
     row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, tool, inner)
     (action,) = row["actions"]
     assert action["action"] == {"name": "move", "arguments": {"to": 1}}
@@ -496,3 +497,24 @@ def test_an_error_keeps_the_end_of_the_servers_log(tmp_path: Path) -> None:
     row = recorded(tmp_path / "a.db", returned([5, 6, END]), *calls, options=RowOptions(server_log=log))
     assert row["metadata"]["server_log"].endswith("x\nout of memory\n")
     assert len(row["metadata"]["server_log"]) == 4_000
+
+
+def test_log_probs_of_calls_are_a_rows_whose_function_returned_none(tmp_path: Path) -> None:
+    logprobs = np.array([-0.5, -1e6, -2.0], np.float32)
+    made = [FIRST, generation(3, [0, 1, 5, 6, END, 2], [5, 7, END])]
+    first, second = (
+        structs.replace(one, sequences=[structs.replace(one.sequences[0], logprobs=logprobs)]) for one in made
+    )
+    row = recorded(tmp_path / "a.db", returned([5, 6, END, 2, 5, 7, END]), first, env(2, "step"), second)
+    expected = [-0.5, -np.inf, -2.0, np.nan, -0.5, -np.inf, -2.0]
+    assert row["logprobs"].tolist() == pytest.approx(expected, nan_ok=True)
+    own = recorded(tmp_path / "b.db", returned([5, 6, END], logprobs=[[-3.0, -3.0, -3.0]]), first)
+    assert own["logprobs"].tolist() == [-3.0] * 3, "what the function returned is what was trained on"
+
+
+def test_calls_of_nobody_are_counted_of_an_explicit_rollout_too() -> None:
+    call = rollout_call(CallLog(notes=[Note(0, "tag", b'["a"]')]))
+    for output in (None, checked_output(returned([5, 6, END]), 1)):
+        lost = [change for change in FinishedJob(call, output, b"{}", {}, 1).changes() if isinstance(change, RunChange)]
+        assert [change.unattributed_calls for change in lost] == [1]
+        call.calls.notes.append(Note(0, "tag", b'["a"]'))

@@ -12,11 +12,12 @@ from sqlalchemy import Engine, update
 from sqlmodel import col
 
 from logs_ui.app.serve import BackgroundServer
-from logs_ui.recorder import store
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import Run, RunState, SourceKind
 from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.sources import Source
+from logs_ui.recorder.storage import run_writes
+from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.database import writing_engine
 from tests.axe import violations
 from tests.factory import START_US, make_run
 
@@ -46,7 +47,7 @@ def engine(path: Path) -> Iterator[Engine]:
     make_run(engine, uid=SECOND, name="grpo lr=1e-4", steps=8, state=RunState.FAILED, created=START_US + 10**9, seed=2)
     make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 900_000_000)
     with engine.begin() as connection:
-        ids = store.run_ids(connection, [FIRST, SECOND], 0)
+        ids = run_writes.run_ids(connection, [FIRST, SECOND], 0)
         texts = ["def solved(x):\n    return x\n", "def solved(x):\n    return 2 * x  # </script>\n"]
         for uid, text in zip((FIRST, SECOND), texts, strict=True):
             parts = (
@@ -54,7 +55,7 @@ def engine(path: Path) -> Iterator[Engine]:
                 Source(SourceKind.CHANGED_FILES, "", "1\t1\tt.py\n"),
                 Source(SourceKind.CHANGES, "", f"--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+{uid}\n"),
             )
-            store.write_sources(connection, [store.SourcesChange(uid, parts)], ids)
+            run_writes.write_sources(connection, [SourcesChange(uid, parts)], ids)
         connection.execute(update(Run).where(col(Run.uid) == SECOND).values(error="ValueError: <b>no</b>"))
     notebook = Notebook(path)
     notebook.tag(Subject(SECOND), "sweep")

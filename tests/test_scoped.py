@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from logs_ui.recorder import attribution
 from logs_ui.recorder.attribution import Seen, attribute, attribute_unfinished
@@ -28,8 +29,9 @@ def call(log: CallLog, order: int, kind: str, *, client: int = 0, within: int | 
 
 def episode() -> Seen:
     log = CallLog()
+    failed = structs.replace(generation(log, 10), error="ConnectionError: refused")
     return Seen(
-        [generation(log, 1, "one"), generation(log, 5, "two", "or three"), generation(log, 9)],
+        [generation(log, 1, "one"), generation(log, 5, "two", "or three"), generation(log, 9), failed],
         [
             call(log, 0, "reset"),
             call(log, 2, "tool"),
@@ -51,8 +53,11 @@ def test_a_row_alone_is_given_what_the_search_gives_it(monkeypatch: pytest.Monke
     shortcut = found()
     monkeypatch.setattr(attribution, "of_one_scope", lambda *_: None)
     assert shortcut == found()
-    assert [turn.sequence.text for turn in shortcut.rows[0].turns] == ["one", "two", "or three"]
+    one, two = shortcut.rows[0].turns
+    assert (one.sequence.text, two.sequence.text) == ("one", "two")
+    assert ([other.text for other in two.others], two.is_used) == (["or three"], False)
     assert [child.order for child in shortcut.rows[0].children] == [3, 4]
+    assert [failure.order for failure in shortcut.rows[0].failures] == [10], "nothing was asked of 9"
 
 
 def test_what_is_to_be_found_out_is_searched() -> None:

@@ -13,24 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logs_ui.recorder import ingest, load_run, spool, spool_format
-from logs_ui.recorder.address import Address, database_address
-from logs_ui.recorder.database import writing_engine
-from logs_ui.recorder.entry import Entry, Failures, decoded, encoded
+from logs_ui.recorder import load_run
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.images import StoredImage
-from logs_ui.recorder.ingest import Ingester
-from logs_ui.recorder.intake import Intake
-from logs_ui.recorder.lease import Lease
 from logs_ui.recorder.limits import Limits
 from logs_ui.recorder.models import RunState, SourceKind, Status
 from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.sources import Source
-from logs_ui.recorder.spool import Spool, SpoolFullError, spool_files, spool_folder
-from logs_ui.recorder.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
-from logs_ui.recorder.store import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage import ingest, spool, spool_format
+from logs_ui.recorder.storage.address import Address, database_address
+from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.entry import Entry, Failures, decoded, encoded
+from logs_ui.recorder.storage.ingest import Ingester
+from logs_ui.recorder.storage.intake import Intake
+from logs_ui.recorder.storage.lease import Lease
+from logs_ui.recorder.storage.spool import Spool, SpoolFullError, spool_files, spool_folder
+from logs_ui.recorder.storage.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
 from logs_ui.recorder.writer import Writer
 from tests.storage_faults import begun, check, locked, record, row_job
+from tests.test_writer import storage_of
 
 AT_ONCE = Limits(spool_seconds=0.0, end_seconds=0.4)
 
@@ -56,7 +58,7 @@ def read(path: Path, start: int = 0) -> list[Frame]:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -99,7 +101,7 @@ def test_a_frame_that_changed_on_the_disk_is_none(tmp_path: Path) -> None:
 
 def test_a_file_of_another_format_is_told(tmp_path: Path) -> None:
     path = tmp_path / "p.000001.spool"
-    path.write_bytes(b"logs-ui spool 2\n" + bytes(100))
+    path.write_bytes(b"logs-ui spool 1\n" + bytes(100))
     with pytest.raises(NotASpoolError):
         read(path)
 
@@ -241,6 +243,11 @@ def test_what_cannot_be_put_on_disk_costs_nobody_else_anything(monkeypatch: pyte
     assert [(row.uid, row.columns["turns"], row.content) for row in kept] == [("a", 1, None), ("c", 2, None)]
 
 
+def test_no_test_leaves_anything_in_the_users_own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = spool_folder(database_address("postgresql://db.example.org/runs"))
+    assert folder.is_relative_to(tmp_path_factory.getbasetemp())
+
+
 @pytest.mark.parametrize("given", [None, "spools"])
 def test_a_spool_lies_beside_its_database_or_where_it_is_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
@@ -337,7 +344,7 @@ def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeyp
     writer = Writer(address)
     writer.put(begun())
     assert writer.flush(30)
-    engine = writer._storage.engine()
+    engine = storage_of(writer).engine()
     commit = engine.dialect.do_commit
     broken: list[int] = []
 
@@ -375,13 +382,13 @@ def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
     assert path.with_suffix(".torn").exists(), "whole entries may lie behind"
 
 
-@pytest.mark.parametrize("content", [b"logs-ui spool 2\n" + bytes(90), b"logs-ui spool 1\n"])
+@pytest.mark.parametrize("content", [b"logs-ui spool 3\n" + bytes(90), b"logs-ui spool 1\n", FORMAT])
 def test_what_another_version_wrote_is_left_alone_and_named(
     db: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     died(db, range(10))
     other = spool_folder(db) / "other.000001.spool"
-    other.write_bytes(content + (frame_of(1, b"\x93\1\2\3") if content.endswith(b"1\n") else b""))
+    other.write_bytes(content + (frame_of(1, b"\x93\1\2\3") if content == FORMAT else b""))
     ingester = Ingester(db)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -516,9 +523,9 @@ def test_on_a_network_file_system_each_process_has_a_file_and_one_takes_them_in(
 def test_on_a_network_file_system_readers_see_what_was_flushed_and_that_the_run_is_alive(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logs_ui.recorder import writer as writers
+    from logs_ui.recorder import job_writer
 
-    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    monkeypatch.setattr(job_writer, "HEARTBEAT", 0.1)
     writer = Writer(db)
     writer.put(begun())
     record(writer, "a", range(3))
@@ -538,9 +545,9 @@ def test_on_a_network_file_system_readers_see_what_was_flushed_and_that_the_run_
 def test_on_a_network_file_system_a_process_says_no_more_once_its_run_has_ended(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logs_ui.recorder import writer as writers
+    from logs_ui.recorder import job_writer
 
-    monkeypatch.setattr(writers, "_HEARTBEAT", 0.1)
+    monkeypatch.setattr(job_writer, "HEARTBEAT", 0.1)
     writer = Writer(db)
     writer.put(begun())
     writer.put(ChangesJob(lambda: [RunChange("r", {"state": RunState.FINISHED, "finished": 2})]))
@@ -613,7 +620,7 @@ def test_what_keeps_it_from_being_taken_in_keeps_nobody_from_reading(
     writer.put(begun())
     record(writer, "b", range(3))
     assert writer.flush(30)
-    writer.settle()
+    writer.settle(30)
     died(db, range(3))
     other = sqlite3.connect(db, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from sqlalchemy import URL, Engine, event, func, insert, select, update
 from sqlmodel import col
 
-from logs_ui.recorder import queries, store
-from logs_ui.recorder.address import Address
-from logs_ui.recorder.database import writing_engine
+from logs_ui.recorder import queries
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, Status, StepDetails, StepStatistics, StopReason
 from logs_ui.recorder.queries import Series, Step
-from logs_ui.recorder.step_sums import RewardSums
-from logs_ui.recorder.store import Batch, RowChange, RunChange
+from logs_ui.recorder.storage import run_writes, step_writes, store
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.step_sums import RewardSums
 from tests import factory
 
 NOW = 1_800_000_000_000_000
@@ -73,10 +74,10 @@ def change(run: str, number: int, columns: dict[str, Any]) -> RowChange:
 def written(engine: Engine, batch: Batch, now: int) -> int:
     """As the writer's thread does it; returns the run's id."""
     with engine.begin() as connection:
-        ids = store.run_ids(connection, batch.uids, now)
-        store.write_runs(connection, batch.runs)
+        ids = run_writes.run_ids(connection, batch.uids, now)
+        run_writes.write_runs(connection, batch.runs)
         store.write_rows(connection, batch.rows, ids, now)
-        store.write_details(connection, batch, ids, now)
+        step_writes.write_details(connection, batch, ids, now)
     return next(iter(ids.values()))
 
 
@@ -237,7 +238,7 @@ def test_details_are_made_after_the_clock_was_set_back(engine: Engine) -> None:
 
 
 def test_what_is_stale_is_found_in_its_index(sqlite: Engine) -> None:
-    statement = str(store._stale_steps().compile(dialect=sqlite.dialect))
+    statement = str(step_writes._stale_steps().compile(dialect=sqlite.dialect))
     with sqlite.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (1, *[0] * 7)).all()
     assert "step_stale" in str(plan)

@@ -14,15 +14,17 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import URL, text
+from sqlalchemy.exc import OperationalError
 
-from logs_ui.recorder.address import Address, database_address
-from logs_ui.recorder.database import reading_engine
-from logs_ui.recorder.spool import spool_files, spool_folder
+from logs_ui.recorder.storage.address import Address, database_address
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.spool import spool_files, spool_folder
 from tests.storage_faults import Recording, check, hold_a_moment, kill_at_random, locked, recording
 
 if TYPE_CHECKING:
@@ -56,6 +58,22 @@ def crash(server: "PostgresServer") -> None:
     os.kill(pid, signal.SIGQUIT)
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.01)
+
+
+@contextmanager
+def standing_still(server: "PostgresServer") -> Iterator[None]:
+    """All of its processes are stopped; its socket takes connections as ever, and nothing answers there."""
+    main = server.get_pid()
+    assert main is not None
+    under = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    processes = [main, *map(int, under)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
 
 
 def url_of(server: "PostgresServer", name: str) -> Address:
@@ -128,7 +146,8 @@ def test_a_disk_that_is_full_is_waited_for(db: Path, tmp_path: Path) -> None:
     """No file of the process may grow beyond a size: the kernel refuses it in the middle of a write."""
 
     def may_grow_to(process: Recording, size: int) -> None:
-        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        for each in process.processes:
+            resource.prlimit(each.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     with recording(db, tmp_path, SPOOL_SECONDS="0.2") as process:
         process.wait_for(20)
@@ -163,6 +182,19 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_run_costs_nothing(
     assert check(url, {"a": process.acknowledged}, exactly=True)
 
 
+def test_a_server_that_stands_still_is_given_up_and_tried_again(own_server: "PostgresServer") -> None:
+    engine = writing_engine(url_of(own_server, "still"), patience=0.2)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+        began = time.monotonic()
+        with standing_still(own_server), pytest.raises(OperationalError, match="the server has not answered for"):
+            connection.execute(text("SELECT 1"))
+        assert time.monotonic() - began < 45, "what it is at is asked for two seconds"
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+    engine.dispose()
+
+
 def test_one_that_stays_away_never_stops_a_training_and_gets_it_all_later(
     own_server: "PostgresServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +224,7 @@ time.time_ns = lambda: real() - 7_200_000_000_000 * os.path.exists(flag)
 
 def test_a_clock_that_is_set_back_disorders_nothing(db: Path, tmp_path: Path) -> None:
     flag = tmp_path / "back"
-    with recording(db, tmp_path, prelude=CLOCK.format(flag=str(flag))) as process:
+    with recording(db, tmp_path, prelude=CLOCK.format(flag=str(flag)), WRITER="thread") as process:
         process.wait_for(40)
         flag.touch()
         before = process.acknowledged
@@ -209,7 +241,10 @@ def test_a_clock_that_is_set_back_disorders_nothing(db: Path, tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written_costs_the_rows_and_not_the_training(tmp_path: Path) -> None:
     with recording(Path("/proc/a.db"), tmp_path, SPOOL_SECONDS="0.1", END_SECONDS="0.5") as process:
-        time.sleep(1)
+        until = time.monotonic() + 60
+        while "cannot be opened" not in process.log.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.02)
         process.end()
     said = process.log.read_text().splitlines()
     assert process.acknowledged == 0
@@ -272,5 +307,5 @@ def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: 
     with sqlite3.connect(db) as connection:
         assert connection.execute("SELECT count(*) FROM evaluation_row").fetchone() == (process.acknowledged,)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"0 changes of rollouts taken into {db}.\n"
+    assert done.stdout == f"Nothing waits for {db} in {spool_folder(db)}.\n"
     assert "lies on a network file system (network)" in process.log.read_text()

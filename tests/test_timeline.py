@@ -89,3 +89,35 @@ def test_three_megabytes_in_one_message_are_quick_and_cut() -> None:
     assert len(html) < 400_000
     assert card.content.is_cut
     assert card.content.value == said
+
+
+def test_a_model_call_that_failed_stands_before_the_answer_of_its_turn() -> None:
+    bare = dict.fromkeys(("text", "action", "observation", "reward", "done", "metadata", "seconds", "error"))
+    failed = {"turn": 2, **bare, "generation": {"seconds": 30.0, "error": "APIConnectionError: <b>refused</b>"}}
+    first = {"turn": 1, **bare, "text": "a", "action": "a", "generation": {"seconds": 0.5, "finish": "stop"}}
+    second = {"turn": 2, **bare, "text": "b", "generation": {"seconds": 1.25, "finish": "length"}}
+    waiting = {"turn": 3, **bare, "generation": {"waiting": True}}
+    messages = [{"role": "user", "content": "go"}, assistant("a"), {"role": "user", "content": "low"}, assistant("b")]
+    found = cards(messages, actions=[first, failed, second, waiting])
+    assert [(card.role, card.turn, card.seconds, card.finish) for card in found] == [
+        ("user", None, None, ""),
+        ("assistant", 1, 0.5, "stop"),
+        ("environment", 1, None, ""),
+        ("user", 1, None, ""),
+        ("model", 2, None, ""),
+        ("assistant", 2, 1.25, "length"),
+        ("model", 3, None, ""),
+    ]
+    refused, hangs = (card for card in found if card.role == "model")
+    assert refused.answer is not None
+    assert hangs.answer is not None
+    assert (refused.anomaly, refused.tone, refused.answer.seconds) == ("the model did not answer", "bad", 30.0)
+    assert (hangs.anomaly, hangs.answer.is_waited_for) == (None, True)
+    assert timeline.texts(found)["failure-2-0-error"] == "APIConnectionError: <b>refused</b>"
+
+
+@pytest.mark.parametrize("call", [None, [], "x", {"seconds": "a", "finish": {"a": 1}}, {"error": 3, "seconds": []}])
+def test_what_is_said_of_a_model_call_may_be_anything(call: Any) -> None:
+    action = {"turn": 1, "text": "a", "generation": call}
+    said = [card.content.value for card in cards([assistant("a")], actions=[action]) if card.content]
+    assert said == ["a"]

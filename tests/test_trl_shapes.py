@@ -10,9 +10,9 @@ from sqlmodel import Session, col, select
 from trl import GRPOConfig
 
 from logs_ui.recorder import flush, load_run, record
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.instruments import trl_shapes
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.rollout.guess_env import TASKS
 from logs_ui.rollout.guess_model import make_tokenizer
 from tests.training import GROUP, ROWS, make_trainer, numbered, solved

@@ -9,16 +9,17 @@ import pytest
 from sqlalchemy import URL, Connection, Engine, func, select, text, update
 from sqlmodel import col
 
-from logs_ui.recorder import LogsUIError, flush, load_runs, queries, start_run, store
-from logs_ui.recorder.address import as_text
-from logs_ui.recorder.database import writing_engine
-from logs_ui.recorder.entry import Entry, encoded
-from logs_ui.recorder.ingest import Ingester
-from logs_ui.recorder.lease import Lease
+from logs_ui.recorder import LogsUIError, flush, load_runs, queries, start_run
 from logs_ui.recorder.models import EvaluationRow, Run, RunState, SourceKind, WriterPosition
 from logs_ui.recorder.sources import Source
-from logs_ui.recorder.spool import Spool, spool_folder
-from logs_ui.recorder.store import SourcesChange
+from logs_ui.recorder.storage import run_writes
+from logs_ui.recorder.storage.address import as_text
+from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.entry import Entry, encoded
+from logs_ui.recorder.storage.ingest import Ingester
+from logs_ui.recorder.storage.lease import Lease
+from logs_ui.recorder.storage.spool import Spool, spool_folder
 from logs_ui.recorder.upkeep import delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.delete import _itself
 from tests.factory import make_run
@@ -121,7 +122,7 @@ def wait_for_lock(engine: Engine) -> None:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         with engine.connect() as connection:
             if connection.scalar(waiting):
@@ -133,7 +134,7 @@ def wait_for_lock(engine: Engine) -> None:
 def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -> None:
     engine = writing_engine(postgres_url)
     with engine.begin() as connection:
-        ids = store.run_ids(connection, ["a", "b"], 1)
+        ids = run_writes.run_ids(connection, ["a", "b"], 1)
     run = queries.find_run(engine, "a")
 
     def delete() -> None:
@@ -142,10 +143,10 @@ def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -
 
     deleting = threading.Thread(target=delete)
     with engine.begin() as connection:
-        store.take_runs(connection, ids.values())
+        run_writes.take_runs(connection, ids.values())
         deleting.start()
         wait_for_lock(engine)
-        store.write_sources(connection, [SourcesChange("b", (Source(SourceKind.REWARD, "r", "text", None),))], ids)
+        run_writes.write_sources(connection, [SourcesChange("b", (Source(SourceKind.REWARD, "r", "text", None),))], ids)
     deleting.join()
     assert list(load_runs(as_text(postgres_url)).run) == ["b"]
     engine.dispose()
@@ -176,7 +177,7 @@ def test_what_is_written_while_a_merge_reads_stays(
 
         def transact() -> None:
             with engine.begin() as connection:
-                store.take_runs(connection, [run_id])
+                run_writes.take_runs(connection, [run_id])
                 write(connection)
                 began.set()
                 wait_for_lock(engine)

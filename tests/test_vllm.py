@@ -214,7 +214,7 @@ def test_the_clients_answers_to_ids_are_recorded_each_with_its_prompt(client: An
         "max_tokens": 3, "n": 2, "seed": 1,
     }  # fmt: skip
     assert (one.seam, one.error) == ("trl-vllm", None)
-    assert 0 < one.seconds < 10
+    assert 0 < (one.seconds or 0) < 60
 
 
 @pytest.mark.versions
@@ -302,7 +302,7 @@ from pathlib import Path
 import pytest
 from accelerate import PartialState
 from tests.test_vllm import generation_of, recorded, shown
-rank = PartialState().process_index
+rank = PartialState(cpu=True).process_index
 with pytest.MonkeyPatch.context() as patch, recorded() as generations:
     generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])
     generation.generate([[5 + rank], [5 + rank]], None, 2)

@@ -125,6 +125,17 @@ def test_what_a_filters_own_fields_can_say_stands_there() -> None:
         ("step:3 stop=lenght x", "stop", "did you mean 'length'?", "step:3 stop=length x"),
         ("is:stared", "is", "is:stared: unknown mark 'stared': did you mean 'starred'?", "is:starred"),
         ("http://x", "http", "unknown field 'http'", "text://x"),
+        (
+            "ok step:>=100",
+            "step",
+            "step:>=100: >= stands in place of the colon: did you mean 'step>=100'?",
+            "ok step>=100",
+        ),
+        ("-rewards.fine:<0.5", "rewards", "did you mean 'rewards.fine<0.5'?", "-rewards.fine<0.5"),
+        ("step:>=x", "step", "did you mean 'step>=x'?", "step>=x"),
+        ("task:'a b' ok", "where", "'a b': quotes are double here: did you mean \"a b\"?", 'task:"a b" ok'),
+        ("task:x,'y'", "where", "'y': quotes are double here: did you mean y?", "task:x,y"),
+        ("'I am sorry'", "where", 'did you mean "I am sorry"?', '"I am sorry"'),
         ("mode:xyz", "mode", "mode:xyz: unknown mode 'xyz': choose from train, eval", None),
     ],
 )
@@ -172,6 +183,11 @@ def test_a_misspelt_term_names_the_nearest(text: str, field: str, message: str, 
 )
 def test_what_cannot_be_meant_says_why(text: str, message: str) -> None:
     assert message in str(refusal(text))
+
+
+def test_an_apostrophe_is_no_quote() -> None:
+    for text in ("don't", "'tis so", "the dogs' bone", "task:o'neill"):
+        assert parse_where(text)
 
 
 def test_a_very_long_line_does_not_fill_the_message() -> None:

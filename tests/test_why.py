@@ -10,15 +10,16 @@ from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
 from logs_ui.app import urls
-from logs_ui.app.main import create_app
+from logs_ui.app.main import create_app, make_templates
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.app.why_cards import line, make_cards, thinned
 from logs_ui.app.why_fall import make_fall
 from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.database import reading_engine
 from logs_ui.recorder.diagnose import Diagnosis
 from logs_ui.recorder.diagnosis import Card, Settings
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Share, Waterfall
+from logs_ui.recorder.storage.address import db_option
+from logs_ui.recorder.storage.database import reading_engine
 from tests.axe import violations
 from tests.factory import HOSTILE_TASK
 from tests.faults.scripts import Place, Played, Shape, Turn, play
@@ -202,6 +203,18 @@ def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
     assert shown[1].diagnostic is None  # somebody's own
 
 
+def test_commands_to_copy_name_the_database_that_is_served(
+    clients: dict[str, TestClient], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, db = latest(folder / "low.db"), folder / "low.db"
+    assert f"logs-ui diagnose {run} --db {db} --threshold ID=VALUE --save" in page_of(clients, "low", folder)
+    part = "{% from '_why_tabs.html' import part %}{{ part({'uid': 'r'}, 'some') }}"
+    said = make_templates(db=db_option(db)).from_string(part).render()
+    assert f"<code>logs-ui diagnose r --db {db} --all</code>" in said
+    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    assert db_option(db) == "", "it is found without"
+
+
 def test_a_card_whose_filter_cannot_be_read_leads_nowhere() -> None:
     (shown,) = make_cards((a_card("mine", 0.2, where="no_such_field>3"),), 1.0, Settings(), "a-run", lambda _: _never())
     assert (shown.address, shown.count) == (None, None)
@@ -313,7 +326,11 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
         # What the form does not name stays.
         client.post(urls.why_settings(uid), data={"max_reward": "1.5"})
         assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in client.get(urls.why(uid)).text
-        for wrong, says in (({"max_reward": "lots"}, "is not a number"), ({"steps": "0"}, "from 1 on")):
+        for wrong, says in (
+            ({"max_reward": "lots"}, "is not a number"),
+            ({"steps": "0"}, "from 1 on"),
+            ({"threshold.turn_limit": "-1"}, "The threshold of turn_limit is a number from 0 to 1, not -1."),
+        ):
             refused = client.post(urls.why_settings(uid), data=wrong)
             assert refused.status_code == 422
             assert says in refused.text
@@ -372,6 +389,19 @@ def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, the
     expect(page.locator("#why-short .thin-fall")).to_be_visible()
     assert violations(page) == []
     page.close()
+
+
+def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, folder: Path) -> None:
+    quiet_page.set_viewport_size({"width": 700, "height": 700})
+    quiet_page.goto(url + urls.why_tasks(latest(folder / "low.db")))
+    table = quiet_page.locator(".why-tasks .scroll-x")
+    faded = "it => parseFloat(getComputedStyle(it).getPropertyValue('--beyond'))"
+    assert table.evaluate("it => it.scrollWidth > it.clientWidth + 20")
+    assert table.evaluate(faded) == 44
+    table.evaluate("it => new Promise(done => { it.scrollLeft = 1e6; requestAnimationFrame(() => setTimeout(done)); })")
+    assert table.evaluate(faded) == 0
+    quiet_page.set_viewport_size({"width": 1900, "height": 700})
+    assert table.evaluate(faded) == 0
 
 
 def test_a_slice_is_chosen_without_leaving_the_page_and_the_key_w_leads_to_it(

@@ -14,7 +14,6 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.why_actions import readable
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.diagnosis.action_kinds import kind_names, words_of
 from logs_ui.recorder.diagnosis.action_sample import Played, failure, sampled
 from logs_ui.recorder.diagnosis.actions import habits, tallies
@@ -22,6 +21,7 @@ from logs_ui.recorder.diagnosis.facts import facts
 from logs_ui.recorder.diagnosis.settings import Scale
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, RunState
+from logs_ui.recorder.storage.database import writing_engine
 from tests.factory import COMMANDS, HOSTILE_TASK, make_run
 from tests.test_diagnosis import NAN, rows_of
 

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.serve import BackgroundServer
 from logs_ui.app.why_window import Window
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.diagnosis.reward_table import (
     ENVIRONMENT,
     LENGTH,
@@ -28,6 +27,7 @@ from logs_ui.recorder.diagnosis.reward_table import (
 )
 from logs_ui.recorder.filters import print_where
 from logs_ui.recorder.models import EvaluationRow, Mode, RunState, Status, StepStatistics, StopReason
+from logs_ui.recorder.storage.database import writing_engine
 from tests import factory
 from tests.axe import violations
 from tests.factory import HOSTILE_TEXT

@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 from logs_ui.app import why_tasks
 from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.diagnosis import Rows
 from logs_ui.recorder.diagnosis.settings import Scale
 from logs_ui.recorder.diagnosis.task_table import (
@@ -29,8 +28,10 @@ from logs_ui.recorder.diagnosis.task_table import (
     pass_at,
     usual_size,
 )
-from logs_ui.recorder.models import EvaluationRow, Mode, RunState
+from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState
+from logs_ui.recorder.storage.database import writing_engine
 from tests.factory import HOSTILE_TASK, TASKS, make_run
+from tests.test_app import fragment
 from tests.test_diagnosis import NAN, rows_of
 
 RUN, MANY, UNNAMED, LIVE = "main-run-1234", "many-tasks-5678", "unnamed-9012", "live-3456"
@@ -332,3 +333,25 @@ def test_any_name_of_the_run_leads_to_its_own_address(client: TestClient) -> Non
     answer = client.get(f"/runs/{RUN[:8]}/why/tasks?label=learning&page=2", follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"] == f"/runs/{RUN}/why/tasks?label=learning&page=2"
+
+
+# --- Beside a run that goes on
+
+
+@pytest.mark.parametrize("beside", ["tasks", "rewards", "actions", "trained"])
+def test_a_page_beside_why_stands_still_and_says_when_its_run_has_gone_on(
+    client: TestClient, engine: Engine, beside: str
+) -> None:
+    html = client.get(f"/runs/{LIVE}/why/{beside}").text
+    (poll,) = re.findall(r'id="fresh"[^>]* data-poll hx-get="([^"]+)"', html)
+    assert "up to date" in html
+    assert client.get(unescape(poll), headers=fragment("fresh")).status_code == 204
+    with engine.begin() as db:
+        db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=col(Run.changed) + 1))
+    news = client.get(unescape(poll), headers=fragment("fresh"))
+    assert 'The run has gone on since this was made: <a href="">renew</a>' in unescape(" ".join(news.text.split()))
+    (again,) = re.findall(r'hx-get="([^"]+)"', news.text)
+    assert client.get(unescape(again), headers=fragment("fresh")).status_code == 204
+    fewer = re.sub(r"rollouts=\d+", "rollouts=1", unescape(poll).replace("seen=", "seen=0"))
+    assert "more rollouts since this was made" in client.get(fewer, headers=fragment("fresh")).text
+    assert 'id="fresh"' not in client.get(f"/runs/{RUN}/why/{beside}").text, "nothing is to come"

@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
-from logs_ui.recorder.database import writing_engine
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.masks import RATIO, masks
 from logs_ui.recorder.diagnosis.movement import signals
@@ -25,6 +24,7 @@ from logs_ui.recorder.diagnosis.trained import OUTCOMES, Outcome, Tokens, counts
 from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, RunState, Scalar, Status, StepStatistics, StopReason
 from logs_ui.recorder.queries import RunColumns
+from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.trained import Moved, training
 from tests import factory
 from tests.test_diagnosis import rows_of as columns_of

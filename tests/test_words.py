@@ -4,8 +4,11 @@ import random
 from itertools import islice
 from pydoc_data import topics
 
-from logs_ui.recorder.diagnosis.facts import text_facts
+import numpy as np
+
+from logs_ui.recorder.diagnosis.facts import text_facts, token_facts
 from logs_ui.recorder.diagnosis.words import Shares, shares
+from logs_ui.recorder.payload import Tokens
 
 PROSE = " ".join(text for _, text in sorted(topics.topics.items()))
 ODD = "ab AB\n\tçÇ é\u00a0İß字 \x1c\x85\u2003\0\ud800"
@@ -41,3 +44,19 @@ def test_a_rollout_has_the_worst_of_its_own_answers() -> None:
     assert both["compression"] > 50
     assert 1 < alone["compression"] < 5
     assert set(none.values()) == {None}
+
+
+def test_tokens_of_many_rollouts_are_measured_as_those_of_each() -> None:
+    some = np.random.default_rng(0)
+    prompts = [some.integers(0, 9, 4).astype(np.int32) for _ in range(20)]
+    rollouts = []
+    for i in range(100):
+        ids, mask = some.integers(0, 9, i % 7).astype(np.int32), some.integers(0, 2, i % 7).astype(np.uint8)
+        logprobs = some.normal(-1, 1, i % 7).astype(np.float16)
+        logprobs[:1] = [np.nan, np.inf, -1.0][i % 3]
+        rollouts.append(Tokens(prompts[i // 5], ids, logprobs if i % 4 else None, mask if i % 5 else None))
+    found = token_facts(rollouts)
+    assert found == [fact for one in rollouts for fact in token_facts([one])]
+    assert len({fact["prompt_key"] for fact in found}) == 20
+    (alone,) = token_facts([Tokens(prompts[0], prompts[0], np.array([-0.5, np.nan, -1.5, -9], np.float16), None)])
+    assert alone["mean_logprob"] == (-0.5 - 1.5 - 9) / 3

@@ -21,7 +21,12 @@ from logs_ui.recorder.strands import current_strand
 
 ROWS, GROUP, TURNS = 16, 4, 3
 END, HINT, NEWLINE = 90, 91, 92
-ANSWERS = (50, 51)
+FIRST = 50
+"""Answers are this one and those that follow it."""
+MODES = ((2, 0), (2, 1), (2, FIRST), (16, 1))
+"""How many answers there are, and by how much the number that is sent is less: option 3 may be sent as 2, or as its
+index in a list.
+"""
 
 concurrency.install()
 
@@ -53,11 +58,13 @@ class Client:
 class World:
     """A model and environments, as slow as chance has it; recorded as the instruments do it."""
 
-    def __init__(self, seed: int, rows: int = ROWS) -> None:
+    def __init__(self, seed: int, mode: tuple[int, int] = MODES[0]) -> None:
+        self._options, self._shift = mode
+        self.made: list[tuple[int, list[list[int]]]] = []  # orders of generations, and their answers
         self._chance = random.Random(seed)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self.rows = [Row([7, i // GROUP]) for i in range(rows)]
+        self.rows = [Row([7, i // GROUP]) for i in range(ROWS)]
 
     def pause(self) -> float:
         with self._lock:
@@ -65,7 +72,20 @@ class World:
 
     def answers(self, count: int) -> list[list[int]]:
         with self._lock:
-            return [[self._chance.choice(ANSWERS), END] for _ in range(count)]
+            return [[FIRST + self._chance.randrange(self._options), END] for _ in range(count)]
+
+    def action(self, said: int) -> dict[str, int]:
+        """What is sent to the environment where this was said."""
+        return {"say": said - self._shift}
+
+    def is_unparsable(self) -> bool:
+        """What was said last, so that it is never sent."""
+        with self._lock:
+            return self._chance.random() < 0.2
+
+    def two_rows(self) -> list[Row]:
+        with self._lock:
+            return self._chance.sample(self.rows, 2)
 
     def is_over(self) -> bool:
         with self._lock:
@@ -80,6 +100,7 @@ class World:
         answers = self.answers(len(contexts))
         pairs = zip(contexts, answers, strict=True)
         sequences = [Sequence(np.array(c, np.int32), np.array(a, np.int32), "stop") for c, a in pairs]
+        self.made.append((begun.order, answers))
         strand.tree.log.add(Generation(begun.order, begun.began, 0.0, sequences, {}, strand=strand))
         return answers
 
@@ -88,7 +109,7 @@ class World:
 
     def step(self, row: Row, client: object, pause: float = 0.0) -> None:
         """Sends what the row said last."""
-        row.rewards.append(self.call(client, "step", pause, sent={"say": row.answers[-1][0]}))
+        row.rewards.append(self.call(client, "step", pause, sent=self.action(row.answers[-1][0])))
 
     def call(self, client: object, kind: str, pause: float = 0.0, *, fails: bool = False, sent: object = None) -> float:
         strand = current_strand()
@@ -121,12 +142,21 @@ class World:
                 return
 
 
+def answered(world: World, rows: list[Row]) -> list[Row]:
+    """The rows, after each has said something, all in one batch."""
+    for row, answer in zip(rows, world.generate([row.prompt + row.completion for row in rows]), strict=True):
+        row.said(answer)
+    return rows
+
+
 def decode(ids: Ids) -> str:
     return " ".join(map(str, ids.tolist()))
 
 
-def recorded(pattern: Callable[[World], None], seed: int) -> tuple[World, Attribution]:
-    world, log = World(seed), CallLog()
+def recorded(
+    pattern: Callable[[World], None], seed: int, mode: tuple[int, int] = MODES[0]
+) -> tuple[World, Attribution]:
+    world, log = World(seed, mode), CallLog()
     with collecting(log):
         pattern(world)
     log.close()

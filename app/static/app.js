@@ -20,6 +20,12 @@
     if (isPoll(event)) connection(event.detail.ctx.response.status >= 500);
   });
 
+  // What takes seconds to make has a frame meanwhile, which gives way to it. Its address is that of the frame.
+  const frame = document.querySelector("[data-whole]");
+  if (frame) location.replace(frame.dataset.whole + location.hash);
+  const waited = /[?&]wait=1(?=#|$)/;
+  if (waited.test(location.href)) history.replaceState(history.state, "", location.href.replace(waited, ""));
+
   // A page that could not be read comes back once it can be.
   if (document.querySelector("[data-comes-back]")) {
     setInterval(async () => {
@@ -97,7 +103,7 @@
       root.dataset.theme = isDark() ? "light" : "dark";
       try { localStorage.setItem("logs-ui-theme", root.dataset.theme); } catch { /* then only for this page */ }
     },
-    "copy-link": (button) => copy(button, location.href),
+    "copy-link": (button) => copy(button, new URL(button.dataset.link ?? location.href, location.href).href),
     "copy-whole": async (button) => copy(button, await whole(button.dataset.from)),
     "copy-text": async (button) => {
       const texts = [...button.closest(".card").querySelectorAll(".text")];

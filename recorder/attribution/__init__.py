@@ -4,7 +4,7 @@ evidence stays unattributed, and is counted on the run.
 Evidence, strongest first:
     scope      made inside the row's own scope, or by a request id that names the row
     context    the model was given exactly the row's tokens so far, and sampled exactly those that follow there
-    strand     made in the task or thread of this row's calls, and of no other's
+    strand     made in the task or thread of this row's calls, or of one of its turns, and of no other row's
     generation the steps of the episode follow generations of this row alone
     tokens     what was sampled stands, in order, in the row's completion (the prompt was tokenised anew)
     text       the same, of texts, where the server returned no ids
@@ -16,18 +16,25 @@ Evidence, strongest first:
                did not finish
 
 The last two are evidence only where nothing speaks against them: where generations show that rows were begun in another
-order, or were played more than once, or actions stand in other rows' answers, what they would tell is nobody's.
+order, or were played more than once, or one answer was sent as several actions, what they would tell is nobody's. As
+many episodes as rows are one for each only if they were begun before the answers, or each took its steps: where one
+failed, it may have been tried again, and a row's answer never sent.
+
+An episode without a step goes with the generation that came next only where no other environment was waiting for one.
+`action` needs nearly all that was sent to stand in answers: an index into a list stands in some by accident.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from logs_ui.recorder.attribution.chains import Branches, chains_of
+from logs_ui.recorder.attribution.chains import segments
 from logs_ui.recorder.attribution.episodes import give_environment_calls, give_functions, give_leftovers
+from logs_ui.recorder.attribution.failures import give_failures
 from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
-from logs_ui.recorder.attribution.scoped import of_one_scope
+from logs_ui.recorder.attribution.samples import one_of_each
+from logs_ui.recorder.attribution.scoped import of_one_scope, of_rows
 from logs_ui.recorder.attribution.tokens import Matching, RowTokens
-from logs_ui.recorder.attribution.unfinished import give_unfinished
+from logs_ui.recorder.attribution.unfinished import give_unfinished, place_turns
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Ids
 
@@ -48,22 +55,26 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
     if found := of_one_scope(len(prompts), seen):
         return found
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-    work = Work(seen, len(tokens), Branches(seen.calls))
+    seen, strange = of_rows(seen, len(tokens))
+    branches, chains = segments(seen, twins=False)
+    work = Work(seen, len(tokens), branches, strange)
     matching = Matching(tokens, work, lambda index: decode(completions[index]))
     work.give_scoped()
     outside = []
-    for chain in chains_of(seen.generations, seen.environment_calls, work.branches):
+    for chain in chains:
         if chain.row is None or chain.row >= len(tokens):
             outside.append(chain)
         else:
             fit = matching.fit(chain, chain.row)
             work.give(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
     work.left = matching.match([part for chain in matching.match(outside) for part in chain.split()])
+    work.join_branches()
     give_environment_calls(work, decode, finished=True)
     give_functions(work)
     give_leftovers(work)
     work.part_twins([(row.data, row.prompt) for row in tokens])
-    return work.result()
+    give_failures(work)
+    return _told(work)
 
 
 def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode: Decode = lambda _: "") -> Attribution:
@@ -78,8 +89,20 @@ def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode:
     """
     if found := of_one_scope(count, seen):
         return found
-    work = give_unfinished(count, seen, prompts, decode)
+    work = give_unfinished(count, *of_rows(seen, count), prompts, decode)
+    work.join_branches()
     give_environment_calls(work, decode, finished=False)
     give_functions(work)
     give_leftovers(work)
-    return work.result()
+    give_failures(work)
+    found = _told(work)
+    for row in found.rows:
+        place_turns(row)
+    return found
+
+
+def _told(work: Work) -> Attribution:
+    found = work.result()
+    for row in found.rows:
+        one_of_each(row)
+    return found

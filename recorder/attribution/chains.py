@@ -1,32 +1,15 @@
-"""Which generations go on from one another, before it is known whose they are; and the strands that tell rows apart."""
+"""Which generations go on from one another, before it is known whose they are."""
 
-import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from math import inf
 
-from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Ids, Sequence
-from logs_ui.recorder.strands import Strand, common
-
-_ROW_ID = re.compile(r"(?:^|-)row-(\d{1,9})$")
-
-
-class Branches:
-    """The strands right below the deepest one that all calls have in common: what a function starts for each row, or
-    for each worker, stands there.
-    """
-
-    def __init__(self, calls: Seq[Call]) -> None:
-        paths = {strand: strand.path for strand in {call.strand for call in calls} if strand is not None}
-        depth = len(common(list(paths.values())))
-        self._by_strand = {strand: path[depth] for strand, path in paths.items() if len(path) > depth}
-
-    def of(self, call: Call) -> Strand | None:
-        """None for a call that was made above all branches, or nobody knows where."""
-        return None if call.strand is None else self._by_strand.get(call.strand)
+from logs_ui.recorder.attribution.branches import Beside, Branches, by_order, place_of, row_of
+from logs_ui.recorder.attribution.found import Seen
+from logs_ui.recorder.calls import Generation, Ids, Sequence
+from logs_ui.recorder.strands import Strand
 
 
 @dataclass(eq=False)
@@ -34,12 +17,14 @@ class Chain:
     """Generations of one row that follow one another, as far as their tokens show it.
 
     Attributes:
-        branch: where they were made.
+        branch: where they were made; where branches are turns, where the first one was.
         row: that they say they are of; None where they do not.
         begins: whether the first one can be a row's first. Else it is some row's later turn.
         head: bytes of its first context's ids; empty where the server returned none.
         tail: bytes of the ids up to the last answer's end; None where the server returned no ids.
         is_unbroken: whether each context repeats all before it, so that the whole of its tokens is the tail.
+        likely: the rows whose prompt its first context holds, once it is known that it is the whole of no row; None
+            where it holds no row's.
     """
 
     branch: Strand | None
@@ -49,6 +34,7 @@ class Chain:
     head: bytes = b""
     tail: bytes | None = None
     is_unbroken: bool = True
+    likely: Seq[int] | None = None
 
     def add(self, generation: Generation, sequence: Sequence, context: bytes | None) -> None:
         """Its next turn; `context` are the bytes of its context's ids."""
@@ -64,7 +50,7 @@ class Chain:
 
     def split(self) -> list["Chain"]:
         """A chain of each turn."""
-        single = [Chain(self.branch, self.row, self.begins) for _ in self.parts]
+        single = [Chain(self.branch, self.row, self.begins, likely=self.likely) for _ in self.parts]
         for chain, part in zip(single, self.parts, strict=True):
             chain.add(*part, bytes_of(part[1].context))
         return single
@@ -90,29 +76,40 @@ class Chain:
         return self.parts[-1][0].order
 
 
-def chains_of(generations: Seq[Generation], calls: Seq[EnvironmentCall], branches: Branches) -> list[Chain]:
-    """In the order in which they began.
+def segments(seen: Seen, *, twins: bool) -> tuple[Branches, list[Chain]]:
+    """What tells rows apart, and their chains in the order in which they began.
 
     A generation whose context goes on where another of its branch ended continues its chain. So does one whose context
     was tokenised anew, or is not known, if it came within the episode of the generation before it. Any other begins a
-    chain.
+    chain. Where chains go on from branch to branch, as where each turn of all rows goes through a pool, branches are
+    turns: then only contexts are gone by.
+
+    Args:
+        seen: all calls.
+        twins: whether one that goes on from several alike, and nothing tells from which, continues one of them, though
+            branches are turns; else it begins a chain.
     """
+    branches = Branches(seen.calls)
     made: dict[Strand | None, list[Generation]] = defaultdict(list)
-    for generation in generations:
-        made[branches.of(generation)].append(generation)
-    chains = []
-    for branch, own in made.items():
-        beside = [call for call in calls if branch is None or branches.of(call) in {None, branch}]
-        chains += _chains_in(branch, own, _Episodes(beside))
-    return sorted(chains, key=lambda chain: chain.parts[0][0].order)
+    for generation in seen.generations:
+        if generation.sequences:  # one that failed begins nothing, and ends nothing: most often it is asked again
+            made[branches.of(generation)].append(generation)
+    beside = Beside(seen.environment_calls, branches)
+    chains = [chain for own in made.values() for chain in _chains_in(own, beside)]
+    if len(made) > 1 and _cross(chains):
+        branches.are_turns = True
+        answered = sorted((made for own in made.values() for made in own), key=by_order)
+        chains = _chains_in(answered, beside, twins=twins)
+    return branches, sorted(chains, key=lambda chain: chain.parts[0][0].order)
 
 
-def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_Episodes") -> list[Chain]:
+def _chains_in(generations: Seq[Generation], beside: Beside, *, twins: bool = True) -> list[Chain]:
+    """Of one branch, or of all where they are turns."""
     chains: list[Chain] = []
     current: Chain | None = None  # of the generation before, if it was of one sequence
     for before, generation, after in _neighbours(generations):
         alone = len(generation.sequences) == 1
-        if not alone or not episodes.go_on(before, generation.order, after):
+        if not alone or beside.branches.are_turns or not beside.of(generation).go_on(before, generation.order, after):
             current = None
         row = row_of(generation)
         own = [chain for chain in chains if chain.row == row]
@@ -120,17 +117,35 @@ def _chains_in(branch: Strand | None, generations: Seq[Generation], episodes: "_
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = bytes_of(sequence.context)
-            chain = None if context is None else _continued(generation, context, free, episodes)
+            chain = None if context is None else _continued(generation, context, free, beside, twins=twins)
             if chain is None and current is not None and not _is_first_again(context, own):
                 chain = current
             if chain is None:
-                chain = Chain(branch, row, _begins(context, own))
+                chain = Chain(beside.branches.of(generation), row, _begins(context, own))
                 chains.append(chain)
             free.close(chain)
             chain.add(generation, sequence, context)
             taken[id(chain)] = chain
         current = next(iter(taken.values()), None) if alone else None
     return chains
+
+
+def _cross(chains: Seq[Chain]) -> bool:
+    """Whether one goes on, in a branch of its own, where another's ended. Tails and heads are sorted, so that a head
+    comes behind the tails that it begins with, and nothing else stands between but what begins with them, too.
+    """
+    ends = [(chain.tail, False, chain) for chain in chains if chain.tail]
+    ends += [(chain.head, True, chain) for chain in chains if chain.head]
+    ends.sort(key=lambda end: end[:2])
+    begun: list[tuple[bytes, Strand | None]] = []
+    for data, is_head, chain in ends:
+        while begun and not data.startswith(begun[-1][0]):
+            begun.pop()
+        if not is_head:
+            begun.append((data, chain.branch))
+        elif any(branch is not chain.branch for _, branch in begun):
+            return True
+    return False
 
 
 class _Open:
@@ -158,31 +173,21 @@ class _Open:
             found.remove(chain)
 
 
-def place_of(branch: Strand | None) -> int:
-    """Its number; -1 above all branches."""
-    return -1 if branch is None else branch.number
-
-
-def row_of(call: Call) -> int | None:
-    """The row that a call says it is of: by its scope, or by a request id as "row-17"."""
-    if call.strand is not None and call.strand.row is not None:
-        return call.strand.row
-    said = _ROW_ID.search(getattr(call, "request_id", None) or "")
-    return int(said[1]) if said else None
-
-
 def bytes_of(ids: Ids | None) -> bytes | None:
     """None for those that are not known."""
     return None if ids is None else ids.tobytes()
 
 
-def _continued(generation: Generation, context: bytes, chains: "_Open", episodes: "_Episodes") -> Chain | None:
+def _continued(generation: Generation, context: bytes, chains: "_Open", beside: Beside, *, twins: bool) -> Chain | None:
     """The chain whose last answer stands at the end of what the context repeats. Of several the longest; of those,
     twins so far, the one whose episode goes on; then the first of one generation, else the latest.
     """
     fitting = chains.longest_that_begin(context)
     if len(fitting) > 1:
-        fitting = [chain for chain in fitting if episodes.lead(chain.last, generation.order)] or fitting
+        leading = [chain for chain in fitting if beside.lead(chain.parts[-1][0], generation)]
+        if beside.branches.are_turns and not twins and len(leading) != 1:
+            return None
+        fitting = leading or fitting
     latest = max((chain.last for chain in fitting), default=0)
     return next((chain for chain in fitting if chain.last == latest), None)
 
@@ -204,38 +209,3 @@ def _neighbours(generations: Seq[Generation]) -> Iterator[tuple[float, Generatio
     """Each with the order of the one before it and of the one after it."""
     orders = [-inf, *(generation.order for generation in generations), inf]
     return zip(orders, generations, orders[2:], strict=False)
-
-
-class _Episodes:
-    """What environment calls, in order, say of the generations between them."""
-
-    def __init__(self, calls: Seq[EnvironmentCall]) -> None:
-        self._calls = [call for call in calls if call.within is None]
-
-    def go_on(self, before: float, order: float, after: float) -> bool:
-        """Whether the generation at `order` answers what the one `before` it had brought about: between the two, one
-        client was stepped and none reset, and that client is called next, or is the only one.
-        """
-        first, middle, end = (bisect_left(self._calls, at, key=_order) for at in (before, order, after))
-        between = self._calls[first:middle]
-        stepped = {call.client for call in between}
-        if len(stepped) != 1 or any(call.kind == "reset" for call in between):
-            return False
-        following = self._calls[middle : middle + 1] if middle < end else self._calls
-        return {call.client for call in following} == stepped
-
-    def lead(self, earlier: float, order: float) -> bool:
-        """Whether the client that was called first after the generation `earlier` is the one that is called first
-        after the one at `order`, and was not reset between them.
-        """
-        first, middle = (bisect_left(self._calls, at, key=_order) for at in (earlier, order))
-        between, following = self._calls[first:middle], self._calls[middle : middle + 1]
-        if not between:
-            return False
-        client = between[0].client
-        reset = any(call.kind == "reset" for call in between if call.client == client)
-        return not reset and all(call.client == client for call in following)
-
-
-def _order(call: EnvironmentCall) -> float:
-    return call.order

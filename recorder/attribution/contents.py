@@ -20,6 +20,18 @@ Leaf = tuple[str, str]
 
 _STEPS = ("step", "tool")
 _LOOKED_AT = 5  # texts of one place, before it is taken for one that has nothing to do with answers
+_MOST = 0.75  # of the actions stand in answers of their rows: where the rest do not, they could not be parsed
+_NEARLY_ALL = 0.9  # where actions are indices of options, those of the first one stand in no answer
+
+
+def is_stepped(episode: Episode) -> bool:
+    """Whether it took a step."""
+    return any(call.kind != "reset" for call in episode)
+
+
+def has_failed(episode: Episode) -> bool:
+    """Whether one of its calls raised."""
+    return any(call.error for call in episode)
 
 
 class Contents:
@@ -38,17 +50,32 @@ class Contents:
         self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
         self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
         steps = [call for episode in episodes for call in episode if call.kind in _STEPS]
-        sent = {call.order: _leaves(orjson.loads(call.sent)) for call in steps}
-        telling = self._telling(sent)
+        self._leaves = {call.order: _leaves(orjson.loads(call.sent)) for call in steps}
+        telling = self._telling(self._leaves)
         self._sent = {
-            order: {path: leaf for path, leaf in leaves.items() if path in telling} for order, leaves in sent.items()
+            order: {path: leaf for path, leaf in leaves.items() if path in telling}
+            for order, leaves in self._leaves.items()
         }
 
-    def contradict(self, pairs: Seq[tuple[Episode, int]]) -> bool:
-        """Whether two of the episodes would go better with one another's rows: what was sent in one stands not in its
-        own row and in the other's, whose episode is not at home either, and sent something else.
+    def contradict(self, pairs: Seq[tuple[Episode, int]], *, ahead: bool) -> bool:
+        """Whether what was sent speaks against these pairs. Actions are often made of answers, as the index of an
+        option: then they stand in no answer, or in another's by accident, but the same answer was sent as the same.
+
+        Args:
+            pairs: episodes and their rows.
+            ahead: whether each environment was reset before its row had answered, so that it was nobody's answer that
+                it was made for: then a row whose answer was not sent as others' alike is no sign of another order.
         """
-        strangers = [(episode, place) for episode, place in pairs if self._fits(episode, place) is False]
+        fits = [self._fits(episode, place) for episode, place in pairs]
+        known = [one for one in fits if one is not None]
+        if known and sum(known) >= _MOST * len(known):
+            return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
+        if known and self._find_homes([episode for episode, _ in pairs]):
+            return True
+        return not ahead and self._is_one_answer_sent_as_several(pairs)
+
+    def _are_exchanged(self, strangers: Seq[tuple[Episode, int]]) -> bool:
+        """Whether one of these would go better with another's row, and sent something else than that."""
         sent = [self._sent_in(episode) for episode, _ in strangers]
         return any(
             own != others and self._fits(episode, place) is True
@@ -56,13 +83,55 @@ class Contents:
             for others, (_, place) in zip(sent, strangers, strict=True)
         )
 
+    def _is_one_answer_sent_as_several(self, pairs: Seq[tuple[Episode, int]]) -> bool:
+        """Whether rows that said the same sent different things. Not where what was sent is new each time, as an id is,
+        and not where some other part of it goes with what was said.
+        """
+        sent: dict[str, list[tuple[Sequence, str]]] = defaultdict(list)
+        for episode, place in pairs:
+            for call in episode:
+                answer = self._answer_before(call.order, place) if call.order in self._leaves else None
+                if answer is not None:
+                    for path, (_, value) in self._leaves[call.order].items():
+                        sent[path].append((answer, value))
+        varied = [found for found in sent.values() if 1 < len({value for _, value in found}) < len(found)]
+        return bool(varied) and all(_is_against(found) for found in varied)
+
+    def certain(self, episodes: Seq[Episode], places: Seq[int]) -> Iterator[tuple[Episode, int]]:
+        """The episodes that can be one row's alone, where some failed, and may have been tried again, and as many rows
+        may have none: the earliest and the latest row of each, in order, that said what it sent.
+        """
+        fits = [[self._fits(episode, place) is not False for place in places] for episode in episodes]
+        again = [has_failed(episode) or not is_stepped(episode) for episode in episodes]
+        earliest = _first_that_fit(fits, again)
+        latest = _first_that_fit([one[::-1] for one in reversed(fits)], [*again[::-1][1:], False])
+        if earliest and latest:
+            for episode, first, last in zip(episodes, earliest, reversed(latest), strict=True):
+                if first == len(places) - 1 - last:
+                    yield episode, places[first]
+
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
-        """The episodes that go with one row alone, which goes with no other of them."""
-        fitting = [[place for place in self._turns if self._fits(episode, place)] for episode in episodes]
-        times = Counter(place for found in fitting for place in found)
-        for episode, found in zip(episodes, fitting, strict=True):
+        """The episodes that go with one row alone, which goes with no other of them; none where too many go with no
+        row.
+        """
+        homes = self._find_homes(episodes)
+        times = Counter(place for found in homes for place in found)
+        for episode, found in zip(episodes, homes, strict=False):
             if len(found) == 1 and times[found[0]] == 1:
                 yield episode, found[0]
+
+    def _find_homes(self, episodes: Seq[Episode]) -> list[list[int]]:
+        """The rows that each episode fits; empty unless nearly all that sent something find one of their own. Else what
+        stands in an answer stands there by accident.
+        """
+        homes = [[place for place in self._turns if self._fits(episode, place)] for episode in episodes]
+        told = [any(call.order in self._sent and self._sent[call.order] for call in episode) for episode in episodes]
+        taken: set[int] = set()
+        for found in sorted(homes, key=len):
+            place = next((place for place in found if place not in taken), None)
+            if place is not None:
+                taken.add(place)
+        return homes if len(taken) >= _NEARLY_ALL * sum(told) > 0 else []
 
     def _telling(self, sent: Mapping[int, dict[str, Leaf]]) -> set[str]:
         """Where texts stand that come from answers. What is always the same, as a tool's name, tells nothing, nor what
@@ -123,6 +192,31 @@ class Contents:
         if said is None:
             said = self._plain[id(sequence)] = plain(self._text(sequence))
         return said
+
+
+def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:
+    """For each the first place that fits it, after that of the one before it; or at that, if it was tried again. Empty
+    where one finds none.
+    """
+    found: list[int] = []
+    start = 0
+    for row, shares in zip(fits, again, strict=True):
+        place = next((place for place in range(start, len(row)) if row[place]), None)
+        if place is None:
+            return []
+        found.append(place)
+        start = place if shares else place + 1
+    return found
+
+
+def _is_against(sent: Seq[tuple[Sequence, str]]) -> bool:
+    """Whether one answer was sent as several values."""
+    pairs = {(_said(answer), value) for answer, value in sent}
+    return len(pairs) > len({said for said, _ in pairs})
+
+
+def _said(answer: Sequence) -> object:
+    return None if answer.sampled is None else answer.sampled.tobytes(), answer.text
 
 
 def _leaves(value: Any) -> dict[str, Leaf]:

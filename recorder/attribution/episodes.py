@@ -1,13 +1,14 @@
 """Whose environment calls are whose, once it is known whose the generations are."""
 
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from math import inf
 
-from logs_ui.recorder.attribution.chains import place_of
-from logs_ui.recorder.attribution.contents import Contents, Episode
+from logs_ui.recorder.attribution.branches import place_of
+from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, is_stepped
+from logs_ui.recorder.attribution.following import give_by_generations
 from logs_ui.recorder.attribution.found import RowCalls
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Generation, Ids
@@ -28,7 +29,7 @@ def give_environment_calls(work: Work, decode: Decode, *, finished: bool) -> Non
     for episode in _episodes(work):
         branch = work.branch_of(episode)
         rows = homes.get(branch, [])
-        if len(rows) == 1 and branch is not None:
+        if len(rows) == 1 and branch is not None and (finished or not _is_beyond(episode, work.rows[rows[0]])):
             work.give_calls(rows[0], episode, "strand")
         else:
             together.append(episode)
@@ -36,8 +37,13 @@ def give_environment_calls(work: Work, decode: Decode, *, finished: bool) -> Non
     for branch in _of_several(work, together, homes):
         own = [episode for episode in together if work.branch_of(episode) is branch]
         together = [episode for episode in together if work.branch_of(episode) is not branch]
-        _give_by_order(work, own, homes[branch], decode, finished=True)
+        _give_by_order(work, own, homes[branch], decode, finished=finished)
     _give_by_order(work, together, list(range(len(work.rows))), decode, finished=finished)
+
+
+def _is_beyond(episode: Episode, row: RowCalls) -> bool:
+    """Whether it was begun after the row's last turn, and took no step yet: a worker may have gone to the next row."""
+    return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
 
 
 def _of_several(work: Work, episodes: list[Episode], homes: Mapping[Strand | None, list[int]]) -> set[Strand]:
@@ -71,7 +77,7 @@ def _episodes(work: Work) -> list[Episode]:
     reset: dict[int, set[Strand | None]] = defaultdict(set)
     for call in calls:
         (reset if call.kind == "reset" else stepped)[call.client].add(work.branches.of(call))
-    in_sessions = {client for client, own in stepped.items() if len(own) > 1 and own == reset[client]}
+    in_sessions = {client for client, own in stepped.items() if len(reset[client]) > 1 and own <= reset[client]}
     current: dict[object, Episode] = {}
     episodes: list[Episode] = []
     for call in calls:
@@ -108,10 +114,26 @@ def _give_one_step_each(work: Work, decode: Decode) -> None:
 
 def _give_by_order(work: Work, episodes: list[Episode], places: Seq[int], decode: Decode, *, finished: bool) -> None:
     """By the generations that steps follow, then as many as there are rows left, in order."""
-    left = _give_by_generations(work, episodes, places)
+    left = give_by_generations(work, episodes, places)
     open_places = [place for place in places if not work.rows[place].environment_calls]
-    enough = len(left) == len(open_places) if finished else len(left) <= len(open_places)
-    _give_as_they_stand(work, left, open_places if enough else (), decode, "order", [*open_places])
+    enough = len(left) == len(open_places)
+    if not finished:
+        enough = not work.left and (enough or _are_the_next(work, left, open_places))
+    _give_as_they_stand(work, left, open_places if enough else (), decode, "order", open_places)
+
+
+def _are_the_next(work: Work, episodes: Seq[Episode], places: Seq[int]) -> bool:
+    """Whether these are those of the next rows of a function that did not finish: all rows before have theirs, these
+    were reset above all branches, before their rows answered, and none of them in place of one that failed.
+    """
+    if len(episodes) > len(places) or any(work.branches.of(episode[0]) for episode in episodes):
+        return False
+    begun = [place for place, row in enumerate(work.rows) if row.environment_calls]
+    if not begun == list(range(len(begun))) == [*range(places[0] if places else 0)]:
+        return False
+    pairs = list(zip(episodes, places, strict=False))
+    stepped_unanswered = any(is_stepped(episode) and not work.rows[place].turns for episode, place in pairs)
+    return _is_ahead(work, pairs) and not stepped_unanswered and not any(map(has_failed, episodes[:-1]))
 
 
 def _give_as_they_stand(
@@ -125,18 +147,45 @@ def _give_as_they_stand(
     """
     rows = {place: work.rows[place] for place in places or instead}
     contents = Contents(episodes, rows, decode)
+    told = _in_order(work, episodes, places, contents)
+    if told is None:
+        told, evidence = list(contents.alone(episodes)), "action"
+    work.lost += sum(map(len, episodes)) - sum(len(episode) for episode, _ in told)
+    for episode, place in told:
+        work.give_calls(place, episode, evidence)
+
+
+def _in_order(
+    work: Work, episodes: list[Episode], places: Seq[int], contents: Contents
+) -> list[tuple[Episode, int]] | None:
+    """The episodes of which order tells whose they are: all, or, where one that failed may have been tried again for
+    the same row, those that this leaves where they are. None where order tells nothing.
+    """
     started = _as_started(work, episodes)
-    if started is not None and len(places) >= len(started) and work.is_in_order():
-        pairs = list(zip(started, places, strict=False))
-        likely = all(_is_plausible(episode, work.rows[place]) for episode, place in pairs)
-        if likely and _is_ascending(work, pairs) and not contents.contradict(pairs):
-            for episode, place in pairs:
-                work.give_calls(place, episode, evidence)
-            return
-    work.lost += sum(len(episode) for episode in episodes)
-    for episode, place in contents.alone(episodes):
-        work.lost -= len(episode)
-        work.give_calls(place, episode, "action")
+    if started is None or len(places) < len(started) or not work.is_in_order():
+        return None
+    pairs = list(zip(started, places, strict=False))
+    if not all(_is_plausible(episode, work.rows[place]) for episode, place in pairs) or not _is_ascending(work, pairs):
+        return None
+    ahead = _is_ahead(work, pairs)
+    if contents.contradict(pairs, ahead=ahead):
+        return None
+    if ahead or not any(has_failed(episode) or not is_stepped(episode) for episode in started):
+        return pairs
+    return list(contents.certain(started, places))
+
+
+def _is_ahead(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:
+    """Whether each environment was reset before its row had answered: then there is one for each row, whatever came of
+    the answers. Of answers that were made later one may have had no episode, and another two.
+    """
+    answered = [min((turn.order for turn in work.rows[place].turns), default=None) for _, place in pairs]
+    if not work.seen.generations and any(is_stepped(episode) for episode, _ in pairs):
+        return False
+    return all(
+        episode[0].kind == "reset" and (order is None or episode[0].order < order)
+        for (episode, _), order in zip(pairs, answered, strict=True)
+    )
 
 
 def _as_started(work: Work, episodes: list[Episode]) -> list[Episode] | None:
@@ -162,51 +211,6 @@ def _is_ascending(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:
             begun.append((place, first))
     orders = [(place_of(work.branches.of(call)), call.order) for _, call in sorted(begun, key=lambda one: one[0])]
     return orders == sorted(orders)
-
-
-def _give_by_generations(work: Work, episodes: list[Episode], places: Seq[int]) -> list[Episode]:
-    """Gives an episode to a row if each of its steps came right after a generation of that row alone, and no other
-    episode stepped after the same one: a function that generates for all rows first gives no such evidence.
-
-    Returns:
-        The episodes that are left.
-    """
-    owners: dict[int, set[int]] = defaultdict(set)
-    for place in places:
-        for turn in work.rows[place].turns:
-            owners[turn.order].add(place)
-    branches = [work.branch_of(episode) for episode in episodes]
-    beside = {branch: _orders_beside(work, branch) for branch in set(branches)}
-    before = [_generations_of(episode, beside[branch]) for episode, branch in zip(episodes, branches, strict=True)]
-    stepped = Counter(
-        order
-        for episode, found in zip(episodes, before, strict=True)
-        if not any(call.error for call in episode) and any(call.kind != "reset" for call in episode)
-        for order in found
-    )
-    left = []
-    for episode, found in zip(episodes, before, strict=True):
-        candidates = set().union(*(owners[order] for order in found))
-        if len(candidates) == 1 and all(stepped[order] <= 1 for order in found):
-            work.give_calls(candidates.pop(), episode, "generation")
-        else:
-            left.append(episode)
-    return left
-
-
-def _orders_beside(work: Work, branch: Strand | None) -> list[int]:
-    """Of the generations of a branch, and of those above all branches; of all for what is in no branch."""
-    return [one.order for one in work.seen.generations if branch is None or work.branches.of(one) in {None, branch}]
-
-
-def _generations_of(episode: Episode, orders: list[int]) -> set[int]:
-    """The generations that an episode goes with: the last one before each step; the next one where it took no step."""
-    steps = [call for call in episode if call.kind != "reset"]
-    if steps:
-        places = [bisect_left(orders, step.order) - 1 for step in steps]
-    else:
-        places = [bisect_left(orders, episode[-1].order)]
-    return {orders[place] for place in places if 0 <= place < len(orders)}
 
 
 def _is_plausible(episode: Episode, row: RowCalls) -> bool:
@@ -242,9 +246,10 @@ def give_leftovers(work: Work) -> None:
     """
     homes = work.homes() if work.left else {}
     for turn in [part for chain in work.left for part in chain.split()]:
-        rows = homes.get(turn.branch, []) if turn.branch is not None else []
-        index = rows[0] if len(rows) == 1 else _answered_by(work, turn.parts[0][0])
-        if index is None or not work.is_of_its_model(turn.parts[0][0], index):
+        generation, branch = turn.parts[0][0], work.branches.of(turn.parts[0][0])
+        rows = homes.get(branch, []) if branch is not None else []
+        index = rows[0] if len(rows) == 1 else _answered_by(work, generation)
+        if index is None or index not in (turn.likely or [index]) or not work.is_of_its_model(generation, index):
             work.lost += 1
         else:
             work.give(index, turn, [None], "strand" if len(rows) == 1 else "generation")
@@ -254,6 +259,7 @@ def _answered_by(work: Work, generation: Generation) -> int | None:
     """The row whose environment was stepped between this generation and the next; None unless it is one alone."""
     if len(generation.sequences) != 1:
         return None
+    branch = work.branches.of(generation)
     orders = [other.order for other in work.seen.generations]
     place = bisect_right(orders, generation.order)
     end = orders[place] if place < len(orders) else inf
@@ -262,5 +268,6 @@ def _answered_by(work: Work, generation: Generation) -> int | None:
         for index, row in enumerate(work.rows)
         for call in row.environment_calls
         if call.kind != "reset" and generation.order < call.order < end
+        if branch is None or work.branches.of(call) in {None, branch}
     }
     return found.pop() if len(found) == 1 else None

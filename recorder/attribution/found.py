@@ -23,19 +23,23 @@ class Seen:
         return [*self.generations, *self.environment_calls, *self.notes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs four times as much
 class Turn:
-    """One answer of the model within a row.
+    """One answer of the model within a row. Nobody changes it once it is made.
 
     Attributes:
         order: of the generation call.
         start: index of its first token in the completion; None where it does not stand there.
+        others: what the same call answered besides, where it was asked for several answers to the same.
+        is_used: False where there are others, and nothing shows which of them went on: then this is the first.
     """
 
     order: int
     generation: Generation
     sequence: Sequence
     start: int | None
+    others: Seq[Sequence] = ()
+    is_used: bool = True
 
 
 @dataclass
@@ -46,6 +50,7 @@ class RowCalls:
         children: calls that the environment calls made themselves (`EnvironmentCall.within`).
         evidence: the weakest evidence by which a call came here; None without calls.
         is_whole: False where it has no environment call, and some were made that are nobody's: they may be its own.
+        failures: generations without an answer: they raised, or have not come back.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -54,6 +59,7 @@ class RowCalls:
     notes: list[Note] = field(default_factory=list)
     evidence: str | None = None
     is_whole: bool = True
+    failures: list[Generation] = field(default_factory=list)
 
     def rests_on(self, evidence: str) -> None:
         """Keeps the weaker of this evidence and what the row rests on so far."""
@@ -63,13 +69,24 @@ class RowCalls:
     @property
     def calls(self) -> list[Generation | EnvironmentCall]:
         """All of them, but for what environment calls made themselves."""
-        return [*(turn.generation for turn in self.turns), *self.environment_calls]
+        return [*[turn.generation for turn in self.turns], *self.failures, *self.environment_calls]
+
+    def may_hold(self, failure: Generation) -> bool:
+        """Whether a failed generation can be one of its turns. Not if an environment's call made it, nor if it is seen
+        to be of another model than all that answered: a judge's. Of one that has not come back only the seam is known.
+        """
+        if failure.strand is not None and failure.strand.call is not None:
+            return False
+        seam, model, known = failure.seam, failure.sampling.get("model"), bool(failure.sampling)
+        own = [turn.generation for turn in self.turns]
+        return not own or any(one.seam == seam and (not known or one.sampling.get("model") == model) for one in own)
 
     def sort(self) -> None:
         """By the order in which they began."""
         self.turns.sort(key=lambda turn: turn.order)
         self.environment_calls.sort(key=lambda call: call.order)
         self.notes.sort(key=lambda note: note.order)
+        self.failures.sort(key=lambda failure: failure.order)
 
 
 @dataclass(frozen=True)

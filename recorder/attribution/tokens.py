@@ -143,7 +143,8 @@ class Matching:
         return fit(chain, self._tokens[index], text)
 
     def match(self, chains: Seq[Chain]) -> list[Chain]:
-        """Gives chains to rows: first those that reach a row's end, and of these the ones that fit one row alone.
+        """Gives chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. Where
+        branches are turns, and rows in pieces, first those that begin first.
 
         Returns:
             Those that fit none, or are another model's.
@@ -153,7 +154,7 @@ class Matching:
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
-        waiting = [(self._urgency(found), i) for i, found in enumerate(fits)]
+        waiting = [(self._urgency(chains[i], found), i) for i, found in enumerate(fits)]
         heapify(waiting)
         while waiting:
             urgency, i = heappop(waiting)
@@ -162,21 +163,32 @@ class Matching:
                 again = _exact(again)
             if not again:
                 unmatched.append(i)
-            elif self._urgency(again) > urgency:  # what it fitted best is taken
-                heappush(waiting, (self._urgency(again), i))
+            elif self._urgency(chains[i], again) > urgency:  # what it fitted best is taken
+                heappush(waiting, (self._urgency(chains[i], again), i))
             else:
                 self._give(chains[i], again)
-        return [chains[i] for i in sorted(unmatched)]
+        unmatched.sort()
+        for i in unmatched:
+            chains[i].likely = [index for index in self._asked(chains[i].head) if self._tokens[index].prompt] or None
+        return [chains[i] for i in unmatched]
 
     def _give(self, chain: Chain, fits: dict[int, Fit]) -> None:
         """To the best of the rows that it fits; of several, one whose other turns were made in the same strand."""
         tokens = self._tokens
-        best = min(fits, key=lambda i: (*fits[i].rank(tokens[i]), self._work.is_elsewhere(i, chain), i))
+        best = min(fits, key=lambda i: (*self._rank(fits[i], i), self._work.is_elsewhere(i, chain), i))
         tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
         self._work.give(best, chain, fits[best].starts, fits[best].evidence)
 
     def _fits(self, chain: Chain, indices: Iterable[int]) -> dict[int, Fit]:
-        return {index: found for index in indices if (found := self.fit(chain, index))}
+        return {
+            index: found for index in indices if self._may_follow(chain, index) and (found := self.fit(chain, index))
+        }
+
+    def _may_follow(self, chain: Chain, index: int) -> bool:
+        """Not, where rows are in pieces, if what the row has so far was asked for later."""
+        if not self._work.branches.are_turns:
+            return True
+        return all(turn.order < chain.parts[0][0].order for turn in self._work.rows[index].turns)
 
     def _best_fits(self, chain: Chain, likely: Iterable[int]) -> dict[int, Fit]:
         """Those by context; only where there is none, all others, for which every row must be searched that can be one
@@ -201,13 +213,19 @@ class Matching:
         beginning = context.tobytes()
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
-    def _urgency(self, fits: dict[int, Fit]) -> tuple[bool, bool, int]:
+    def _rank(self, found: Fit, index: int) -> tuple[bool, bool]:
+        """Of pieces of a row it says nothing that one reaches the end of another row: they may be alike."""
+        inexact, in_part = found.rank(self._tokens[index])
+        return inexact, in_part and not self._work.branches.are_turns
+
+    def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
         """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""
-        ranks = [found.rank(self._tokens[index]) for index, found in fits.items()]
+        ranks = [self._rank(found, index) for index, found in fits.items()]
         if not ranks:
-            return False, False, 0
+            return False, False, 0, 0
         inexact, in_part = min(ranks)
-        return inexact, in_part and not inexact, ranks.count((inexact, in_part))
+        begin = len(chain.head) if self._work.branches.are_turns else 0
+        return inexact, in_part and not inexact, begin, ranks.count((inexact, in_part))
 
     def _of_the_policy(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> list[dict[int, Fit]]:
         """Without what merely reads like a part of a row, and was said by another model than the one that is trained:
@@ -229,6 +247,9 @@ class Matching:
         """Where more chains are the whole of a row than there are such rows, some were sampled in vain, as when a row
         is played twice and one try returned. Which ones, branches may tell, where there is one for each row.
         """
+        if self._work.branches.are_turns:
+            self._find_contested_turns(chains, fits)
+            return
         claims: dict[bytes, list[int]] = defaultdict(list)
         for i, found in enumerate(fits):
             for data in {
@@ -250,6 +271,18 @@ class Matching:
                 continue
             for i in (i for i in claimants if chains[i].branch in taken):
                 fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
+
+    def _find_contested_turns(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
+        """The same turn by turn, where rows are in pieces."""
+        claims: Counter[bytes] = Counter()
+        rows: dict[bytes, set[int]] = defaultdict(set)
+        for chain, found in zip(chains, fits, strict=True):
+            for _, sequence in chain.parts if _exact(found) else ():
+                assert sequence.context is not None and sequence.sampled is not None  # noqa: S101, PT018 - they fit
+                turn = sequence.context.tobytes() + sequence.sampled.tobytes()
+                claims[turn] += 1
+                rows[turn].update(found)
+        self._work.contest(index for turn, count in claims.items() if count > len(rows[turn]) for index in rows[turn])
 
 
 def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:

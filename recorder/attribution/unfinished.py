@@ -1,69 +1,130 @@
 """Generations of a rollout function that has not returned, and may never: no tokens tell its rows apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from math import inf
+from typing import Any
 
 import numpy as np
+import orjson
 
-from logs_ui.recorder.attribution.chains import Branches, Chain, chains_of
+from logs_ui.recorder.attribution.branches import place_of
+from logs_ui.recorder.attribution.chains import Chain, bytes_of, segments
 from logs_ui.recorder.attribution.contents import plain
-from logs_ui.recorder.attribution.found import Seen
+from logs_ui.recorder.attribution.found import RowCalls, Seen, Turn
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Ids
+from logs_ui.recorder.strands import Strand
 
 _WIDTH = np.dtype(np.int32).itemsize
 
 
-def give_unfinished(count: int, seen: Seen, prompts: Seq[str], decode: Callable[[Ids], str]) -> Work:
-    """Chains to the rows whose prompts they hold, else to rows in the order in which their strands, then they
-    themselves, began. What is only known to be a later turn is nobody's.
+def give_unfinished(count: int, seen: Seen, strange: int, prompts: Seq[str], decode: Callable[[Ids], str]) -> Work:
+    """Chains to the rows in whose place their branches were started, where there is one for each; else to rows whose
+    prompts they hold; else in the order in which their strands, then they themselves, began, up to the first that
+    brought no answer: nobody knows whose that was, nor whose come after it. `place_turns` then says where they stand.
+    What is only known to be a later turn is nobody's. For `strange` see `Work`.
     """
-    branches = Branches(seen.calls)
-    chains = chains_of(seen.generations, seen.environment_calls, branches)
-    if _cross(chains):
-        branches = Branches([])
-        chains = chains_of(seen.generations, seen.environment_calls, branches)
-    work = Work(seen, count, branches)
+    branches, chains = segments(seen, twins=True)
+    work = Work(seen, count, branches, strange)
     work.give_scoped()
     free = list(range(count))
     groups = _Prompts(prompts, decode)
-    beginning = []
+    beginning: list[Chain] = []
     for chain in chains:
-        if chain.row is not None and chain.row < count:
-            work.give(chain.row, chain, _starts(chain), "scope")
+        if chain.row is not None and 0 <= chain.row < count:
+            work.give(chain.row, chain, [None] * len(chain.parts), "scope")
             free = [place for place in free if place != chain.row]
-        elif chain.begins:
-            beginning.append(chain)
-        else:
-            work.left.append(chain)
+            continue
+        chain.likely = groups.of(chain)
+        (beginning if chain.begins else work.left).append(chain)
+    ranks, end = _ranks(work, chains), _first_failure(work)
     for chain in sorted(beginning, key=Chain.key):
-        likely = groups.of(chain)
+        likely = chain.likely
+        if ranks:
+            likely = [ranks[chain.branch]]
+        elif likely is None and chain.key() > end:
+            likely = []
         place = next((place for place in free if likely is None or place in likely), None)
         if place is None:
             work.left.append(chain)
         else:
             free.remove(place)
-            work.give(place, chain, _starts(chain), "position" if likely is None else "prompt")
+            evidence = "prompt" if chain.likely is not None else "order" if ranks else "position"
+            work.give(place, chain, [None] * len(chain.parts), evidence)
     return work
 
 
-def _cross(chains: Seq[Chain]) -> bool:
-    """Whether one goes on, in a branch of its own, where another's ended: then branches are no rows, but as it is where
-    each generation is given to an executor, parts of them.
+def _ranks(work: Work, chains: Seq[Chain]) -> dict[Strand | None, int]:
+    """Rows by their branches, where there is one for each; empty where these were not started in the order of the rows,
+    or nobody saw them start.
     """
-    tails = {id(chain.branch): chain.tail for chain in chains if chain.tail}
-    return any(
-        chain.head.startswith(tail) for chain in chains for branch, tail in tails.items() if branch != id(chain.branch)
-    )
+    numbered = work.numbered()
+    if any(branch.is_stray for branch in numbered):
+        return {}
+    ranks: dict[Strand | None, int] = {branch: place for place, branch in enumerate(numbered)}
+    for chain in chains:
+        likely = chain.likely if chain.row is None else [chain.row]
+        if likely is not None and ranks.get(chain.branch) not in likely:
+            return {}
+    return ranks
 
 
-def _starts(chain: Chain) -> list[int | None]:
-    """Of its answers, from the end of its first context on."""
-    prompt = len(chain.head) // _WIDTH
-    return [
-        None if sequence.context is None or len(sequence.context) < prompt else len(sequence.context) - prompt
-        for _, sequence in chain.parts
+def _first_failure(work: Work) -> tuple[float, float]:
+    """The key, as of a chain, of the first generation without an answer; of a row that is alone there is no other."""
+    failed = [made for made in work.seen.generations if made.is_failure] if len(work.rows) > 1 else []
+    return min(((place_of(work.branches.of(made)), made.order) for made in failed), default=(inf, inf))
+
+
+def place_turns(row: RowCalls) -> None:
+    """Says where in the row's completion its turns begin: that is the longest run of its turns whose contexts go on
+    from one another, the last of several. Those of other runs, as a planner's before an actor's, stand nowhere in it;
+    nor do those that a later context does not repeat as they were sampled.
+    """
+    run = max(_runs(row.turns), key=lambda run: (len(run), run[-1].order), default=[])
+    if not run:
+        return
+    prompt, data = _length(run[0]), _ids_of(run[-1])
+    of_run = set(map(id, run))
+    row.turns = [
+        replace(turn, start=_length(turn) - prompt if id(turn) in of_run and _stands(turn, data) else None)
+        for turn in row.turns
     ]
+
+
+def _runs(turns: Seq[Turn]) -> list[list[Turn]]:
+    """Of those whose ids are known; a context that is not longer than another does not go on from it."""
+    runs: list[list[Turn]] = []
+    for turn in turns:
+        context = bytes_of(turn.sequence.context)
+        if context is None or turn.sequence.sampled is None:
+            continue
+        before = [run for run in runs if _length(run[-1]) < _length(turn) and context.startswith(_context(run[-1]))]
+        if before:
+            max(before, key=lambda run: _length(run[-1])).append(turn)
+        else:
+            runs.append([turn])
+    return runs
+
+
+def _context(turn: Turn) -> bytes:
+    return bytes_of(turn.sequence.context) or b""
+
+
+def _length(turn: Turn) -> int:
+    """Of its context, in tokens."""
+    return 0 if turn.sequence.context is None else len(turn.sequence.context)
+
+
+def _ids_of(turn: Turn) -> bytes:
+    return _context(turn) + (bytes_of(turn.sequence.sampled) or b"")
+
+
+def _stands(turn: Turn, data: bytes) -> bool:
+    """With or without its end token."""
+    whole = _ids_of(turn)
+    return data.startswith(whole) or (len(whole) > len(_context(turn)) + _WIDTH and data.startswith(whole[:-_WIDTH]))
 
 
 class _Prompts:
@@ -80,9 +141,20 @@ class _Prompts:
         if len(self._rows) <= 1:
             return None
         _, first = chain.parts[0]
-        given = first.messages.decode(errors="replace") if first.context is None and first.messages else ""
-        if first.context is not None:
-            given = self._decode(first.context)
+        if first.context is not None and (found := self._in(self._decode(first.context))):
+            return found
+        return self._in(" ".join(_texts(orjson.loads(first.messages)))) if first.messages else None
+
+    def _in(self, given: str) -> list[int] | None:
         said = plain(given)
         standing = [prompt for prompt in self._rows if prompt and prompt in said]
         return self._rows[max(standing, key=len)] if standing else None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that stand in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

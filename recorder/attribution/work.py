@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from logs_ui.recorder.attribution.chains import Branches, Chain, place_of, row_of
+from logs_ui.recorder.attribution.branches import Branches, place_of, row_of
+from logs_ui.recorder.attribution.chains import Chain
 from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
 from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Note, Sequence
 from logs_ui.recorder.strands import Strand
@@ -22,14 +23,21 @@ class Work:
         lost: calls that are nobody's.
     """
 
-    def __init__(self, seen: Seen, count: int, branches: Branches) -> None:
+    def __init__(self, seen: Seen, count: int, branches: Branches, strange: int = 0) -> None:
+        """
+        Args:
+            seen: what there is to give.
+            count: of the rows.
+            branches: of its calls.
+            strange: calls that are nobody's, beside `seen`.
+        """
         self.seen, self.branches = seen, branches
         self.rows = [RowCalls() for _ in range(count)]
         own = [call for call in seen.environment_calls if call.within is None]
         self.own = [call for call in own if call.client >= 0]
         self.functions = [call for call in own if call.client < 0]
         self.left: list[Chain] = []
-        self.lost = 0
+        self.lost = self._strange = strange
         self._given: set[int] = set()  # orders of the environment calls that have a row
         self._scoped: set[int] = set()  # orders of those that said themselves whose they are
         self._contested: set[int] = set()
@@ -63,6 +71,10 @@ class Work:
         """Keeps in mind that more generations than these rows' own could be theirs."""
         self._contested.update(rows)
 
+    def join_branches(self) -> None:
+        """Once generations have rows: branches that are turns tell rows apart, joined."""
+        self.branches.join([[turn.generation for turn in row.turns] for row in self.rows])
+
     def homes(self) -> dict[Strand | None, list[int]]:
         """Rows by the one branch that all of their calls were made in."""
         homes: dict[Strand | None, list[int]] = defaultdict(list)
@@ -81,13 +93,15 @@ class Work:
 
     def is_elsewhere(self, index: int, chain: Chain) -> bool:
         """Whether the row has calls in other branches than the chain's, and the branches tell rows apart."""
+        if self.branches.are_turns:
+            return False
         own = {self.branches.of(turn.generation) for turn in self.rows[index].turns}
         return bool(own) and own != {chain.branch}
 
     def numbered(self) -> list[Strand]:
         """The branches in the order in which they were started, where there is one for each row; else none."""
         generating = {self.branches.of(generation) for generation in self.seen.generations}
-        if None in generating:
+        if None in generating or self.branches.are_turns:
             return []
         found = {branch for branch in generating if branch is not None}
         if len(found) < len(self.rows):
@@ -108,14 +122,18 @@ class Work:
 
     def part_twins(self, identities: Seq[object]) -> None:
         """Takes their episodes from rows that hold the same tokens, where these differ and nothing says whose is whose:
-        the order of the rows does, unless it is against what the others show. And from rows that are contested.
+        the order of the rows does, unless it is against what the others show. And from rows that are contested. A row
+        without an episode differs, too, if some are nobody's.
         """
         times = Counter(identities)
+        are_lost = any(map(self.is_open, self.own))
         for identity in (identity for identity, number in times.items() if number > 1):
-            twins = [self.rows[i] for i, other in enumerate(identities) if other == identity and self._is_told(i)]
-            if len({_what_came(row.environment_calls) for row in twins}) <= 1:
+            alike = [i for i, other in enumerate(identities) if other == identity]
+            twins = [self.rows[i] for i in alike if self._is_told(i)]
+            bare = [self.rows[i] for i in alike if are_lost and not self.rows[i].environment_calls]
+            if len({_what_came(row.environment_calls) for row in [*twins, *bare]}) <= 1:
                 continue
-            in_order = self._are_in_order(twins)
+            in_order = self._are_in_order([*twins, *bare])
             for row in twins:
                 if in_order:
                     row.rests_on("order")
@@ -155,7 +173,7 @@ class Work:
                 row.children.append(call)
         for note in self.seen.notes:
             self._give_note(note)
-        are_lost = any(call.order not in owner for call in [*self.own, *self.functions])
+        are_lost = self._strange > 0 or any(call.order not in owner for call in [*self.own, *self.functions])
         for row in self.rows:
             row.is_whole = bool(row.environment_calls) or not are_lost
             row.sort()

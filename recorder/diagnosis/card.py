@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import Scale, Settings
+from logs_ui.recorder.diagnosis.settings import Limits, Scale, Settings
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 
 Trend = tuple[tuple[int, float], ...]
@@ -97,6 +97,7 @@ class Diagnostic:
         source: whose threshold it is.
         missing: says what it needs that was not recorded; None where all is there.
         look: the card; None where nothing is wrong.
+        limits: the least and the most that its threshold may be set to; None: any number.
     """
 
     id: str
@@ -105,6 +106,7 @@ class Diagnostic:
     source: str
     missing: Callable[[Run], str | None]
     look: Callable[[Run], Card | None]
+    limits: Limits | None = None
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:

@@ -5,6 +5,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Groups, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import losses
 
 SAME = 1e-6
@@ -85,4 +86,5 @@ DIAGNOSTIC = Diagnostic(
     "rolloutscope; the split and its threshold are ours",
     _missing,
     _look,
+    limits=SHARE,
 )

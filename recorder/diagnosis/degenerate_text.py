@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
@@ -79,4 +80,5 @@ DIAGNOSTIC = Diagnostic(
     "slime, rolloutscope",
     lambda run: None if (~np.isnan(run.rows.facts["compression"])).any() else "messages",
     _look,
+    limits=SHARE,
 )

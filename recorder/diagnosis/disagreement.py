@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.dead_groups import SAME
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 
 _SHARE = 0.1
 _FEW = 8  # rollouts, or pairs
@@ -124,4 +125,5 @@ DIAGNOSTIC = Diagnostic(
         else "the environment's rewards beside reward functions' values"
     ),
     _look,
+    limits=SHARE,
 )

@@ -8,6 +8,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.dead_groups import SAME, dead
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import losses
 
 _HALF = 0.5
@@ -133,4 +134,5 @@ DIAGNOSTIC = Diagnostic(
     "ours; there is no agreed floor",
     lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
     _look,
+    limits=SHARE,
 )

@@ -36,6 +36,7 @@ _REPEATED = 5  # times smaller: what zstd makes less so, zlib does not make 10 t
 _FEW_WORDS = 30  # fewer repeat nothing by accident: rolloutscope's
 _ROUNDS = (2, 3, 4)  # actions: ours
 _SHOWN = 120  # characters of an action
+_TOGETHER = 32  # rollouts: what is made of more of their log-probs does not stay in the processor's cache
 _HELD = 2_047  # bytes that hashlib takes without letting go of the GIL
 
 
@@ -104,29 +105,24 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
 
 def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
     """Keys of the ids, and how sure the sampler was."""
+    prompts = _keys([one.prompt_ids.tobytes() for one in rollouts])
+    completions = _keys([one.completion_ids.tobytes() for one in rollouts])
     return [
-        {
-            "prompt_key": _key(one.prompt_ids.tobytes()),
-            "completion_key": _key(one.completion_ids.tobytes()),
-            "mean_logprob": mean,
-        }
-        for one, mean in zip(rollouts, _mean_logprobs(rollouts), strict=True)
+        {"prompt_key": prompt, "completion_key": completion, "mean_logprob": mean}
+        for prompt, completion, mean in zip(prompts, completions, _mean_logprobs(rollouts), strict=True)
     ]
 
 
 def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Facts:
     entries = [entry for entry in entries if entry["action"] != _TRAINERS]
-    moves = [entry for entry in entries if entry["action"] is not None]
-    sent = [_canonical(entry["action"]) for entry in moves]
-    failures = _failures(entries, by_tools=by_tools)
+    sent = [_canonical(action) for entry in entries if (action := entry["action"]) is not None]
+    are_different = len(set(sent)) == len(sent)
     return {
-        "env_steps": len(moves) if moves or any(entry["turn"] == 0 for entry in entries) else None,
-        "env_errors": sum(entry["error"] is not None for entry in entries) if moves else None,
-        "parse_failures": None if failures is None else sum(failures),
-        "parse_streak": None if failures is None else _longest_run(failures),
-        "parse_tail": None if failures is None else _tail(failures),
-        "action_streak": max((sum(1 for _ in same) for _, same in groupby(sent)), default=None),
-        "repeats": _repeats(entries, sent),
+        "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
+        "env_errors": sum([entry["error"] is not None for entry in entries]) if sent else None,
+        **_of_failures(_failures(entries, by_tools=by_tools)),
+        "action_streak": min(1, len(sent)) or None if are_different else _longest_run(sent),
+        "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
         "first_action": sent[0][:_SHOWN] if sent else None,
         "last_action": sent[-1][:_SHOWN] if sent else None,
     }
@@ -134,21 +130,33 @@ def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Fact
 
 def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:
     """Whether each turn gave no action, in order; None where no environment and no parser tells."""
-    answers = [entry for entry in entries if entry["text"] is not None]
-    said = [(entry["metadata"] or {}).get("parsed") for entry in answers]
-    acts = any(entry["action"] is not None or entry["turn"] == 0 for entry in entries)
-    if not answers or not (acts or any(parsed is not None for parsed in said)):
-        return None
     by_turn: dict[int, bool] = {}
-    for entry, parsed in zip(answers, said, strict=True):
-        tried = not by_tools or "tool_call" in entry["text"]
-        failed = parsed is False or (parsed is None and entry["action"] is None and tried)
-        by_turn[entry["turn"]] = by_turn.get(entry["turn"], True) and failed
-    return list(by_turn.values())
+    is_told = False
+    for entry in entries:
+        text, turn, acted = entry["text"], entry["turn"], entry["action"] is not None
+        is_told = is_told or acted or turn == 0
+        if text is not None:
+            parsed = (entry["metadata"] or {}).get("parsed")
+            is_told = is_told or parsed is not None
+            failed = parsed is False or (parsed is None and not acted and (not by_tools or "tool_call" in text))
+            by_turn[turn] = failed and by_turn.get(turn, True)
+    return list(by_turn.values()) if by_turn and is_told else None
 
 
-def _longest_run(failures: Sequence[bool]) -> int:
-    return max((sum(1 for _ in same) for failed, same in groupby(failures) if failed), default=0)
+def _of_failures(failures: Sequence[bool] | None) -> Facts:
+    if failures is None:
+        return {"parse_failures": None, "parse_streak": None, "parse_tail": None}
+    if True not in failures:
+        return {"parse_failures": 0, "parse_streak": 0, "parse_tail": 0}
+    return {
+        "parse_failures": sum(failures),
+        "parse_streak": max(sum(1 for _ in same) for failed, same in groupby(failures) if failed),
+        "parse_tail": _tail(failures),
+    }
+
+
+def _longest_run(sent: Sequence[str]) -> int:
+    return max(sum(1 for _ in same) for _, same in groupby(sent))
 
 
 def _tail(failures: Sequence[bool]) -> int:
@@ -156,12 +164,10 @@ def _tail(failures: Sequence[bool]) -> int:
     return sum(1 for _ in takewhile(bool, reversed(failures)))
 
 
-def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float | None:
+def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:
     """Share of the moves that were made before at the same observation, or that lie in rounds of the same actions;
-    whichever is more, 0 to 1. None below two moves.
+    whichever is more, 0 to 1.
     """
-    if len(sent) < 2:
-        return None
     seen: set[tuple[bytes, str]] = set()
     observation, moves = b"", iter(sent)
     for entry in entries:
@@ -220,13 +226,15 @@ def _truncated(finishes: Sequence[str | None]) -> int | None:
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
     """Keys of a rollout without token ids."""
-    asked = list(takewhile(lambda message: message.get("role") != "assistant", messages))
-    said = messages[len(asked) :]
-    prompt, completion = (_sorted_json(part) if part else b"" for part in (asked, said))
+    asked = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
 
 
 def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Empty without any."""
+    if not messages:
+        return b""
     try:
         return orjson.dumps(messages, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # a lone surrogate
@@ -243,20 +251,35 @@ def _key(data: bytes) -> int | None:
     return int.from_bytes(digest.digest())
 
 
+def _keys(data: Sequence[bytes]) -> list[int | None]:
+    """Of each; those of a group, which follow one another, have one prompt."""
+    keys: list[int | None] = []
+    before = b""
+    for one in data:
+        keys.append(keys[-1] if keys and one == before else _key(one))
+        before = one
+    return keys
+
+
 def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
     """Over what the model sampled; None without log-probs."""
     means: list[float | None] = [None] * len(rollouts)
     places = [i for i, one in enumerate(rollouts) if one.logprobs is not None and len(one.logprobs)]
-    if not places:
-        return means
-    logprobs = [one for i in places if (one := rollouts[i].logprobs) is not None]
-    known = [rollouts[i].mask for i in places]
-    masks = [np.ones(len(one)) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]
+    for start in range(0, len(places), _TOGETHER):
+        together = places[start : start + _TOGETHER]
+        for i, mean in zip(together, _means([rollouts[i] for i in together]), strict=True):
+            means[i] = mean
+    return means
+
+
+def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
+    """Of those that have log-probs."""
+    logprobs = [one.logprobs for one in rollouts if one.logprobs is not None]
+    known = [one.mask for one in rollouts]
+    masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]
     values = np.concatenate(logprobs).astype(np.float64)
     counted = np.isfinite(values) & (np.concatenate(masks) == 1)
-    values[~counted] = 0.0
+    np.copyto(values, 0.0, where=~counted)
     starts = np.cumsum([0, *map(len, logprobs[:-1])])
     sums, numbers = np.add.reduceat(values, starts).tolist(), np.add.reduceat(counted, starts, dtype=np.intp).tolist()
-    for i, total, number in zip(places, sums, numbers, strict=True):
-        means[i] = total / number if number else None
-    return means
+    return (total / number if number else None for total, number in zip(sums, numbers, strict=True))

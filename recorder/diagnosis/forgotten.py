@@ -9,7 +9,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.settings import SHARE, Scale
 from logs_ui.recorder.diagnosis.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.tasks import solved
 from logs_ui.recorder.diagnosis.waterfall import losses
@@ -118,4 +118,5 @@ DIAGNOSTIC = Diagnostic(
     "ours; the number of attempts is verifiers'",
     lambda run: None if (run.rows.task >= 0).any() else "tasks",
     _look,
+    limits=SHARE,
 )

@@ -51,7 +51,7 @@ def lines(report: "Report", address: Callable[[Card], str | None] = lambda _: No
         said = "; ".join(f"{it.name} (needs {it.what})" for it in report.missing)
         yield Line(f"Not recorded, so not judged: {visible(said)}.", "dim")
     if report.sample is not None:
-        yield Line(f"Of a run this large, these were looked at: {report.sample}.", "dim")
+        yield Line(f"So large a run is looked at in part: {report.sample}.", "dim")
     for failed in report.failed:
         yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
 
@@ -86,6 +86,7 @@ def as_dict(report: "Report") -> dict[str, Any]:
         ],
         "missing": [vars(it) for it in report.missing],
         "failed": [vars(it) for it in report.failed],
+        "sample": report.sample,
     }
 
 

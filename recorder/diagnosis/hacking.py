@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.reward_parts import is_outcome
 from logs_ui.recorder.diagnosis.rows import Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
 
 _SMALL = 0.1  # of what all reward functions together can make a difference of
@@ -126,4 +127,5 @@ DIAGNOSTIC = Diagnostic(
     "ours",
     lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
     _look,
+    limits=SHARE,
 )

@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 
 _SHARE = 0.02  # of the rollouts that have a twin
 _OF_RANGE = 0.01  # of the range of the function's values: less is rounding
@@ -93,4 +94,5 @@ DIAGNOSTIC = Diagnostic(
     "ours",
     _missing,
     _look,
+    limits=SHARE,
 )

@@ -8,6 +8,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import listed, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 
 _SHARE = 0.05
@@ -120,4 +121,5 @@ DIAGNOSTIC = Diagnostic(
     "prime-rl; by task: ours",
     lambda run: None if len(run.rows) else "a rollout",
     _look,
+    limits=SHARE,
 )

@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.reward_parts import part_of, shares, within_groups
 from logs_ui.recorder.diagnosis.rows import Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import rise, windows
 
 _R = 0.8
@@ -154,4 +155,5 @@ DIAGNOSTIC = Diagnostic(
     "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; all else ours",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look,
+    limits=SHARE,
 )

@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS, losses
 
 _SHARE = 0.1
@@ -99,4 +100,5 @@ DIAGNOSTIC = Diagnostic(
     "ours",
     _missing,
     _look,
+    limits=SHARE,
 )

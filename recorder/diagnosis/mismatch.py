@@ -7,6 +7,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.rows import Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import FROM_NOTHING
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"
@@ -140,4 +141,5 @@ DIAGNOSTIC = Diagnostic(
     "NeMo-RL; of ratios and entropy ours",
     _missing,
     _look,
+    limits=FROM_NOTHING,
 )

@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis import contrast, parse_failures
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 
 _SHARE = 0.1
@@ -79,4 +80,5 @@ DIAGNOSTIC = Diagnostic(
     "NeMo Gym PR 1304; the threshold is ours",
     _missing,
     _look,
+    limits=SHARE,
 )

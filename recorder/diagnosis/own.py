@@ -9,14 +9,15 @@ import numpy as np
 from logs_ui.recorder.clean import error_line
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Failed
+from logs_ui.recorder.diagnosis.settings import Limits
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.filters import parse_where
 
 T = TypeVar("T")
 
 
-def all_ids(own: Sequence[Diagnostic] = ()) -> list[str]:
-    """Of the diagnostics that there are, and of a user's.
+def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
+    """What the thresholds of the diagnostics that there are, and of a user's, may be, by id.
 
     Raises:
         SettingsError: two have the same.
@@ -29,7 +30,7 @@ def all_ids(own: Sequence[Diagnostic] = ()) -> list[str]:
     for name in ids:
         if ids.count(name) > 1:
             raise SettingsError(f"Two diagnostics are called {name!r}: give yours another id.")
-    return ids
+    return {it.id: it.limits for it in (*DIAGNOSTICS, *own)}
 
 
 @dataclass

@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.models import StopReason
 
 _SHARE = 0.1
@@ -89,4 +90,5 @@ DIAGNOSTIC = Diagnostic(
     "evalscope's budget, verl PR 7697",
     _missing,
     _look,
+    limits=SHARE,
 )

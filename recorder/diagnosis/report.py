@@ -35,7 +35,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.forms import as_dict, as_frame, as_text
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import Scale, Settings, check_ids
+from logs_ui.recorder.diagnosis.settings import Scale, Settings, check_thresholds
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses, waterfall
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Report:
         warming_up: whether there is too little to judge yet; there are no cards then.
         run: uid; None of rows that come from no database.
         failed: of the diagnostics that the user gave, those that broke.
-        sample: which steps of a large run were looked at, in words; None where all were.
+        sample: how many rollouts of a large run were looked at, and of which steps, in words; None where all were.
     """
 
     cards: tuple[Card, ...]
@@ -254,12 +254,12 @@ def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
     """As they are stored with a run.
 
     Raises:
-        SettingsError: they name a diagnostic that there is not.
+        SettingsError: they name a diagnostic that there is not, or a threshold is out of range.
         TypeError: they are no Settings.
     """
     if settings is None:
         return None
     if not isinstance(settings, Settings):
         raise TypeError(f"diagnosis takes Settings(...), not a {type(settings).__name__}")
-    check_ids(settings, (it.id for it in DIAGNOSTICS))
+    check_thresholds(settings, {it.id: it.limits for it in DIAGNOSTICS})
     return settings.as_dict()

@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.dead_groups import SAME
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import rise, windows
 
 _MOST, _LEAST = 0.9, 0.1
@@ -253,4 +254,5 @@ DIAGNOSTIC = Diagnostic(
     "TRL issue 3857; thresholds ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
     _look,
+    limits=SHARE,
 )

@@ -12,6 +12,12 @@ from logs_ui.recorder.diagnosis.say import percent
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.spelling import nearest, shortened
 
+Limits = tuple[float, float]
+"""The least and the most that a threshold may be."""
+SHARE: Limits = (0.0, 1.0)
+FROM_NOTHING: Limits = (0.0, math.inf)
+FROM_ONE: Limits = (1.0, math.inf)
+
 _PERCENTILE = 99
 _SAME = 1e-6  # rewards that differ by less are equal: rolloutscope's
 
@@ -67,16 +73,23 @@ class Settings:
         return cls(**{it.name: values[it.name] for it in fields(cls) if it.name in values})
 
 
-def check_ids(settings: Settings, known: Iterable[str]) -> None:
-    """Holds the names of its thresholds against those of the diagnostics.
+def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> None:
+    """Holds its thresholds against the diagnostics that there are.
+
+    Args:
+        settings: whose thresholds.
+        known: what each may be, by its diagnostic's id; None: any number.
 
     Raises:
-        SettingsError: names the nearest known one.
+        SettingsError: one is of none of them, and names the nearest; or is out of its range, and says which that is.
     """
-    names = list(known)
-    for name in settings.thresholds:
-        if name not in names:
-            raise unknown_diagnostic(name, names)
+    for name, value in settings.thresholds.items():
+        if name not in known:
+            raise unknown_diagnostic(name, known)
+        least, most = known[name] or (-math.inf, math.inf)
+        if not least <= value <= most:
+            span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
+            raise SettingsError(f"The threshold of {name} is a number {span}, not {value:g}.")
 
 
 def unknown_diagnostic(name: str, known: Iterable[str]) -> SettingsError:

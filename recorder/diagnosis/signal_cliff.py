@@ -5,6 +5,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.dead_groups import SAME
 from logs_ui.recorder.diagnosis.say import figure
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import Rise, rise
 
 _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
@@ -80,4 +81,5 @@ DIAGNOSTIC = Diagnostic(
     "ours; RAGEN's reward variability cliff",
     lambda run: None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group",
     _look,
+    limits=SHARE,
 )

@@ -5,6 +5,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import FROM_NOTHING
 
 _LAG = 4
 _SHARE = 0.1
@@ -65,4 +66,5 @@ DIAGNOSTIC = Diagnostic(
     "ours",
     lambda run: None if len(run.rows) else "a rollout",
     _look,
+    limits=FROM_NOTHING,
 )

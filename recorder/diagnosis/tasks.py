@@ -8,7 +8,7 @@ from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.dead_groups import SAME, follows_prompt
 from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed, percent
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.settings import FROM_ONE, SHARE, Scale
 from logs_ui.recorder.diagnosis.windows import windows
 from logs_ui.recorder.models import LossCause
 
@@ -164,6 +164,7 @@ NEVER_SOLVED = Diagnostic(
     "verifiers; what counts where nothing is said is ours",
     _missing,
     _look_never,
+    limits=FROM_ONE,
 )
 TASK_MIX = Diagnostic(
     "task_mix",
@@ -175,4 +176,5 @@ TASK_MIX = Diagnostic(
     "ours, by Kitagawa's decomposition",
     _missing,
     _look_mix,
+    limits=SHARE,
 )

@@ -8,6 +8,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.models import StopReason
 
 _SHARE = 0.05
@@ -94,4 +95,5 @@ DIAGNOSTIC = Diagnostic(
     "AReaL's no_eos_ratio",
     _missing,
     _look,
+    limits=SHARE,
 )

@@ -7,6 +7,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.loops import charged, looping
 from logs_ui.recorder.diagnosis.rows import Bools, Rows
 from logs_ui.recorder.diagnosis.say import figure, listed, percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.tasks import never_solved
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, judged, losses
 from logs_ui.recorder.models import LossCause, StopReason
@@ -81,4 +82,5 @@ DIAGNOSTIC = Diagnostic(
     "NeMo Gym PR 1304; the threshold is ours",
     lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
     _look,
+    limits=SHARE,
 )

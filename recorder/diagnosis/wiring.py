@@ -6,6 +6,7 @@ from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.diagnosis.settings import SHARE
 
 _SWAPPED = 0.5  # ours: a dataset may well have a question twice, and a step both of them
 
@@ -97,4 +98,5 @@ DIAGNOSTIC = Diagnostic(
     "TRL repeats each prompt num_generations times already",
     _missing,
     _look,
+    limits=SHARE,
 )

@@ -12,8 +12,7 @@ from logs_ui.recorder.calls import (
     Begun,
     CallLog,
     Generation,
-    Ids,
-    Sequence,
+    TokenBatch,
     answered,
     failed,
     generating,
@@ -82,60 +81,40 @@ def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: 
     if inputs is None:
         return  # generated from embeddings: there are no ids to record
     settings = _settings(model, args, kwargs)
-    given = inputs.detach().cpu().numpy().astype(np.int32)
-    contexts = _contexts(given, kwargs.get("attention_mask"))
-    produced = getattr(output, "sequences", output).detach().cpu().numpy()[:, given.shape[1] :].astype(np.int32)
-    copies = len(produced) // len(given)  # num_return_sequences
-    limit = settings["max_new_tokens"] or (settings["max_length"] or 0) - given.shape[1]
-    lengths, ended = _lengths(produced, _ids(settings["eos_token_id"]), settings["pad_token_id"])
-    sequences = []
-    for i, length in enumerate(lengths):
-        sampled = produced[i, :length].copy()  # not a view, which would keep the whole batch alive
-        finish = "length" if not ended[i] and length >= limit > 0 else "stop"
-        sequences.append(Sequence(contexts[i // copies], sampled, finish))
+    given, mask = _array(inputs).astype(np.int32), kwargs.get("attention_mask")
+    length = given.shape[1]
+    sequences = TokenBatch(
+        given,
+        None if mask is None else _array(mask).astype(np.bool_),
+        _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
+        _ends(settings["eos_token_id"]),
+        settings["pad_token_id"],
+        settings["max_new_tokens"] or (settings["max_length"] or 0) - length,
+    )
     sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
     log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    """Its own memory, where it is on the CPU."""
+    array: NDArray[Any] = tensor.numpy(force=True)
+    return array
 
 
 def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Keyword, else the call's generation config, else the model's: as `generate` resolves them."""
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
-    sources = [source for source in (config, model.generation_config) if source is not None]
-    found = {}
+    found: dict[str, Any] = {}
     for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
-        candidates = [kwargs.get(name), *(getattr(source, name, None) for source in sources)]
-        found[name] = next((value for value in candidates if value is not None), None)
+        value = kwargs.get(name)
+        for source in (config, model.generation_config):
+            if value is None and source is not None:
+                value = getattr(source, name, None)
+        found[name] = value
     return found
 
 
-def _contexts(given: Ids, mask: Any) -> list[Ids]:
-    """Of each of the (N, L) inputs: those that the attention mask keeps. Most often they stand together, and slicing
-    takes a third of the time of choosing.
-    """
-    kept = np.ones(given.shape, np.bool_) if mask is None else mask.detach().cpu().numpy().astype(np.bool_)
-    counts = kept.sum(axis=1).tolist()
-    if not (kept[:, 1:] < kept[:, :-1]).any():  # padded on the left, or not at all
-        return [row[len(row) - count :].copy() for row, count in zip(given, counts, strict=True)]
-    return [row[own] for row, own in zip(given, kept, strict=True)]
-
-
-def _ids(eos: Any) -> set[int]:
+def _ends(eos: Any) -> tuple[int, ...]:
     if eos is None:
-        return set()
-    return set(eos) if isinstance(eos, list | tuple) else {int(eos)}
-
-
-def _lengths(answers: Any, eos: set[int], pad: int | None) -> tuple[list[int], list[bool]]:
-    """Of each of the (N, L) answers: how many ids were sampled, up to and with the first end token, and whether there
-    is one; else those before the padding at the end.
-    """
-    count, length = answers.shape
-    ends = np.zeros(answers.shape, np.bool_)
-    for end in eos:  # a few: np.isin() takes three times as long
-        ends |= answers == end
-    kept = np.ones(answers.shape, bool) if pad is None else answers != pad
-    # With a column more, the first of it counts where no other does.
-    to_end = np.column_stack([ends, np.ones(count, bool)]).argmax(1) + 1
-    to_padding = length - np.column_stack([kept[:, ::-1], np.ones(count, bool)]).argmax(1)
-    ended: NDArray[np.bool_] = np.any(ends, axis=1)
-    return np.where(ended, to_end, to_padding).tolist(), ended.tolist()
+        return ()
+    return tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)

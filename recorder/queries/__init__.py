@@ -4,7 +4,7 @@ Rows are given as `common.shown` has them: what ran when its process died was ab
 """
 
 from logs_ui.recorder.queries.columns import RunColumns, mode_of
-from logs_ui.recorder.queries.common import COUNT_CAP, LARGE, WINDOW, Count, Database
+from logs_ui.recorder.queries.common import COUNT_CAP, LARGE, MANY, WINDOW, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
     GroupResult,
@@ -34,6 +34,7 @@ from logs_ui.recorder.queries.groups import (
     reward_ends,
 )
 from logs_ui.recorder.queries.headers import headers
+from logs_ui.recorder.queries.in_time import neighbours_in_time, page_in_time
 from logs_ui.recorder.queries.names import check_names, known_values
 from logs_ui.recorder.queries.notes import (
     NOTHING,
@@ -63,7 +64,6 @@ from logs_ui.recorder.queries.rows import (
     new_since,
     newest_row,
     page,
-    page_in_time,
     rollout,
     rollouts,
     window,
@@ -98,6 +98,7 @@ from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scal
 from logs_ui.recorder.queries.steps import Series, Step, TaskRewards, last_steps, lowest_tasks, step_series, steps
 from logs_ui.recorder.queries.surveys import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
 from logs_ui.recorder.queries.tokenizers import tokenizer_json
+from logs_ui.recorder.storage.clock import now
 
 __all__ = [
     "ALIKE",
@@ -105,6 +106,7 @@ __all__ = [
     "DEAD",
     "DIED",
     "LARGE",
+    "MANY",
     "MOST_COLUMNS",
     "MOST_ROWS",
     "MOST_TASKS",
@@ -179,11 +181,13 @@ __all__ = [
     "mean_reward",
     "mode_of",
     "neighbours",
+    "neighbours_in_time",
     "new_groups",
     "new_since",
     "newest_groups",
     "newest_row",
     "newest_run",
+    "now",
     "opened",
     "page",
     "page_in_time",

@@ -36,10 +36,15 @@ Columns = dict[str, NDArray[Any]]
 
 
 class Sample(NamedTuple):
-    """Which steps of a large run are read: all from `recent` on, and before that one of `every`, the same each time."""
+    """Which steps of a large run are read: all from `recent` on, and before that one of `every`, the same each time.
+
+    Attributes:
+        rollouts: how many all of its steps have.
+    """
 
     recent: int
     every: int
+    rollouts: int
 
     def has(self, steps: NDArray[Any]) -> NDArray[np.bool_]:
         """Of each step."""
@@ -65,9 +70,11 @@ class RunColumns:
         sample: those steps; None for all.
     """
 
-    def __init__(self, run_id: int, mode: Mode) -> None:
+    def __init__(self, run_id: int, mode: Mode, *, whole: bool = False) -> None:
+        """Of which run; `whole`: all of its rollouts, however many they are."""
         self.mode = mode
         self.sample: Sample | None = None
+        self._whole = whole
         self._run_id, self._changed = run_id, -1
         self._codes: dict[str, dict[Any, int]] = {name: {} for name in _CODED}
         self._columns: Columns = {name: np.empty(0, kind) for name, kind in _kinds().items()}
@@ -97,7 +104,7 @@ class RunColumns:
 
     def _choose(self, db: Database) -> None:
         """Which steps are read from now on, and lets go of the others'."""
-        self.sample = _sample(db, self._run_id, self.mode)
+        self.sample = None if self._whole else _sample(db, self._run_id, self.mode)
         if self.sample is not None:
             self._keep(self.sample.has(self._columns["step"]))
 
@@ -188,12 +195,13 @@ def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:
     query = select(step, rollouts).where(col(sums.run_id) == run_id, col(sums.mode) == mode).group_by(step)
     with Session(db) as session:
         steps = session.execute(query.order_by(step.desc())).all()
-    left = sum(number for _, number in steps) - SAMPLED // 2
+    all_of_it = sum(number for _, number in steps)
+    left = all_of_it - SAMPLED // 2
     if left <= LARGE - SAMPLED // 2:
         return None
     newest = accumulate(number for _, number in steps)
     recent = next(step for (step, _), so_far in zip(steps, newest, strict=True) if so_far >= SAMPLED // 2)
-    return Sample(recent, 2 ** math.ceil(math.log2(left / (SAMPLED // 2))))
+    return Sample(recent, 2 ** math.ceil(math.log2(left / (SAMPLED // 2))), all_of_it)
 
 
 def _read(session: Session, run_id: int, mode: Mode, after: int, sample: Sample | None) -> Iterator[Sequence[Any]]:

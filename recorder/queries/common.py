@@ -29,7 +29,12 @@ COUNT_CAP = 10_000
 
 
 LARGE = 100_000
-"""Rollouts of a run from which on not all of them are looked at for a figure that no index has."""
+"""Rollouts of a run from which on not all of them are diagnosed, or read for a pivot."""
+
+MANY = 40_000
+"""Rollouts of a run from which on a page does not look at all of them for what no index has: of so many that takes
+30 ms, and a page asks several times.
+"""
 
 WINDOW = 10_000
 """Rollouts that are looked at in place of all of those: the newest."""

@@ -1,14 +1,15 @@
 """How many rollouts there are of each kind, under a filter."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import whole
 from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, strict_rewards
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -22,6 +23,7 @@ from logs_ui.recorder.selection import (
     Use,
     conditions,
 )
+from logs_ui.recorder.storage.dialects import whole
 
 MOST_TASKS = 50
 """Tasks that `facets` counts, at most, beside those that the filter names."""
@@ -107,7 +109,7 @@ def reward_histogram(
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
     rest = tuple(term for term in filter.terms if term is not strict_rewards(filter))
-    selected = conditions(run_id, replace(filter, reward_min=None, reward_max=None, terms=rest), Use.NUMBER, span)
+    others = replace(filter, reward_min=None, reward_max=None, terms=rest, sort=Sort.NEWEST)
     with Session(db) as session:
         low, high = session.execute(select(*ends)).one()
         if low is None or high is None:
@@ -115,13 +117,41 @@ def reward_histogram(
         if low == high:  # any width will do: the one reward there is stands in the middle
             low, high = low - 0.5, high + 0.5
         width = (high - low) / bins
-        finite = func.abs(reward) <= _LARGEST
+        if others == RolloutFilter() and span is None:
+            return Histogram(low, width, _counts(session, run_id, [_edge(low, width, i) for i in range(bins)]))
+        selected, finite = conditions(run_id, others, Use.NUMBER, span), func.abs(reward) <= _LARGEST
         places = select(whole((reward - low) / width).label("place")).where(*selected, finite).subquery()
         found = session.execute(select(places.c.place, func.count()).group_by(places.c.place)).all()
     counts: Counter[int] = Counter()
     for place, number in found:
         counts[min(place, bins - 1)] += number  # the last bin holds its upper end, too
     return Histogram(low, width, tuple(counts[i] for i in range(bins))) if counts else None
+
+
+def _counts(session: Session, run_id: int, edges: list[float]) -> tuple[int, ...]:
+    """Rewards of a whole run from each edge to the next: the index of rewards counts them one after the other, where a
+    GROUP BY would sort as many rows as there are.
+    """
+    reward = col(EvaluationRow.reward)
+    of_run = select(func.count()).where(col(EvaluationRow.run_id) == run_id)
+    bins = [of_run.where(reward >= begin, reward < end) for begin, end in pairwise(edges)]
+    bins.append(of_run.where(reward >= edges[-1], reward <= _LARGEST))
+    return tuple(session.execute(select(*(it.scalar_subquery() for it in bins))).one())
+
+
+def _edge(low: float, width: float, i: int) -> float:
+    """The lowest reward of the i-th bin, as `(reward - low) / width` places it."""
+    if not i:
+        return low
+    found = low + i * width
+    least = 4 * math.ulp(max(abs(low), abs(found)))
+    below, edge = found - least, found + least
+    while below < (middle := below + (edge - below) / 2) < edge:
+        if (middle - low) / width < i:
+            below = middle
+        else:
+            edge = middle
+    return edge
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002

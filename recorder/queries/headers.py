@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -15,28 +15,28 @@ from logs_ui.recorder.queries.rows import ids_after
 from logs_ui.recorder.search import planning
 from logs_ui.recorder.selection import lost_until
 
-_LOST = ("id", "uid", "created", "status", "stop_reason", "error")  # which rows are lost, and what is then said of them
+_ALWAYS = ("id", "uid", "created")
+_SAID = ("status", "stop_reason", "error")  # of rows that are lost
 
 
 def headers(
     db: Database, run_id: int, filter: RolloutFilter, names: Sequence[str], *, chunk: int = 4_000  # noqa: A002
 ) -> Iterator[dict[str, list[Any]]]:  # fmt: skip
     """All rows of the filter, oldest first, in short reads, as `rows.rollouts` has them: by column of `evaluation_row`,
-    those of `names` and `id`, `uid`, `created`, `status`, `stop_reason`, `error`.
+    those of `names` and `id`, `uid`, `created`; with one of `status`, `stop_reason`, `error` all of them.
     """
-    wanted = list(dict.fromkeys((*_LOST, *names)))
+    wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_SAID).isdisjoint(names) else _SAID), *names)))
     columns, of_id = [getattr(EvaluationRow, name) for name in wanted], col(EvaluationRow.id)
     last: int | None = 0
     while last is not None:
         with Session(db) as session, planning(session.connection()):
-            ids = ids_after(session, run_id, filter, last, chunk)
-            # As Core, for the session would go through every row; literals are written sooner than parameters.
-            some: BindParameter[Any] = bindparam("ids", list(ids), expanding=True, literal_execute=True)
-            rows = session.connection().execute(select(*columns).where(of_id.in_(some)).order_by(of_id)).all()
+            some = of_id.in_(ids_after(run_id, filter, last, chunk))
+            # As Core: the session would go through every row.
+            rows = session.connection().execute(select(*columns).where(some).order_by(of_id)).all()
             found = dict(zip(wanted, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}
             if Status.RUNNING in found.get("status", ()):
                 _say_lost(found, session.scalar(select(lost_until(run_id))) or 0)
-        last = ids[-1] if ids else None
+        last = found["id"][-1] if found else None
         if found:
             yield found
 

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run
-from logs_ui.recorder.notes_tables import Note, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, Star
 
 _ITSELF = ""  # in place of a rollout's uid: the run's own
 _MOST_TAGS = 200

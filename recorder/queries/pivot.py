@@ -9,10 +9,8 @@ from sqlalchemy import Select, and_, case, func, literal, select, union
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import total, whole_sum
 from logs_ui.recorder.filters import RolloutFilter
 from logs_ui.recorder.models import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
-from logs_ui.recorder.notes_tables import PersonalTag
 from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
 from logs_ui.recorder.selection import (
     Span,
@@ -23,6 +21,8 @@ from logs_ui.recorder.selection import (
     lost_until,
     statistics_conditions,
 )
+from logs_ui.recorder.storage.dialects import total, whole_sum
+from logs_ui.recorder.storage.notes_tables import PersonalTag
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
 """Headings of a pivot; what lies beyond is added up."""

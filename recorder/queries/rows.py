@@ -1,28 +1,25 @@
 """Rollouts: a page of them, all of them, one of them."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import zstandard
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import mean, total, whole_sum
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import (
     EvaluationRow,
     Image,
-    RolloutPayload,
     StepStatistics,
 )
-from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens
+from logs_ui.recorder.payload import Tokens, unpack_content, unpack_tokens, unpacked_size
 from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, counted, newest_ids, shown
+from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.search import planning
 from logs_ui.recorder.selection import (
     Place,
@@ -31,22 +28,25 @@ from logs_ui.recorder.selection import (
     Use,
     conditions,
     in_statistics,
+    is_listed,
     place_of,
     sections,
     statistics_conditions,
 )
+from logs_ui.recorder.storage.dialects import mean, total, whole_sum
 
 _CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
 
+_WITH_PAYLOADS = with_payloads(select(EvaluationRow))
 _AT_ONCE = 10  # packed payloads in memory
-_FIRST_PART, _LARGEST_PART = 2_000, 32_000  # rollouts that are looked through at once
 
 
 @dataclass(frozen=True)
 class Cursor:
     """Where a page ended: the sort key and the id of its last row.
 
-    `key` is None for rows that lack the key: they come last.
+    `key` is None for rows that lack the key: they come last. In an order by id, which needs none, it is how many
+    rollouts were looked through, where no index leads to them.
     """
 
     key: float | int | None
@@ -58,8 +58,9 @@ class Page:
     """Some rows in order, and where the next begins (None at the end).
 
     Attributes:
-        looked_at: how many rollouts they were looked for in, where time was over before there were enough of them, or
-            all of the run's were too many to be put in order; None where that makes no difference.
+        looked_at: how many rollouts they were looked for in, with those of the pages before, where time was over before
+            there were enough of them, or all of the run's were too many to be put in order; None where that makes no
+            difference.
     """
 
     rows: list[EvaluationRow]
@@ -73,7 +74,8 @@ class Rollout:
 
     Attributes:
         messages: OpenAI's chat form: role, content, optionally reasoning_content, tool_calls, name.
-        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error. Turn 0 is the reset.
+        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error, and of
+            model calls that were seen `generation`. Turn 0 is the reset.
         sampling: parameters of its generations.
         metadata: what else is known (attribution, traceback, extra fields of the rollout function, ...).
         tokens: None before it returned.
@@ -92,11 +94,12 @@ class Neighbours:
     """A rollout's place within a filter's order.
 
     Attributes:
-        previous, next: ids of the one before and after; None at the ends. A rollout that is not in the filter has those
-            between which it would stand.
+        previous, next: ids of the one before and after; None at the ends, or where none was found in time. A rollout
+            that is not in the filter has those between which it would stand.
         inside: whether it is in the filter.
-        position: from 1; None where it is not in the filter, or beyond COUNT_CAP.
+        position: from 1; None where it is not in the filter, beyond COUNT_CAP, or not known.
         count: of the filter's rows.
+        unsure: which of `previous` and `next` may be there, further away than was looked in time.
     """
 
     previous: int | None
@@ -104,34 +107,17 @@ class Neighbours:
     inside: bool
     position: int | None
     count: Count
+    unsure: tuple[str, ...] = ()
 
 
 def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
     """Keyset paging on (sort key, id); rows without the sort key come last, by id in the order's own direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
-        rows = _in_order(session, run_id, filter, place, limit + 1)
+        rows = in_order(session, run_id, filter, place, limit + 1)
     more = len(rows) > limit
     rows = rows[:limit]
     return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
-
-
-def page_in_time(
-    db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
-    seconds: float = 1.0,
-) -> Page:  # fmt: skip
-    """As `page`, of a large run, and a filter that no index serves: by id, as many as are found in so many seconds, or
-    a little more; in any other order, of the newest WINDOW rollouts.
-    """
-    with Session(db) as session:
-        if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
-            return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
-        span = newest_ids(session, run_id, filter.step_max, WINDOW)
-        place = None if after is None else (after.key, after.id)
-        rows = _in_order(session, run_id, filter, place, limit + 1, span=span)
-    more = len(rows) > limit
-    rows = rows[:limit]
-    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None, WINDOW)
 
 
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
@@ -208,8 +194,8 @@ def neighbours(
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
-        previous = _in_order(session, run_id, filter, place, 1, backwards=True)
-        following = _in_order(session, run_id, filter, place, 1)
+        previous = in_order(session, run_id, filter, place, 1, backwards=True)
+        following = in_order(session, run_id, filter, place, 1)
         itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
         before = 0
         for section in sections(filter, place, backwards=True) if itself is not None else []:
@@ -238,7 +224,7 @@ def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> 
         return counted(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
-def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 500) -> Iterator[list[Rollout]]:  # noqa: A002
+def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
     """All of them, oldest first, in reads that are short, as a long one would pin the write-ahead log, and small: of
     at most `chunk` rows, and of fewer where they are large.
 
@@ -249,23 +235,24 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 5
     last: int | None = 0
     while last is not None:
         with Session(db) as session, planning(session.connection()):
-            ids = ids_after(session, run_id, filter, last, chunk)
+            ids = session.scalars(ids_after(run_id, filter, last, chunk)).all()
             found = read(session, run_id, of_id.in_(ids))
         last = found[-1].row.id if found else None
         if found:
             yield found
+        del found  # before the next is read
 
 
-def ids_after(session: Session, run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Sequence[int | None]:  # noqa: A002
+def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Select[Any]:  # noqa: A002
     """Of the filter's next rows behind the id `last`, oldest first. The ids alone: where no index has their order,
     SQLite sorts what it reads.
     """
     (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
     query = select(col(EvaluationRow.id)).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
-    return session.scalars(query.where(*section.conditions).order_by(*section.order)).all()
+    return query.where(*section.conditions).order_by(*section.order)
 
 
-def _in_order(
+def in_order(
     session: Session,
     run_id: int,
     filter: RolloutFilter,  # noqa: A002
@@ -275,99 +262,67 @@ def _in_order(
     backwards: bool = False,
     span: Span | None = None,
 ) -> list[EvaluationRow]:
+    """The first ones from a place on, or those before it; of a span's rows where one is given."""
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS, span)
     for section in sections(filter, after, backwards=backwards):
-        rows += _in_section(session, selected, section, limit - len(rows))
+        rows += _in_section(session, selected, section, limit - len(rows), by_id=is_listed(filter))
         if len(rows) == limit:
             break
     return shown(session, run_id, rows)
 
 
-def _found_in_time(
-    session: Session,
-    run_id: int,
-    filter: RolloutFilter,  # noqa: A002
-    after: Cursor | None,
-    limit: int,
-    until: float,
-) -> Page:
-    """Part by part, as they lie in the table, each longer than the one before."""
-    is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
-    of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
-    found: list[EvaluationRow] = []
-    place, looked_at, size = None if after is None else after.id, 0, _FIRST_PART
-    while True:
-        left = of_run if place is None else of_run.where(row_id < place if is_newest else row_id > place)
-        ids = left.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
-        low, high, number = session.execute(select(func.min(ids.c.id), func.max(ids.c.id), func.count())).one()
-        if low is not None:
-            found += _in_order(session, run_id, filter, None, limit + 1 - len(found), span=(low, high))
-            place = low if is_newest else high
-        looked_at += number
-        if len(found) > limit:
-            return Page(found[:limit], Cursor(None, found[limit - 1].id or 0))
-        if number < size:
-            return Page(found, None)
-        if time.monotonic() > until:
-            return Page(found, Cursor(None, place or 0), looked_at)
-        size = min(2 * size, _LARGEST_PART)
-
-
 def _in_section(
-    session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int
+    session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int, *, by_id: bool = False
 ) -> list[EvaluationRow]:
-    """The first rows of a section, read in an index's order; of the last key, more rows may share it than were read."""
+    """The first rows of a section, read in an index's order; of the last key, more rows may share it than were read.
+    With `by_id` the ids of them are sorted, not all of their columns, where they come from a list.
+    """
     query = select(EvaluationRow).where(*selected)
+    if by_id:
+        ids = select(col(EvaluationRow.id)).where(*selected, *section.conditions).order_by(*section.order).limit(limit)
+        if not (few := session.scalars(ids).all()):
+            return []
+        query = select(EvaluationRow).where(col(EvaluationRow.id).in_(few))
     rows = list(session.scalars(query.where(*section.conditions).order_by(*section.order).limit(limit)))
     if section.ties is None or not rows:
         return rows
     key = attrgetter(section.ties.name)
     last = key(rows[-1])
     found = [row for value, tied in groupby(rows, key) if value != last for row in reversed(list(tied))]
-    of_last = query.where(section.ties.key == last).order_by(*section.ties.order)
+    of_last = select(EvaluationRow).where(*selected, section.ties.key == last).order_by(*section.ties.order)
     return found + list(session.scalars(of_last.limit(limit - len(found))))
 
 
 def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
     """By id; those after the first only as far as all come to _CHUNK_BYTES."""
-    query = (
-        select(EvaluationRow, RolloutPayload)
-        .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
-        .where(*selected)
-        .order_by(col(EvaluationRow.id))
-        .execution_options(yield_per=_AT_ONCE)
-    )
+    query: Any = _WITH_PAYLOADS.where(*selected).order_by(col(EvaluationRow.id)).execution_options(yield_per=_AT_ONCE)
     found: list[Rollout] = []
     size = 0
-    for row, payload in session.execute(query):
-        found.append(_rollout(row, payload))
-        size += _unpacked_size(payload)
+    for row, *packed in session.execute(query):
+        content, tokens = packed[:2], packed[2:]
+        found.append(_rollout(row, content, tokens))
+        size += unpacked_size(*content) + unpacked_size(*tokens)
         if size > _CHUNK_BYTES:
             break
     shown(session, run_id, (rollout.row for rollout in found))
     return found
 
 
-def _rollout(row: EvaluationRow, payload: RolloutPayload | None) -> Rollout:
+def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> Rollout:
+    """Of payloads, each with its start."""
     try:
-        content = unpack_content(payload.content if payload else None)
+        content = unpack_content(*packed_content)
         return Rollout(
             row=row,
             messages=content.get("messages") or [],
             actions=content.get("actions") or [],
             sampling=content.get("sampling") or {},
             metadata=content.get("metadata") or {},
-            tokens=unpack_tokens(payload.tokens if payload else None),
+            tokens=unpack_tokens(*tokens),
         )
     except Exception as error:  # zstd, JSON, numpy: each has its own for bytes that are not what they were
         raise DatabaseError(
             f"What was recorded of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a "
             f"copy, or do without it: delete the row_id {row.id} from the table rollout_payload."
         ) from error
-
-
-def _unpacked_size(payload: RolloutPayload | None) -> int:
-    """Bytes of its text and token arrays. A text that repeats itself is packed into a thousandth."""
-    blobs = (payload.content, payload.tokens) if payload else ()
-    return sum(zstandard.frame_content_size(blob) for blob in blobs if blob is not None)

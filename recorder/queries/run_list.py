@@ -1,6 +1,5 @@
 """The list of runs: those that are wanted, page by page, with what people said of them."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,14 +22,15 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import json_each, number
 from logs_ui.recorder.models import Mode, Run, RunState, StepStatistics
-from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
 from logs_ui.recorder.queries.rows import Cursor
 from logs_ui.recorder.queries.runs import RunSummary, known_totals, summary
 from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.storage import clock
+from logs_ui.recorder.storage.dialects import json_each, number
+from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.totals import Totals
 
 DIED = "died"
@@ -101,7 +101,7 @@ def list_runs(
     db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int, now: int | None = None
 ) -> RunList:
     """Those that are wanted, from a place on."""
-    now = _now(now)
+    now = _now(db, now)
     newest = (col(Run.created), col(Run.id))
     query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
     if after is not None:
@@ -117,12 +117,12 @@ def these_runs(db: Database, ids: Iterable[int], *, now: int | None = None) -> l
     """By their numbers; those that there are."""
     with Session(db) as session:
         runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
-        return _listed(session, runs, _now(now))
+        return _listed(session, runs, _now(session.connection(), now))
 
 
 def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> RunCounts:
     """All counts are exact: there are never many runs."""
-    now = _now(now)
+    now = _now(db, now)
     in_any_state = replace(chosen, states=())
     state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
     by_state = select(state, func.count()).group_by(state)
@@ -151,7 +151,7 @@ def newest_run(db: Database) -> int:
 
 def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None = None) -> int:
     """How many are wanted that came after this one."""
-    wanted = _conditions(chosen, _now(now))
+    wanted = _conditions(chosen, _now(db, now))
     with Session(db) as session:
         return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
 
@@ -159,13 +159,13 @@ def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None 
 def run_marks(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[tuple[Any, ...]]:
     """What changes with anything that the list says of these runs, but for what people said."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
-    query = select(*map(col, columns), _state(_now(now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
+    query = select(*map(col, columns), _state(_now(db, now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
     with Session(db) as session:
         return [tuple(row) for row in session.execute(query)]
 
 
-def _now(given: int | None) -> int:
-    return time.time_ns() // 1000 if given is None else given
+def _now(db: Database, given: int | None) -> int:
+    return clock.now(db) if given is None else given
 
 
 def _state(now: int) -> ColumnElement[str]:

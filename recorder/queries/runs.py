@@ -4,10 +4,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -18,23 +19,29 @@ from logs_ui.recorder.models import (
     RunState,
 )
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.later import ask_later
 from logs_ui.recorder.selection import (
     DIED_AFTER_US,
 )
+from logs_ui.recorder.storage import clock
 from logs_ui.recorder.totals import Totals, totals
 
 _REMEMBERED = 4_000  # runs
 _MANY_STEPS = 5_000  # up to so many, adding them up is not felt
-_REST = 50  # times as long as it took: see `app.remembered`
+_REST = 50  # times as long as it took: see `app.remembered`, of this and the next
+_LATE = 60.0  # seconds
 
 
 class _Known(NamedTuple):
-    """Totals of a run, when it had changed last, and until when they are shown after that: of `time.monotonic`."""
+    """Totals of a run, when it had changed last, until when they are shown after that, and until when while they are
+    added up again: of `time.monotonic`.
+    """
 
     uid: str
     changed: int
     state: str
     until: float
+    late: float
     totals: Totals
 
 
@@ -47,6 +54,7 @@ class RunSummary:
 
     Attributes:
         state: a RunState, or `died`.
+        silent: µs since it was heard of, when this was read.
         is_evaluation: whether it has rollouts, none of them is of a training, and none is planned.
         rollouts: how many there are; over all modes.
         steps: highest step seen; 0 before the first.
@@ -59,6 +67,7 @@ class RunSummary:
 
     run: Run
     state: str
+    silent: int
     is_evaluation: bool
     rollouts: int
     steps: int
@@ -75,8 +84,9 @@ class RunSummary:
 
 
 def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
-    """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; the clock's by default."""
+    """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; None asks `clock.now`."""
     with Session(db) as session:
+        now = clock.now(session.connection()) if now is None else now
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
         found = totals(session)
     return [summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
@@ -118,6 +128,7 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
         RunNotFoundError: no such run.
     """
     with Session(db) as session:
+        now = clock.now(session.connection()) if now is None else now
         run = session.get(Run, run_id)
         found = known_totals(session, [run] if run else [])
     if run is None:
@@ -140,40 +151,58 @@ def last_change(db: Database, run_id: int) -> int:
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     """Those of a run whose rows have not changed since are remembered: adding up the steps of 50 long runs takes longer
-    than all else on their page. Those of a run of very many steps are remembered for a while, even so.
+    than all else on their page. Those of a run of very many steps are remembered for a while, even so, and then added
+    up in the background.
     """
-    known = _totals_known.setdefault(session.connection().engine, OrderedDict())
+    engine = session.connection().engine
+    known = _totals_known.setdefault(engine, OrderedDict())
     found: dict[int, Totals] = {}
     for run in runs:
         it = known.get(run.id or 0)
-        is_same = it is not None and (it.uid, it.state) == (run.uid, run.state)
-        if it is not None and is_same and (it.changed == run.changed or time.monotonic() < it.until):
+        if it is None or (it.uid, it.state) != (run.uid, run.state):
+            continue
+        now = time.monotonic()
+        is_kept = it.changed == run.changed or now < it.until
+        if is_kept or (now < it.late and ask_later(engine, ("totals", run.id), partial(_add_up, run.id or 0))):
             found[run.id or 0] = it.totals
-    unknown = {run.id or 0: run for run in runs if run.id not in found}
+    unknown = [run for run in runs if run.id not in found]
+    return found | _added_up(session, unknown)
+
+
+def _add_up(run_id: int, connection: Connection) -> None:
+    """Anew."""
+    with Session(connection) as session:
+        run = session.get(Run, run_id)
+        _added_up(session, [run] if run else [])
+
+
+def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
+    """And remembered."""
+    if not runs:
+        return {}
+    known = _totals_known.setdefault(session.connection().engine, OrderedDict())
     began = time.monotonic()
-    new = totals(session, unknown) if unknown else {}
+    new = totals(session, [run.id or 0 for run in runs])
     now = time.monotonic()
-    for run_id, run in unknown.items():
-        of_run = new.get(run_id, Totals())
-        rest = _REST * (now - began) if of_run.steps > _MANY_STEPS else 0.0
-        known[run_id] = _Known(run.uid, run.changed, run.state, now + rest, of_run)
+    for run in runs:
+        of_run = new.get(run.id or 0, Totals())
+        is_long = of_run.steps > _MANY_STEPS
+        until = now + _REST * (now - began) if is_long else now
+        known[run.id or 0] = _Known(run.uid, run.changed, run.state, until, until + _LATE * is_long, of_run)
     while len(known) > _REMEMBERED:
         known.popitem(last=False)
-    return found | new
+    return new
 
 
-def summary(run: Run, of_run: Totals, now: int | None) -> RunSummary:
-    """What the list says of a run whose figures are known."""
+def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
+    """What the list says of a run whose figures are known; for `now` see `clock.now`."""
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
-    return RunSummary(run=run, state=state_of(run, now), **vars(of_run))
+    return RunSummary(run=run, state=state_of(run, now), silent=now - run.heartbeat, **vars(of_run))
 
 
-def state_of(run: Run, now: int | None = None) -> str:
-    """A RunState, or `died`. `now`, in µs since the epoch, is what its heartbeat is held against; the clock's by
-    default.
-    """
-    now = time.time_ns() // 1000 if now is None else now
+def state_of(run: Run, now: int) -> str:
+    """A RunState, or `died`. `now` is what its heartbeat is held against: see `clock.now`."""
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     return "died" if died else run.state
 

@@ -9,11 +9,11 @@ from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, sel
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import mean, whole_sum
 from logs_ui.recorder.models import EvaluationRow, Mode, Status, StepDetails, StepStatistics, StopReason
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.selection import lost_until
-from logs_ui.recorder.step_sums import OF_STEP, RewardSums, details
+from logs_ui.recorder.storage.dialects import mean, whole_sum
+from logs_ui.recorder.storage.step_sums import OF_STEP, RewardSums, details
 
 MOST_STEPS = 400
 """Steps that `steps` gives, at most, and one."""

@@ -10,13 +10,13 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.dialects import product, total, whole_sum
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.models import EvaluationRow, StepStatistics
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.groups import DEAD, Ends, GroupPage, Kind, groups_called
 from logs_ui.recorder.queries.rows import Cursor
 from logs_ui.recorder.selection import Use, conditions, statistics_conditions
+from logs_ui.recorder.storage.dialects import product, total, whole_sum
 
 WINDOW = 10_000
 """Rollouts that a survey adds up, at most, save where a single step has more."""

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,10 @@ from sqlalchemy import Connection, Engine, case, func, select
 from sqlalchemy.exc import DatabaseError as SQLDatabaseError
 from sqlmodel import col
 
-from logs_ui.recorder.address import Address, database_address, shown
-from logs_ui.recorder.dialects import total
 from logs_ui.recorder.models import (
     EvaluationRow,
     Image,
+    PayloadStart,
     RolloutPayload,
     Run,
     Status,
@@ -24,10 +24,17 @@ from logs_ui.recorder.models import (
     Tokenizer,
 )
 from logs_ui.recorder.payload import unpack_content, unpack_tokens
+from logs_ui.recorder.queries.payloads import with_contents, with_tokens
 from logs_ui.recorder.search import search_state
-from logs_ui.recorder.sidecars import SIDECARS
-from logs_ui.recorder.step_sums import OF_STEP
+from logs_ui.recorder.storage import store
+from logs_ui.recorder.storage.address import Address, database_address, db_option, shown, without_password
+from logs_ui.recorder.storage.dialects import total
+from logs_ui.recorder.storage.sidecars import SIDECARS
+from logs_ui.recorder.storage.spool import SpoolFile, spool_files, spool_folder
+from logs_ui.recorder.storage.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.upkeep.images import hashes_in, images_in, unpacked
+from logs_ui.recorder.upkeep.starts import is_unused
 from logs_ui.recorder.upkeep.steady import Progress, as_it_is, unseen
 
 _AT_ONCE = 200  # payloads in one read
@@ -72,8 +79,10 @@ def check(
             ("pages", lambda: _pages(address, engine, thorough=thorough)),
             ("references", lambda: _references(address, engine)),
             ("rollouts", lambda: _rollouts(address, engine, progress)),
+            ("prompts", lambda: _prompts(address, engine)),
             ("figures", lambda: _figures(address, engine, progress)),
             ("search", lambda: _search(engine)),
+            ("spool", lambda: _spool(address, engine)),
         ]
         for what, look in looks:
             try:
@@ -134,12 +143,12 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
     with engine.connect() as connection:
         stored = set(connection.scalars(select(col(Image.hash))))
     unused, lost = set(stored), set[str]()
-    for row_id, content, tokens in _payloads(engine, progress):
+    for row_id, content, content_start, tokens, tokens_start in _payloads(engine, progress):
         looked += 1
-        if not _can_be_read(content, tokens) and len(damaged) < _MOST_FOUND:
+        if not _can_be_read((content, content_start), (tokens, tokens_start)) and len(damaged) < _MOST_FOUND:
             damaged.append(row_id)
         if stored:
-            json = unpacked(content)
+            json = unpacked(content, content_start)
             unused -= hashes_in(json)
             lost |= images_in(json) - stored
     if damaged:
@@ -153,14 +162,30 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
         said = f"{len(lost):,} are not there that rollouts refer to, as {min(lost)}. Restore the database from a copy"
         yield Finding("images", is_whole=False, said=f"{said}; all else of those rollouts is there")
     if unused:
-        said = f"{len(unused):,} of {len(stored):,} are of no rollout any more; logs-ui prune takes them along"
+        said = f"{len(unused):,} of {len(stored):,} are of no rollout any more; {_taken_along(address)}"
         yield Finding("images", is_whole=True, said=said)
+
+
+def _prompts(address: Address, engine: Engine) -> Iterator[Finding]:
+    """Those that rollouts share. That one which is named is there says the reading of rollouts."""
+    with engine.connect() as connection:
+        unused, stored = (
+            connection.scalar(select(func.count()).select_from(PayloadStart).where(*which)) or 0
+            for which in ([is_unused()], [])
+        )
+    if unused:
+        said = f"{unused:,} of {stored:,} shared ones are of no rollout any more; {_taken_along(address)}"
+        yield Finding("prompts", is_whole=True, said=said)
+
+
+def _taken_along(address: Address) -> str:
+    return f"logs-ui prune{db_option(address)} takes them along"
 
 
 def _payloads(engine: Engine, progress: Progress) -> Iterator[Sequence[Any]]:
     payload = RolloutPayload
     row_id = col(payload.row_id)
-    query = select(row_id, col(payload.content), col(payload.tokens)).order_by(row_id).limit(_AT_ONCE)
+    query = with_tokens(with_contents(select(row_id))).order_by(row_id).limit(_AT_ONCE)
     with engine.connect() as connection:
         first, most = connection.execute(select(func.min(row_id), func.max(row_id))).one()
     last = (first or 1) - 1
@@ -174,10 +199,10 @@ def _payloads(engine: Engine, progress: Progress) -> Iterator[Sequence[Any]]:
         progress("reading rollouts", min(last, most) - first + 1, most - first + 1)
 
 
-def _can_be_read(content: bytes | None, tokens: bytes | None) -> bool:
+def _can_be_read(content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> bool:
     try:
-        unpack_content(content)
-        unpack_tokens(tokens)
+        unpack_content(*content)
+        unpack_tokens(*tokens)
     except Exception:  # noqa: BLE001 - zstd, JSON and numpy have each their own for bytes that are not what they were
         return False
     return True
@@ -252,3 +277,19 @@ def _search(engine: Engine) -> Iterator[Finding]:
         else "up to date"
     )
     yield Finding("search", is_whole=True, said=said)
+
+
+def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
+    folder = spool_folder(address)
+    with engine.connect() as connection:
+        taken = store.positions(connection)
+    if any(_holds_more(file, taken.get(file.writer, 0)) for file in spool_files(folder)):
+        todo = f"logs-ui db ingest --db {without_password(address)}"
+        yield Finding("spool", is_whole=True, said=f"some waits in {folder}, and is not looked at. Take it in: {todo}")
+
+
+def _holds_more(file: SpoolFile, taken: int) -> bool:
+    """Than is in the database; not known of what another version of logs-ui wrote."""
+    with suppress(OSError, NotASpoolError), file.path.open("rb") as opened:
+        return any(frame.number > taken for frame in frames(opened))
+    return False

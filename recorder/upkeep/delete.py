@@ -9,10 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
 from sqlmodel import col
 
-from logs_ui.recorder import entry as entries
-from logs_ui.recorder import queries, store
-from logs_ui.recorder.address import Address, database_address
-from logs_ui.recorder.database import sidecar_engine
+from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -26,12 +23,17 @@ from logs_ui.recorder.models import (
     Text,
     Tokenizer,
 )
-from logs_ui.recorder.notes_tables import Note, NotesTable, PersonalTag, Star
 from logs_ui.recorder.search_index import SearchIndex
-from logs_ui.recorder.sidecars import NOTES
-from logs_ui.recorder.spool import spool_files, spool_folder
-from logs_ui.recorder.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage import entry as entries
+from logs_ui.recorder.storage import run_writes, store
+from logs_ui.recorder.storage.address import Address, database_address, db_option
+from logs_ui.recorder.storage.database import sidecar_engine
+from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
+from logs_ui.recorder.storage.sidecars import NOTES
+from logs_ui.recorder.storage.spool import spool_files, spool_folder
+from logs_ui.recorder.storage.spool_format import NotASpoolError, frames
 from logs_ui.recorder.upkeep.images import sweep_images
+from logs_ui.recorder.upkeep.starts import sweep_starts
 from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, reading, under_way, unseen, writing
 
 _row = EvaluationRow
@@ -87,6 +89,7 @@ def delete_run(
             _rollouts(steady, found.id or 0, gone.rollouts, progress)
             with steady.piece() as connection:
                 _itself(connection, found)
+            sweep_starts(steady)
             sweep_images(engine, steady, progress)
         _said_of(address, found.uid)
         # Its rollouts' ids may come to be others': whoever fills the index empties it where a run of it is gone.
@@ -107,7 +110,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
             if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
                 raise LogsUIError(
                     f"Some of run {uid} waits in {file.path} for the database, and would bring it back. Wait for the "
-                    "process that wrote it, or end it; then: logs-ui db ingest."
+                    f"process that wrote it, or end it; then: logs-ui db ingest{db_option(address)}"
                 )
 
 
@@ -158,7 +161,7 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
 
 def _itself(connection: Connection, run: Run) -> None:
     """With the texts and the tokenizer that no other run has."""
-    store.take_runs(connection, [run.id or 0])  # as writers do: runs, and after them what they share
+    run_writes.take_runs(connection, [run.id or 0])  # as writers do: runs, and after them what they share
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
     connection.execute(delete(Run).where(col(Run.id) == run.id))
     of_runs = select(col(RunSource.hash)).where(col(RunSource.hash).is_not(None))

@@ -1,19 +1,23 @@
 """Which stored images no rollout refers to any more, and their end."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import zstandard
 from sqlalchemy import Connection, Engine, delete, func, select
 from sqlmodel import col
 
 from logs_ui.recorder.models import EvaluationRow, Image, RolloutPayload, Run
+from logs_ui.recorder.payload import unpack_json
+from logs_ui.recorder.queries.payloads import with_contents
 from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, unseen
 
 _AT_ONCE = 500  # contents in one read
 _DELETED = 50  # images in one transaction
 _IMAGE = re.compile(rb'"\$image":"([0-9a-f]{64})"')  # within a string the quotes would be escaped
 _HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+_Packed = Sequence[bytes | None]  # a content and what it begins with
 
 
 def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
@@ -36,10 +40,10 @@ def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tup
     return _delete(steady, unused, changed)
 
 
-def unpacked(content: bytes | None) -> bytes:
-    """A packed content's JSON; empty where there is none, or it is damaged."""
+def unpacked(content: bytes | None, start: bytes | None) -> bytes:
+    """A packed content's JSON, with what it begins with; empty where there is none, or it is damaged."""
     try:
-        return zstandard.decompress(content) if content else b""
+        return unpack_json(content, start)
     except zstandard.ZstdError:
         return b""
 
@@ -85,27 +89,27 @@ def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
             rows = select(col(EvaluationRow.id)).where(
                 col(EvaluationRow.run_id) == run, col(EvaluationRow.changed) > before
             )
-            contents = select(col(RolloutPayload.content)).where(col(RolloutPayload.row_id).in_(rows))
-            found |= _named_in(connection.scalars(contents))
+            contents = with_contents(select().select_from(RolloutPayload).where(col(RolloutPayload.row_id).in_(rows)))
+            found |= _named_in(connection.execute(contents))
             changed[run] = now
     return found
 
 
-def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[bytes | None]]:
+def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[_Packed]]:
     row_id = col(RolloutPayload.row_id)
     last, most = 0, -1
     while True:
         with db.connect() as connection:
             if most < 0:
                 most = connection.scalar(select(func.max(col(RolloutPayload.row_id)))) or 0
-            query = select(row_id, col(RolloutPayload.content)).where(row_id > last).order_by(row_id).limit(_AT_ONCE)
+            query = with_contents(select(row_id)).where(row_id > last).order_by(row_id).limit(_AT_ONCE)
             found = connection.execute(query).all()
         if not found:
             return
-        yield [content for _, content in found]
+        yield [packed for _, *packed in found]
         last = found[-1][0]
         progress("looking for images that are used", min(last, most), most)
 
 
-def _named_in(contents: Iterable[bytes | None]) -> set[str]:
-    return {name for content in contents for name in hashes_in(unpacked(content))}
+def _named_in(contents: Iterable[_Packed]) -> set[str]:
+    return {name for packed in contents for name in hashes_in(unpacked(*packed))}

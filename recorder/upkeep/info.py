@@ -11,12 +11,21 @@ from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlmodel import col
 
-from logs_ui.recorder import schema
-from logs_ui.recorder.address import database_address, shown
-from logs_ui.recorder.ingest import take_in_before_reading
-from logs_ui.recorder.models import EvaluationRow, Image, RolloutPayload, Run, SchemaVersion, StepStatistics, Table
-from logs_ui.recorder.notes_tables import NotesTable
-from logs_ui.recorder.sidecars import NOTES, SEARCH
+from logs_ui.recorder.models import (
+    EvaluationRow,
+    Image,
+    PayloadStart,
+    RolloutPayload,
+    Run,
+    SchemaVersion,
+    StepStatistics,
+    Table,
+)
+from logs_ui.recorder.storage import schema
+from logs_ui.recorder.storage.address import database_address, shown
+from logs_ui.recorder.storage.ingest import take_in_before_reading
+from logs_ui.recorder.storage.notes_tables import NotesTable
+from logs_ui.recorder.storage.sidecars import NOTES, SEARCH
 from logs_ui.recorder.upkeep.steady import as_it_is, under_way
 
 _SAMPLE = 500  # rollouts whose text and tokens are measured
@@ -37,7 +46,8 @@ class Info:
         notes, search: of what lies beside it; 0 where nothing does yet.
         disk_free: of the disk that it lies on; None of a server's.
         tables: bytes by table, with their indexes; empty where the database's program cannot tell.
-        text, tokens: bytes of a rollout's two payloads, over a sample of those that have any; None without any.
+        text, tokens: bytes of a rollout's two payloads, over a sample of those that have any, without the prompts that
+            they share; None without any.
         runs, rollouts, pruned: how many.
         projects: names of those that runs belong to, in alphabetical order.
         under_way: uids of the runs that somebody records into now.
@@ -65,6 +75,12 @@ class Info:
     oldest: int | None
     newest: int | None
     under_way: list[str]
+
+    @property
+    def prompts(self) -> float | None:
+        """Bytes of the prompts that rollouts share, for each rollout with its text; None where that cannot be told."""
+        table, whole = str(PayloadStart.__tablename__), self.rollouts - self.pruned
+        return self.tables[table] / whole if whole > 0 and table in self.tables else None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

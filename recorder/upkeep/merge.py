@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -12,10 +13,8 @@ import zstandard
 from sqlalchemy import JSON, Connection, Engine, Select, Text, and_, cast, func, null, select, tuple_
 from sqlmodel import col
 
-from logs_ui.recorder import queries, store
-from logs_ui.recorder.address import Address, absolute, database_address, shown
-from logs_ui.recorder.database import sidecar_engine
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.images import StoredImage
 from logs_ui.recorder.models import (
     EvaluationRow,
@@ -29,11 +28,23 @@ from logs_ui.recorder.models import (
     Status,
 )
 from logs_ui.recorder.models import Text as StoredText
-from logs_ui.recorder.notes_tables import NotesTable
-from logs_ui.recorder.sidecars import NOTES
+from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.sources import Source
-from logs_ui.recorder.step_sums import OF_STEP
-from logs_ui.recorder.store import Batch, RowChange, RunChange, ScalarsChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage import run_writes, step_writes, store
+from logs_ui.recorder.storage.address import Address, absolute, database_address, shown
+from logs_ui.recorder.storage.changes import (
+    Batch,
+    RowChange,
+    RunChange,
+    ScalarsChange,
+    SourcesChange,
+    StartChange,
+    TokenizerChange,
+)
+from logs_ui.recorder.storage.database import sidecar_engine
+from logs_ui.recorder.storage.notes_tables import NotesTable
+from logs_ui.recorder.storage.sidecars import NOTES
+from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.upkeep.images import hashes_in, unpacked
 from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, unseen, writing
 
@@ -59,6 +70,12 @@ class MergedRun:
     was_there: bool
     rollouts: int
 
+    def after(self, before: "MergedRun | None") -> "MergedRun":
+        """Of several sources, as one; None: of none before."""
+        if before is None:
+            return self
+        return MergedRun(self.uid, before.was_there, before.rollouts + self.rollouts)
+
 
 def merge(
     sources: Sequence[str | os.PathLike[str]],
@@ -82,7 +99,7 @@ def merge(
 
     Raises:
         LogsUIError: a source is the database itself.
-        RunNotFoundError: no source has the run.
+        RunNotFoundError: no source has the run, or several of one source begin so. Nothing is copied then.
         DatabaseError: one of them is missing, or cannot be read or written.
     """
     target = absolute(database_address(into))
@@ -90,13 +107,19 @@ def merge(
     for address in addresses:
         if _place(address) == _place(target):
             raise LogsUIError(f"{shown(address)} is the database to merge into. Name others.")
-    merged: list[MergedRun] = []
+    _refuse_unknown(addresses, run)
+    merged: dict[str, MergedRun] = {}
     for address in addresses:
-        with reading(address) as engine, writing(target) as steady:
-            for each in _wanted(engine, run):
-                merged.append(_Copy(engine, steady, each).everything(progress))
-                _copy_notes(engine, target, each.uid)
-    return merged
+        with reading(address) as engine:
+            wanted = _wanted(engine, run)
+            if not wanted:
+                continue
+            with writing(target) as steady:
+                for each in wanted:
+                    copied = _Copy(engine, steady, each).everything(progress)
+                    merged[each.uid] = copied.after(merged.get(each.uid))
+                    _copy_notes(engine, target, each.uid)
+    return list(merged.values())
 
 
 class _Copy:
@@ -133,23 +156,22 @@ class _Copy:
         tokenizer = None if self._run.tokenizer is None else queries.tokenizer_json(self._source, self._run.tokenizer)
         with self._steady.piece() as connection:
             was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
-            self._new_id = store.run_ids(connection, [uid], self._run.heartbeat)[uid]
-            store.take_runs(connection, [self._new_id])  # before it is read: what is written meanwhile stays
+            self._new_id = run_writes.run_ids(connection, [uid], self._run.heartbeat)[uid]
+            run_writes.take_runs(connection, [self._new_id])  # before it is read: what is written meanwhile stays
             (there,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
-            store.write_runs(
+            run_writes.write_runs(
                 connection, [RunChange(uid, _as_written(Run, _newer(given, there) if was_there else given))]
             )
             if tokenizer is not None:
                 change = TokenizerChange(self._run.tokenizer or "", tokenizer.decode())
-                store.write_tokenizers(connection, [change])
-            store.write_sources(connection, [sources], {uid: self._new_id})
+                run_writes.write_tokenizers(connection, [change])
+            run_writes.write_sources(connection, [sources], {uid: self._new_id})
         return was_there
 
     def _rows(self) -> Iterator[list[Values]]:
         """By id, with payloads, in reads that are short."""
         row, payload, last = EvaluationRow, RolloutPayload, 0
-        of_payload = (col(payload.content), col(payload.tokens))
-        query = _raw(row).add_columns(*of_payload).outerjoin(payload, col(payload.row_id) == col(row.id))
+        query = with_payloads(_raw(row).add_columns(col(payload.content_start), col(payload.tokens_start)))
         query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
         while True:
             with self._source.connect() as connection:
@@ -165,7 +187,7 @@ class _Copy:
             tags = _tags(connection, [it["id"] for it in rows])
             images = self._images_of(connection, rows) if self._has_images else {}
         with self._steady.piece() as connection:
-            store.take_runs(connection, [self._new_id])
+            run_writes.take_runs(connection, [self._new_id])
             there = self._there(connection, [it["uid"] for it in rows]) if was_there else {}
             news = [it for it in rows if _is_news(it, there.get(it["uid"]))]
             changes = [
@@ -173,6 +195,7 @@ class _Copy:
                 for it in news
             ]
             if changes:
+                store.write_starts(connection, _starts(news))
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
                 store.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
         return len(news)
@@ -186,7 +209,7 @@ class _Copy:
         """Those that were not copied yet, by the row that refers to them first."""
         found: dict[int, tuple[StoredImage, ...]] = {}
         for row in rows:
-            wanted = hashes_in(unpacked(row["content"])) - self._images
+            wanted = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
             if wanted:
                 images = _read(connection, _raw(Image).where(col(Image.hash).in_(wanted)))
                 found[row["id"]] = tuple(StoredImage(**it) for it in images)
@@ -198,23 +221,40 @@ class _Copy:
         uid, runs = self._run.uid, {self._run.uid: self._new_id}
         for changes in _scalars(self._source, self._run_id, uid):
             with self._steady.piece() as connection:
-                store.take_runs(connection, [self._new_id])
-                store.write_scalars(connection, changes, runs)
+                run_writes.take_runs(connection, [self._new_id])
+                run_writes.write_scalars(connection, changes, runs)
         with self._steady.piece() as connection:
-            store.take_runs(connection, [self._new_id])
+            run_writes.take_runs(connection, [self._new_id])
             ended = Batch(runs=[RunChange(uid, {"finished": self._run.heartbeat})])
-            store.write_details(connection, ended, runs, self._run.heartbeat)
+            step_writes.write_details(connection, ended, runs, self._run.heartbeat)
+
+
+def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
+    """Raises RunNotFoundError: see `merge`."""
+    unknown: dict[str, RunNotFoundError] = {}
+    known: set[str] = set()
+    for address in addresses if names else ():
+        with reading(address) as engine:
+            for name in names:
+                try:
+                    queries.find_run(engine, name)
+                    known.add(name)
+                except RunNotFoundError as error:
+                    unknown[name] = error
+    for name in unknown.keys() - known:
+        raise unknown[name]
 
 
 def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
-    """Oldest first.
-
-    Raises:
-        RunNotFoundError: no such run.
-    """
-    if names:
-        return [queries.find_run(engine, name) for name in names]
-    return [it.run for it in reversed(queries.all_runs(engine))]
+    """Oldest first; of those that are named the ones that it has."""
+    if not names:
+        return [it.run for it in reversed(queries.all_runs(engine))]
+    found: dict[str, Run] = {}
+    for name in names:
+        with suppress(RunNotFoundError):
+            run = queries.find_run(engine, name)
+            found[run.uid] = run
+    return list(found.values())
 
 
 def _raw(table: Any) -> Select[Any]:
@@ -270,7 +310,17 @@ def _change(
     identity = {name: written.pop(name) for name in _OF_ROW}
     if there is not None and given["content"] is None:
         written["pruned"] = there["pruned"]  # what is there of its text stays
-    return RowChange(run, given["uid"], identity, written, given["content"], given["tokens"], images, tags)
+    starts = {
+        f"{name}_start": None if given[f"before_{name}"] is None else given[f"{name}_start"]
+        for name in ("content", "tokens")
+    }
+    return RowChange(run, given["uid"], identity, written, given["content"], given["tokens"], images, tags, **starts)
+
+
+def _starts(rows: Sequence[Values]) -> list[StartChange]:
+    """What payloads begin with, as far as it is there."""
+    found = {it[f"{name}_start"]: it[f"before_{name}"] for it in rows for name in ("content", "tokens")}
+    return [StartChange(start, data) for start, data in found.items() if data is not None]
 
 
 def _tags(connection: Connection, ids: list[int]) -> dict[int, tuple[str, ...]]:

@@ -6,16 +6,19 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from logs_ui.recorder import schema
-from logs_ui.recorder.address import database_address
-from logs_ui.recorder.database import errors_in_plain_words, migrating_engine, writing_engine
 from logs_ui.recorder.errors import NoDatabaseError
-from logs_ui.recorder.migrations import Migration
+from logs_ui.recorder.storage import schema
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.database import errors_in_plain_words, migrating_engine, writing_engine
+from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.upkeep.steady import alone, refuse_under_way
 
 
 def migrate_database(
-    db: str | os.PathLike[str] | None = None, *, applied: Callable[[Migration], None] = lambda _: None
+    db: str | os.PathLike[str] | None = None,
+    *,
+    applied: Callable[[Migration], None] = lambda _: None,
+    made: Callable[[], None] = lambda: None,
 ) -> int:
     """Makes the tables in a server's database that has none, as its owner does before others may record; else applies
     the migrations that are pending, in order, each whole or not at all. Those that are additive go beside
@@ -24,6 +27,7 @@ def migrate_database(
     Args:
         db: where the database is; LOGS_UI_DB or this user's own by default.
         applied: called with each, once it is.
+        made: called once the tables are, where there were none.
 
     Returns:
         The schema that the database has then.
@@ -45,6 +49,7 @@ def migrate_database(
             if isinstance(address, Path):
                 raise
             engine = writing_engine(address)
+            made()
         try:
             with alone(address):
                 for step in schema.migrate(engine, refuse):

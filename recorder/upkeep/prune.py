@@ -1,7 +1,6 @@
 """Taking the text of old rollouts: their messages, actions and tokens go, their figures stay."""
 
 import os
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,17 +11,20 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, or_, select, true, union_all, update
 from sqlmodel import col
 
-from logs_ui.recorder import queries, store
-from logs_ui.recorder.address import database_address
+from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.filters import RolloutFilter, Sort
 from logs_ui.recorder.frames import chosen_rows
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, Status
-from logs_ui.recorder.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.search import planning
 from logs_ui.recorder.search_index import catch_up
 from logs_ui.recorder.selection import Use, conditions
+from logs_ui.recorder.storage import run_writes
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.upkeep.images import sweep_images
+from logs_ui.recorder.upkeep.starts import sweep_starts
 from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, under_way, unseen, writing
 from logs_ui.recorder.values import read_time
 
@@ -56,12 +58,14 @@ class Pruned:
         bytes: of their text and tokens, as they are stored.
         kept: further ones that the rule would take, and that stay as somebody starred, tagged or noted them or starred
             their run.
-        images, image_bytes: that nothing refers to any more; 0 where nothing was taken yet.
+        prompt_bytes: of the prompts that rollouts shared, and none has any more; 0 where nothing was taken yet.
+        images, image_bytes: that nothing refers to any more; likewise.
     """
 
     runs: dict[str, int]
     bytes: int
     kept: int
+    prompt_bytes: int = 0
     images: int = 0
     image_bytes: int = 0
 
@@ -170,8 +174,9 @@ def prune(
                     _take(steady, each.run_id, ids)
                     done += len(ids)
                     progress("pruning", min(done, found.rollouts), found.rollouts)
+            prompts = sweep_starts(steady)
             images, size = sweep_images(engine, steady, progress)
-    return replace(found, images=images, image_bytes=size)
+    return replace(found, prompt_bytes=prompts, images=images, image_bytes=size)
 
 
 class _Chosen:
@@ -230,9 +235,9 @@ def _counted(runs: list[_Chosen], progress: Progress) -> Pruned:
 
 def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
     with steady.piece() as connection:
-        store.take_runs(connection, [run_id])
+        run_writes.take_runs(connection, [run_id])
         still = update(_row).where(col(_row.id).in_(ids), col(_row.pruned).is_(None))  # another may do the same
-        count = connection.execute(still.values(pruned=time.time_ns() // 1000)).rowcount
+        count = connection.execute(still.values(pruned=now_us())).rowcount
         connection.execute(update(Run).where(col(Run.id) == run_id).values(pruned=col(Run.pruned) + count))
         connection.execute(delete(_payload).where(col(_payload.row_id).in_(ids)))
 
@@ -268,5 +273,5 @@ def _moment(older_than: str | timedelta | None) -> int | None:
         LogsUIError: it is no time, and no age.
     """
     if isinstance(older_than, timedelta):
-        return time.time_ns() // 1000 - older_than // timedelta(microseconds=1)
+        return now_us() - older_than // timedelta(microseconds=1)
     return None if older_than is None else read_time("older_than", older_than, None)

@@ -12,16 +12,17 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlmodel import col
 
-from logs_ui.recorder.address import Address, shown
-from logs_ui.recorder.checkpoints import checkpoint
-from logs_ui.recorder.database import errors_in_plain_words, reading_engine, writing_engine
-from logs_ui.recorder.dialects import server_clock
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
-from logs_ui.recorder.ingest import Ingester
-from logs_ui.recorder.lease import Lease
 from logs_ui.recorder.models import Run, RunState
 from logs_ui.recorder.selection import DIED_AFTER_US
-from logs_ui.recorder.sqlite import WAL_BYTES
+from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.checkpoints import checkpoint
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine, writing_engine
+from logs_ui.recorder.storage.dialects import server_clock
+from logs_ui.recorder.storage.ingest import Ingester
+from logs_ui.recorder.storage.lease import Lease
+from logs_ui.recorder.storage.sqlite import WAL_BYTES
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is, and of how much."""
@@ -142,7 +143,7 @@ def writing(address: Address) -> Iterator["Steady"]:
 
 def under_way(db: Engine | Connection) -> list[str]:
     """Uids of the runs that somebody records into now."""
-    heard = server_clock(time.time_ns() // 1000) - DIED_AFTER_US
+    heard = server_clock(now_us()) - DIED_AFTER_US
     runs = select(col(Run.uid)).where(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= heard)
     if isinstance(db, Connection):
         return list(db.scalars(runs.order_by(col(Run.id))))

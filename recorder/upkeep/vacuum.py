@@ -1,34 +1,48 @@
 """Giving the room of what was pruned and deleted back to the disk."""
 
-import fcntl
 import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL, Connection, delete, text
+from sqlalchemy.exc import DBAPIError
+from sqlmodel import col
 
-from logs_ui.recorder.address import database_address, shown
-from logs_ui.recorder.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.models import Table
-from logs_ui.recorder.notes_tables import NotesTable
-from logs_ui.recorder.search_tables import POSTGRES_METADATA
+from logs_ui.recorder.models import Table, WriterPosition
+from logs_ui.recorder.storage import checkpoints, clock
+from logs_ui.recorder.storage.address import Address, database_address, shown
+from logs_ui.recorder.storage.checkpoints import log_of
+from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
+from logs_ui.recorder.storage.notes_tables import NotesTable
+from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
+from logs_ui.recorder.storage.spool import spool_files, spool_folder
 from logs_ui.recorder.upkeep.steady import Progress, alone, reading, refuse_under_way, unseen
 
+_NO_RIGHT, _PLAIN_WARNING = "42501", "01000"  # SQLSTATE
+_FORGOTTEN_US = 30 * 24 * 3_600_000_000
 _SPARE = 1.05  # of the room that is needed, as others use the disk, too
 
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """Bytes of the database before and after; of SQLite, its file and its write-ahead log."""
+    """What was done.
+
+    Attributes:
+        before, after: bytes of the database; of SQLite, its file and its write-ahead log.
+        tables: how many were to be vacuumed; SQLite's are one file.
+        skipped: those of them that the user may not vacuum, which PostgreSQL lets their owner alone.
+    """
 
     before: int
     after: int
+    tables: int = 1
+    skipped: tuple[str, ...] = ()
 
 
 def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = unseen) -> Vacuumed:
@@ -47,8 +61,26 @@ def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = uns
     with reading(address) as engine:
         refuse_under_way(engine, address, "vacuumed")
     with errors_in_plain_words(address), alone(address):
-        writing_engine(address).dispose()  # says so where it cannot be written
+        forget_writers(address)  # says so where it cannot be written
         return _file(address, progress) if isinstance(address, Path) else _server(address, progress)
+
+
+def forget_writers(address: Address) -> None:
+    """How far the writing of processes has come that wrote last long ago, and whose spools are gone: there is one for
+    each process that ever recorded. What yet turns up of one, as on another machine, is taken in as if it were new.
+    """
+    position = WriterPosition
+    waiting = {file.writer for file in spool_files(spool_folder(address))}
+    engine = writing_engine(address)
+    try:
+        with engine.begin() as connection:
+            old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
+            connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
+    except DBAPIError as error:
+        if not _is_lack_of_rights(error):
+            raise
+    finally:
+        engine.dispose()
 
 
 def _file(path: Path, progress: Progress) -> Vacuumed:
@@ -64,7 +96,7 @@ def _file(path: Path, progress: Progress) -> Vacuumed:
             _in_background(connection, "VACUUM", progress)
         finally:
             connection.execute("PRAGMA temp_store_directory=''")  # it is the process's
-        with _checkpoints_alone(path):
+        with suppress(FileNotFoundError), checkpoints.alone(log_of(path), waits=True):  # a rollback journal has none
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return Vacuumed(before, stored(path))
 
@@ -78,13 +110,46 @@ def _server(url: URL, progress: Progress) -> Vacuumed:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             size = text("SELECT pg_database_size(current_database())")
             before = connection.scalar(size) or 0
+            warnings = _warnings(connection)
+            skipped: list[str] = []
             for number, name in enumerate(names):
                 progress("vacuuming", number, len(names))
-                connection.execute(text(f"VACUUM (FULL, ANALYZE) {name}"))
+                if not _is_vacuumed(connection, name, warnings):
+                    skipped.append(name)
             progress("vacuuming", len(names), len(names))
-            return Vacuumed(before, connection.scalar(size) or 0)
+            return Vacuumed(before, connection.scalar(size) or 0, len(names), tuple(skipped))
     finally:
         engine.dispose()
+
+
+def _is_vacuumed(connection: Connection, table: str, warnings: list[str]) -> bool:
+    """Not one that the user has no right to: of those PostgreSQL only warns, unless all of their schema is closed."""
+    try:
+        connection.execute(text(f"VACUUM (FULL, ANALYZE) {table}"))
+    except DBAPIError as error:
+        if not _is_lack_of_rights(error):
+            raise
+        return False
+    is_done = not warnings
+    warnings.clear()
+    return is_done
+
+
+def _is_lack_of_rights(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) == _NO_RIGHT
+
+
+def _warnings(connection: Connection) -> list[str]:
+    """Grows by what PostgreSQL warns of on this connection from now on."""
+    found: list[str] = []
+
+    def notice(said: Any) -> None:
+        if said.sqlstate == _PLAIN_WARNING:
+            found.append(said.message_primary)
+
+    psycopg_connection: Any = connection.connection.driver_connection
+    psycopg_connection.add_notice_handler(notice)
+    return found
 
 
 def used(connection: sqlite3.Connection) -> int:
@@ -98,7 +163,7 @@ _PAGES = ("page_size", "page_count", "freelist_count")
 
 def stored(path: Path) -> int:
     """Bytes of the file and of its write-ahead log."""
-    return sum(file.stat().st_size for file in (path, path.with_name(path.name + "-wal")) if file.exists())
+    return sum(file.stat().st_size for file in (path, log_of(path)) if file.exists())
 
 
 def _check_room(path: Path, needed: int) -> None:
@@ -137,11 +202,3 @@ def _in_background(connection: sqlite3.Connection, statement: str, progress: Pro
     if failed:
         raise failed[0]
     progress("vacuuming", 1, 1)
-
-
-@contextmanager
-def _checkpoints_alone(path: Path) -> Iterator[None]:
-    """As every writer does it: SQLite before 3.51.3 can corrupt a database when two do."""
-    with path.with_name(path.name + "-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -1,0 +1,108 @@
+"""Where a database is: a file of SQLite's, or a PostgreSQL server's."""
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import platformdirs
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from logs_ui.recorder.errors import DatabaseError
+
+Address = Path | URL
+"""The path of an SQLite file, which need not exist; or the URL of a PostgreSQL database, password and all, which is
+never shown as it is: see `shown`.
+"""
+
+DRIVER = "postgresql+psycopg"
+_POSTGRES = frozenset({"postgresql", "postgres", DRIVER})
+_UNREADABLE = (
+    "The PostgreSQL URL cannot be read: write postgresql://user:password@host:5432/database, and @, / or : "
+    "within a password as %40, %2F and %3A."
+)
+
+
+def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
+    """Where the database is: `db`, else LOGS_UI_DB, else one file of this user's, the same for `record()` and `serve`.
+
+    Args:
+        db: a path, `sqlite:///path`, or `postgresql://user@host/database`, as libpq takes it.
+
+    Raises:
+        DatabaseError: a URL of a database that is not supported, or one that lacks what is needed.
+    """
+    if isinstance(db, URL):
+        return db
+    given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
+    if given is None:
+        return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
+    scheme, separator, rest = given.partition("://")
+    if not separator:
+        if given.partition(":")[0] in _POSTGRES or given.partition("//")[0] in _POSTGRES:
+            raise DatabaseError(_UNREADABLE)
+        return Path(given).expanduser()
+    if scheme in _POSTGRES:
+        return _postgres(f"{DRIVER}://{rest}")
+    if scheme != "sqlite":
+        raise DatabaseError(
+            f"{scheme} databases are not supported. Give a path, sqlite:///path or postgresql://user@host/database."
+        )
+    slash, path = rest[:1], rest[1:]
+    if slash != "/" or not path:
+        raise DatabaseError(f"{given} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
+    return Path(path).expanduser()
+
+
+def absolute(address: Address) -> Address:
+    """The same from every working directory."""
+    return address.absolute() if isinstance(address, Path) else address
+
+
+def shown(address: Address) -> str:
+    """For people: without a password, which `***` stands for."""
+    if isinstance(address, Path):
+        return str(address)
+    hidden = {name: "***" for name in address.query if name in {"password", "sslpassword"}}
+    url = address.set(drivername="postgresql").update_query_dict(hidden)
+    return (
+        url.render_as_string(hide_password=True).replace("%2A%2A%2A", "***").replace("%2F", "/")
+    )  # of a socket's folder
+
+
+def without_password(address: Address) -> str:
+    """For a line that people copy: libpq finds the password in PGPASSWORD, or in ~/.pgpass."""
+    if isinstance(address, Path):
+        return str(address)
+    secrets = [name for name in ("password", "sslpassword") if name in address.query]
+    url = URL.create("postgresql", address.username, None, address.host, address.port, address.database, address.query)
+    return url.difference_update_query(secrets).render_as_string(hide_password=False).replace("%2F", "/")
+
+
+def db_option(address: Address) -> str:
+    """What a command that people copy needs to find it: empty where it would without, else ` --db ...`, for a shell."""
+    with suppress(DatabaseError):  # LOGS_UI_DB names none
+        if absolute(address) == absolute(database_address()):
+            return ""
+    return f" --db {shlex.quote(without_password(address))}"
+
+
+def as_text(address: Address) -> str:
+    """What `database_address` makes the same of, in another process: password and all."""
+    if isinstance(address, Path):
+        return str(address.absolute())
+    return address.render_as_string(hide_password=False)
+
+
+def _postgres(text: str) -> URL:
+    """Raises DatabaseError: it names no database."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise DatabaseError(_UNREADABLE) from error  # not in the words of the error, which may hold the password
+    if "@" in (url.host or ""):  # the end of the password
+        raise DatabaseError(_UNREADABLE)
+    if not url.database and "dbname" not in url.query and "service" not in url.query:
+        raise DatabaseError(f"{shown(url)} names no database. Write postgresql://user@host/database.")
+    return url

@@ -1,0 +1,195 @@
+"""Which schema a database has: whether this program can read and write it, and how it is brought up to date.
+
+The table `logs_ui_schema` says beside its number which schemas a program must know, at least, to read and to write it,
+so that programs from before it was made can tell, too.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, inspect, select, update
+from sqlmodel import col
+
+from logs_ui.recorder.errors import RefusedDatabaseError
+from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
+from logs_ui.recorder.storage import migrations
+from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.prepared import run
+
+_ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
+_UPGRADE = "Upgrade with: pip install -U logs-ui"
+
+
+class Purpose(Enum):
+    """What a database is opened for."""
+
+    READ = auto()
+    RECORD = auto()
+    """What stops nobody is brought up to date then."""
+    MIGRATE = auto()
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a database says of its schema: see `SchemaVersion`."""
+
+    version: int
+    oldest_reader: int
+    oldest_writer: int
+
+
+def make(connection: Connection) -> None:
+    """All tables of the newest schema, in a database that has none of them."""
+    Table.metadata.create_all(connection)
+    stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": _now()}
+    for migration in migrations.MIGRATIONS:
+        stamp |= {"oldest_reader": migration.oldest_reader, "oldest_writer": migration.oldest_writer}
+    connection.execute(insert(SchemaVersion), stamp)
+
+
+def known() -> int:
+    """The schema that this program was made for."""
+    return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
+
+
+def check(said: str, connection: Connection, *, purpose: Purpose) -> bool:
+    """Whether it is there, and this program may use it.
+
+    Args:
+        said: what to call the database.
+        connection: to it.
+        purpose: of the connections to come.
+
+    Raises:
+        RefusedDatabaseError: it may not; the message says what to do.
+    """
+    there = _columns(connection)
+    if SchemaVersion.__tablename__ not in {table for table, _ in there}:
+        return False
+    if lacking := _lacking(there, str(SchemaVersion.__tablename__)):
+        raise _from_before(said, lacking)
+    stamp = stamp_of(connection)
+    if stamp.version > known():
+        if known() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
+            raise RefusedDatabaseError(
+                f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). {_UPGRADE}"
+            )
+    elif stamp.version < known():
+        steps = pending(stamp)
+        can_record = purpose == Purpose.RECORD and all(step.is_additive for step in steps)
+        if purpose != Purpose.MIGRATE and not can_record:
+            raise RefusedDatabaseError(_is_behind(said, stamp, steps))
+    elif lacking := _lacking(there):
+        raise _from_before(said, lacking)
+    return True
+
+
+def bring_up_to_date(engine: Engine) -> None:
+    """What a recorder does with a database that `is_behind`, and that `check` lets it write: all that is pending stops
+    nobody.
+    """
+    for _ in migrate(engine, refuse=lambda _, __: None):
+        pass
+
+
+def is_behind(connection: Connection) -> bool:
+    """Whether a migration is pending."""
+    return bool(pending(stamp_of(connection)))
+
+
+def refuse_outgrown(said: str, connection: Connection) -> None:
+    """For a recorder, in each of its transactions: somebody may have migrated the database under it.
+
+    Raises:
+        RefusedDatabaseError: this program must not write it any more.
+    """
+    stamp = run(connection, {}, _stamped).one()
+    if stamp.oldest_writer > known():
+        raise RefusedDatabaseError(
+            f"{said} was brought to schema {stamp.version} meanwhile, which takes a newer logs-ui to write (this one "
+            f"knows {known()}). {_UPGRADE}"
+        )
+
+
+def stamp_of(connection: Connection) -> Stamp:
+    table = SchemaVersion
+    columns = (col(table.version), col(table.oldest_reader), col(table.oldest_writer))
+    return Stamp(*connection.execute(select(*columns)).one())
+
+
+def pending(stamp: Stamp) -> list[Migration]:
+    """Those that are still to be applied, in order."""
+    return [step for step in migrations.MIGRATIONS if step.number > stamp.version]
+
+
+def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> Iterator[Migration]:
+    """Applies what is pending, each in a transaction of its own: whatever ends it, what was applied stays, and what was
+    not is applied next time. Of several that do so at once, one applies each.
+
+    Args:
+        engine: that writes.
+        refuse: raises where a migration must not be applied now; it is asked within its transaction.
+
+    Yields:
+        Each once it is applied, by whomever.
+    """
+    with engine.connect() as connection:
+        steps = pending(stamp_of(connection))
+    for step in steps:
+        with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                # Writers read the table in each of their transactions: those under way end first, others wait.
+                connection.exec_driver_sql(f"LOCK TABLE {SchemaVersion.__tablename__} IN ACCESS EXCLUSIVE MODE")
+            if stamp_of(connection).version < step.number:
+                refuse(connection, step)
+                _apply(connection, step)
+        yield step
+
+
+def _apply(connection: Connection, step: Migration) -> None:
+    step.apply(connection)
+    stamp = {"version": step.number, "oldest_reader": step.oldest_reader, "oldest_writer": step.oldest_writer}
+    connection.execute(update(SchemaVersion).values(**stamp, migrated=_now()))
+
+
+def _stamped() -> Any:
+    return select(col(SchemaVersion.version), col(SchemaVersion.oldest_writer))
+
+
+def _is_behind(said: str, stamp: Stamp, steps: list[Migration]) -> str:
+    first = "" if all(step.is_additive for step in steps) else ", once no run is recorded into it any more"
+    return (
+        f"{said} has schema {stamp.version}, and this logs-ui works with {known()}. Bring it up to date{first}: "
+        f"logs-ui db migrate --db {said}"
+    )
+
+
+def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
+    return RefusedDatabaseError(
+        f"{said} was written by an earlier logs-ui, before 0.1.0: it lacks {lacking}. Name {_ANOTHER}."
+    )
+
+
+def _columns(connection: Connection) -> set[tuple[str, str]]:
+    """Of all tables of the database's own schema, as (table, column)."""
+    if connection.dialect.name == "sqlite":
+        names = (
+            "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
+        )
+        return {(table, column) for table, column in connection.exec_driver_sql(names)}
+    found = inspect(connection).get_multi_columns().items()
+    return {(table, column["name"]) for (_, table), columns in found for column in columns}
+
+
+def _lacking(there: set[tuple[str, str]], only: str | None = None) -> str | None:
+    """The first column of ours, as `table.column`, that the database has not; of one table, or of all."""
+    tables = [table for table in Table.metadata.sorted_tables if only in {None, table.name}]
+    wanted = ((table.name, column.name) for table in tables for column in table.columns)
+    return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

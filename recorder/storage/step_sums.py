@@ -1,0 +1,172 @@
+"""What one step's rollouts come to, in SQL: the writer stores it, and readers work out what it has not stored yet."""
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    CTE,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
+from sqlmodel import col
+
+from logs_ui.recorder.models import EvaluationRow, Status, StopReason
+from logs_ui.recorder.storage.dialects import (
+    json_array,
+    json_each,
+    json_object,
+    number,
+    product,
+    spread,
+    total,
+    whole_sum,
+)
+
+OF_STEP = ("mode", "eval_name", "step")
+
+_MEASURES = {"tokens": "completion_tokens", "turns": "turns", "seconds": "seconds"}  # by the column of a row
+_DEAD = 1e-6  # rewards of a group that are no further apart give no advantage
+_LARGEST = 1.7e308  # beyond it lie the infinities, which JSON cannot hold
+
+
+class RewardSums(NamedTuple):
+    """Of what one reward function gave to a step's rollouts.
+
+    Attributes:
+        number: rollouts that it gave a number.
+        total: of those numbers.
+        counted: the same times their weights, over the rollouts that have a reward: over all functions, and divided by
+            how many those are, it adds up to the mean reward. Where none was recorded, a weight is 1.
+        binary: how many of the numbers are 0 or 1.
+    """
+
+    number: int
+    total: float | None
+    counted: float | None
+    binary: int
+
+
+def sums() -> Select[Any]:
+    """Columns of StepStatistics, for the step that `of_run`, `of_mode`, `of_eval_name` and `of_step` name; no row where
+    it has no rollouts. One covering index holds all of it.
+    """
+    row = EvaluationRow
+    key: list[Any] = [col(row.run_id), *(col(getattr(row, name)) for name in OF_STEP)]
+    return (
+        select(
+            *key,
+            func.count().label("rollouts"),
+            func.count(col(row.reward)).label("scored"),
+            func.coalesce(total(col(row.reward)), 0.0).label("reward_sum"),
+            whole_sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
+            whole_sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
+            true().label("stale"),
+        )
+        .where(*_of_step())
+        .group_by(*key)
+    )
+
+
+def details() -> Select[Any]:
+    """Columns of StepDetails but `made`, likewise; always one row."""
+    row = EvaluationRow
+    names = ("status", "stop_reason", "reward", "group", "rewards", "reward_weights", *_MEASURES.values())
+    rows = select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
+    measures, quantiles, groups = (part.subquery() for part in (_measures(rows), _quantiles(rows), _groups(rows)))
+    types = {"run": BigInteger, "mode": String, "eval_name": String, "step": BigInteger}
+    of_step: dict[str, Any] = {name: bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
+    key: list[Any] = [of_step.pop("run").label("run_id"), *(value.label(name) for name, value in of_step.items())]
+    counts = [
+        type_coerce(_counts(rows, "status"), JSON).label("statuses"),
+        type_coerce(_counts(rows, "stop_reason"), JSON).label("stop_reasons"),
+        type_coerce(_rewards(rows), JSON).label("rewards"),
+    ]
+    joined = measures.join(quantiles, true()).join(groups, true())
+    # Where SQLite reads a JOIN's last condition, it takes the ON of an ON CONFLICT for another.
+    return select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined).where(true())
+
+
+def _of_step() -> list[ColumnElement[bool]]:
+    row = EvaluationRow
+    of_step = [col(getattr(row, name)) == bindparam(f"of_{name}") for name in OF_STEP]
+    return [col(row.run_id) == bindparam("of_run"), *of_step]
+
+
+def _counts(rows: CTE, name: str) -> Any:
+    """How many have each value, as an object."""
+    value = rows.c[name]
+    counted = select(value.label("value"), func.count().label("number")).where(value.is_not(None)).group_by(value)
+    found = counted.subquery()
+    return select(json_object(found.c.value, found.c.number)).scalar_subquery()
+
+
+def _measures(rows: CTE) -> Select[Any]:
+    return select(
+        *(
+            column
+            for name, of_row in _MEASURES.items()
+            for column in (
+                func.count(rows.c[of_row]).label(f"{name}_known"),
+                func.coalesce(total(rows.c[of_row]) if name == "seconds" else whole_sum(rows.c[of_row]), 0).label(
+                    f"{name}_sum"
+                ),
+            )
+        )
+    )
+
+
+def _quantiles(rows: CTE) -> Select[Any]:
+    """Between the two nearest rewards: each counts as much as its place is near to the one that is meant."""
+    place = (func.row_number().over(order_by=rows.c.reward) - 1).label("place")
+    last = (func.count().over() - 1).label("last")
+    ranked = select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
+    found = []
+    for share, name in ((0.1, "reward_p10"), (0.9, "reward_p90")):
+        distance = func.abs(ranked.c.place - share * ranked.c.last)
+        found.append(total(case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
+    return select(*found)
+
+
+def _groups(rows: CTE) -> Any:
+    between = spread(rows.c.reward).label("spread")
+    groups = (
+        select(between).where(rows.c.reward.is_not(None)).group_by(rows.c.group).having(func.count() > 1).subquery()
+    )
+    dead = func.count(case((groups.c.spread <= _DEAD, 1)))
+    return select(func.count().label("groups"), dead.label("dead_groups")).select_from(groups)
+
+
+def _rewards(rows: CTE) -> Any:
+    """An object of RewardSums, by the function's name."""
+    given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
+    value, weight = number(given), func.coalesce(number(weights), 1.0)
+    counted = case((rows.c.reward.is_not(None), product(value, weight)))
+    of_function = (
+        select(
+            given.c.key.label("name"),
+            json_array(
+                func.count(value),
+                _finite(total(value)),
+                _finite(func.coalesce(total(counted), 0.0)),
+                func.count(case((or_(value == 0, value == 1), 1))),
+            ).label("sums"),
+        )
+        .select_from(rows.join(given, true()).outerjoin(weights, weights.c.key == given.c.key))
+        .where(given.c.key.is_not(None))
+        .group_by(given.c.key)
+        .subquery()
+    )
+    return select(json_object(of_function.c.name, of_function.c.sums)).scalar_subquery()
+
+
+def _finite(value: Any) -> Any:
+    return case((func.abs(value) <= _LARGEST, value))
