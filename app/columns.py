@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
+from logs_ui.app.words import ended_by
+from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.models import EvaluationRow
 from logs_ui.recorder.spelling import misspelt, shortened
 
@@ -44,6 +46,9 @@ class Column:
         group, dot, name = self.key.partition(".")
         if dot:
             return (getattr(row, group) or {}).get(name)
+        if self.key == "cause":
+            cause = cause_of(row)
+            return None if cause is None else ended_by(cause)
         return getattr(row, self.attribute or self.key)
 
 
@@ -55,6 +60,9 @@ _ID = Column("id", "ID", "num id", 76, ("newest", "oldest"))
 _KNOWN = (
     Column("status", "Status", "status", 106),
     Column("stop", "Stop", "stop", 100, hint="Why it ended"),
+    Column(
+        "cause", "Cause", "text", 150, hint="What ended it, by which Why tells a loss, if it has any", shown_as="line"
+    ),
     Column("reward", "Reward", "num reward", 70, ("lowest-reward", "highest-reward")),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("advantage", "Adv.", "num adv", 66, hint="Advantage, as the trainer used it"),
@@ -72,6 +80,7 @@ _KNOWN = (
     _number("process", "Rank", "Rank of the process that made it", width=50, shown_as="count"),
     Column("model", "Model", "text", 170, hint="Name or path of the model that answered", shown_as="line"),
     Column("turns", "Turns", "num turns", 50, hint="How often the model was called"),
+    _number("parse_failures", "Unparsed", "Turns whose answer gave no action", width=76, shown_as="count"),
     Column("messages", "Msgs", "num", 54, hint="Messages", shown_as="count", attribute="message_count"),
     _number("prompt_tokens", "Prompt", "Tokens of the prompt", width=66, shown_as="tokens"),
     Column("tokens", "Tokens", "num tok", 60, ("longest",), "Sampled by the model"),
@@ -88,6 +97,7 @@ _NAMES = {
     "env_reward_last": "Env reward, last",
     "policy_step": "Policy step",
     "generation": "Generation",
+    "parse_failures": "Parse failures",
     "messages": "Messages",
     "prompt_tokens": "Prompt tokens",
     "env_tokens": "Env tokens",

@@ -1,7 +1,6 @@
 """`logs-ui eval`: an `@evaluation` run against a model's server."""
 
 import math
-import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from rich.text import Text
 from logs_ui.app.terminal import Database, out, progress_bar, say, say_without_terminal
 from logs_ui.app.urls import rollouts
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import database_address, without_password
+from logs_ui.recorder.storage.address import absolute, database_address, db_option
 from logs_ui.rollout.lines import visible
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ def evaluate(
     settings["sampling"] = {name: value for name, value in sampling.items() if value is not None}
     report = _report(evaluation, {**settings, "db": db})
     (out if out.is_terminal else Console(width=_WIDE)).print(_table(report))
-    path = escape(shlex.quote(without_password(database_address(db))))
-    out.print(f"Browse it with: [bold]logs-ui serve --db {path}[/]", soft_wrap=True)
+    serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
+    out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
     out.print(f"It is at http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
     code, said = _verdict(report, min_score, max_errors)
     if said is not None:

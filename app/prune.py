@@ -8,7 +8,7 @@ from logs_ui.app.figures import plural
 from logs_ui.app.terminal import Database, out
 from logs_ui.app.upkeep import facts, interruptible, is_wanted, size, working
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import database_address, without_password
+from logs_ui.recorder.storage.address import database_address, db_option
 from logs_ui.recorder.upkeep.prune import Keep, Pruned, Unit
 from logs_ui.recorder.upkeep.prune import prune as pruned
 
@@ -64,7 +64,7 @@ def prune(
         return
     if is_wanted(f"Take the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
         with interruptible(_STOPPED):
-            _say(take(dry_run=False), without_password(database_address(db)))
+            _say(take(dry_run=False), db_option(database_address(db)))
 
 
 def _show(found: Pruned) -> None:
@@ -90,7 +90,7 @@ def _say(gone: Pruned, db: str) -> None:
     taken += [f"{plural(gone.images, 'image')} of {size(gone.image_bytes)}"] if gone.images else []
     out.print(
         f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
-        f"New rollouts fill the room. To give it back to the disk: logs-ui db vacuum --db {db}",
+        f"New rollouts fill the room. To give it back to the disk: logs-ui db vacuum{db}",
         soft_wrap=True,
         markup=False,
     )

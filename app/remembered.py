@@ -1,5 +1,6 @@
 """Figures of a run that are remembered from page to page, for as long as nothing changes that they are made of."""
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -38,6 +39,7 @@ class _Answer(NamedTuple):
     late: float
 
 
+_lock = threading.Lock()  # of what is known: pages are made in several threads, and figures asked again in another
 _known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = WeakKeyDictionary()
 
 
@@ -134,7 +136,8 @@ def _known_or_asked(
         return _asked(db, summary, key, moment, ask)
     is_kept = _rests(answer, moment) or (stands_still and answer.moment == moment)
     if is_kept or (_is_late(answer, moment) and later.ask_later(db.engine, (run.uid, key), again)):
-        figures[key] = figures.pop(key, answer)  # behind all others
+        with _lock:
+            figures[key] = figures.pop(key, answer)  # behind all others
         before: Figure = answer.figure
         return before
     return _asked(db, summary, key, moment, ask)
@@ -149,11 +152,12 @@ def _asked(
     began = time.monotonic()
     found = ask(db, summary)
     now = time.monotonic()
-    while len(figures) >= _FIGURES and key not in figures:
-        figures.pop(next(iter(figures)), None)
     rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.MANY else 0.0
     late = _LATE if rest and now - began > _QUICK else 0.0
-    figures[key] = _Answer(found, moment, now + rest, now + rest + late)
+    with _lock:
+        while len(figures) >= _FIGURES and key not in figures:
+            del figures[next(iter(figures))]
+        figures[key] = _Answer(found, moment, now + rest, now + rest + late)
     return found
 
 
@@ -173,8 +177,9 @@ def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
 
 
 def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
-    known = _known.setdefault(engine, OrderedDict())
-    found = known.setdefault(run.uid, {})
-    while len(known) > _RUNS:
-        known.popitem(last=False)
-    return found
+    with _lock:
+        known = _known.setdefault(engine, OrderedDict())
+        found = known.setdefault(run.uid, {})
+        while len(known) > _RUNS:
+            known.popitem(last=False)
+        return found

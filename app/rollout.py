@@ -13,6 +13,7 @@ from logs_ui.app.charts import Scale, stacked
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.notes import Marks, NotebookOfPages
 from logs_ui.app.reward_parts import Part, reward_parts
+from logs_ui.app.rollout_cause import Loss, loss_of
 from logs_ui.app.rollout_table import is_long
 from logs_ui.app.security import PLAIN_TEXT_POLICY
 from logs_ui.app.source import SourceOfPages, id_of, storable
@@ -64,6 +65,7 @@ class RolloutPage:
         marks: star, tags and note.
         staleness: how many versions the policy was ahead when an asynchronous trainer took it; None elsewhere.
         dropped: how that trainer dropped it; None where it did not.
+        loss: what ended it, and what that cost; None where it cannot be told yet.
         trained: whether it moved the policy; None in a run that trains none.
         tokens: in the token view.
         raw: the whole record as JSON, in the raw view.
@@ -91,6 +93,7 @@ class RolloutPage:
     notes: list[tuple[str, str]]
     staleness: int | None
     dropped: Word | None
+    loss: Loss | None
     trained: Training | None
     tokens: TokenView | None
     raw: Text | None
@@ -174,6 +177,7 @@ def _page(
         notes=_named(found.metadata.get("notes")),
         staleness=found.row.staleness,
         dropped=words.DROPPED.get(found.row.dropped or ""),
+        loss=loss_of(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, found, group, summary),
         tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
         raw=Text("raw", text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,

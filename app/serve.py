@@ -19,7 +19,7 @@ from logs_ui.app.main import LOOPBACK, create_app
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address, shown
 
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 
 
 def serve(

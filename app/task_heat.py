@@ -40,21 +40,22 @@ LABELS: Final = {
         "never solved", "ban", "bad", f"{ATTEMPTS} attempts or more over the whole run, none of which solved it."
     ),
     Label.FORGOTTEN: Word(
-        "forgotten",
+        "no longer solved",
         "arrow-down",
         "warn",
         f"Solved before, and then not once in {ATTEMPTS} attempts or more. At the rate of before, so many failures in a"
-        " row would be chance in fewer than 1 of 100 cases.",
+        " row would be chance in fewer than 1 of 100 cases. The finding Forgotten asks for more: that it is no chance"
+        " among all tasks either, and that the mean reward fell.",
     ),
     Label.LEARNING: Word(
         "learning", "activity", "positive", "Some of its attempts solve it, others do not: a policy can learn from it."
     ),
     Label.SATURATED: Word(
-        "saturated",
+        "saturated by now",
         "check",
         "good",
         f"{EASY:.0%} or more of its last attempts solve it, those of the steps that hold the last {ATTEMPTS}: there is"
-        " little left to learn.",
+        " little left to learn. Its other figures are of all steps that are shown.",
     ),
     Label.FEW: Word("few attempts", "hourglass", "quiet", f"Fewer than {ATTEMPTS} attempts: nothing can be said yet."),
 }

@@ -143,7 +143,8 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards += [*waiting, *_answers(failures.pop(turn, []))]
             played = actions.pop(turn, [])
             waiting = _answers(played)
-            cards.append(replace(card, turn=turn, **_timing(played)))
+            anomaly = _UNPARSED if _is_unparsed(played) else None
+            cards.append(replace(card, turn=turn, anomaly=anomaly, **_timing(played)))
         elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
@@ -233,6 +234,12 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
     return call if isinstance(call, dict) else {}
 
 
+def _is_unparsed(actions: list[dict[str, Any]]) -> bool:
+    """Whether a parser found no action in the answer, whatever was sent in its place: see `facts`."""
+    said = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
+    return False in said and True not in said
+
+
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
     """How the model call went that these follow."""
     call = next(filter(None, map(_model_call, actions)), {})
@@ -317,6 +324,7 @@ def _runs(rollout: Rollout) -> list[tuple[int, int]]:
 
 
 _RAISED = {"environment": "the environment raised", "model": "the model did not answer"}
+_UNPARSED = "no action was found in it"
 _AT_THE_LAST_TURN = {
     StopReason.LENGTH: "cut off at the token limit",
     StopReason.NO_ACTION: "never sent to the environment",
@@ -326,13 +334,15 @@ _AT_THE_LAST_TURN = {
 
 
 def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """Marks where it went wrong: calls that raised, and the last turn of one that was cut off."""
+    """Marks where it went wrong, beside answers without an action: calls that raised, and the last turn of one that was
+    cut off.
+    """
     marked = [
         replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards
     ]
     reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
     own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]
-    if reason and own:
+    if reason and own and not (marked[own[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
         marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)
     return marked
 

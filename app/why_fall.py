@@ -7,12 +7,13 @@ from itertools import accumulate
 from logs_ui.app import urls
 from logs_ui.app.charts import Scale
 from logs_ui.recorder.diagnosis import Waterfall
+from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filters import parse_where
 
 _THIN = 0.6  # of 100: what is nearly nothing can still be seen
 _UNSEEN = 5e-4  # of the best: what is less above it than any figure shows has no bar
-_ICONS = {
+ICONS = {
     "infrastructure": "power-off",
     "invalid_reward": "circle-slash",
     "parse_failure": "braces",
@@ -69,6 +70,11 @@ class Fall:
     kept: float
 
     @property
+    def is_little(self) -> bool:
+        """Whether next to nothing is lost."""
+        return self.lost <= LITTLE * abs(self.best)
+
+    @property
     def causes(self) -> list[Stair]:
         """Those that lost something."""
         return [it for it in self.stairs if it.share is not None]
@@ -116,7 +122,7 @@ def _stairs(
     for share, before, after in zip(fall.shares, ends[1:-1], ends[2:], strict=True):
         cause, (start, end) = share.cause, (scale.at(before), scale.at(after))
         yield Stair(
-            cause.id, f"{cause.name[:1].upper()}{cause.name[1:]}", cause.meaning, _ICONS.get(cause.id, "x"),
+            cause.id, f"{cause.name[:1].upper()}{cause.name[1:]}", cause.meaning, ICONS.get(cause.id, "x"),
             -share.cost, share.cost / losses, share.rollouts, *_bar(start, end), start, end,
             _address(run, f"{where} {share.where}"),
         )  # fmt: skip

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 
 from logs_ui.recorder.diagnosis.trained import Outcome
+from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.filter_parts import FilterPart
 from logs_ui.recorder.filters import Scored, Sort
-from logs_ui.recorder.models import EvaluationRow, RunState, Status, StopReason
+from logs_ui.recorder.models import EvaluationRow, LossCause, RunState, Status, StopReason
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
 
 
@@ -68,7 +69,7 @@ STOP_REASONS = {
         "The rollout function raised, returned what the trainer cannot take, or its last call to the model failed.",
     ),
     StopReason.ABORTED: Word("aborted", "power-off", "bad", "The process ended in the middle."),
-    StopReason.NOT_RECORDED: Word("not recorded", "circle-help", "quiet", "No call was seen that would tell."),
+    StopReason.NOT_RECORDED: Word("not recorded", "circle-help", "quiet", "Nothing was seen that would tell."),
 }
 
 RUN_STATES = {
@@ -111,7 +112,7 @@ DROPPED = {
 OUTCOMES = {
     Outcome.TRAINED: Word("trained on", "check", "good", "Its advantage is not 0, and it has tokens to train on."),
     Outcome.FAILED_GROUP: Word(
-        "dead group, failed",
+        "dead group, not solved",
         "circle-x",
         "negative",
         "Its advantage is 0: all of its group were rewarded alike, below what counts as solved.",
@@ -230,6 +231,11 @@ def filter_part(part: FilterPart) -> str:
         case "scored", str(value):
             return SCORED[Scored(value)].text
     return part.label
+
+
+def ended_by(cause: Cause) -> str:
+    """What ended a rollout, of which it is not said whether it lost anything."""
+    return "came to its end" if cause.id == LossCause.WRONG_ANSWER else cause.name
 
 
 NOT_GIVEN = "This reward function gave nothing: it does not count."

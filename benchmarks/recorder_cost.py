@@ -7,6 +7,8 @@ each in all (messages, actions, token ids, log-probs as they are stored and mask
 them without log-probs and mask. Prints a Markdown table in µs a rollout, medians over the steps:
 
 - what handing the result over takes on the caller's thread, and what all that is recorded there takes: processor time;
+- as a yardstick, in the same steps on the same thread, what it takes to copy the lists that the function returned (a
+  tuple of each) and to do nothing else: no recorder hands over in less what the caller may change later;
 - what a thread that is busy in Python all the time loses: that, and the time for which it waits for the GIL while a
   thread of the recorder has it. Each turn's generation is then a loop that reads the clock, as is the time until the
   rows are committed; what is lost is where the clock jumps. No thread of a training waits for the GIL more than such
@@ -62,9 +64,11 @@ from logs_ui.rollout.guess_model import EOS, START, make_tokenizer
 ROWS, GROUP, TURNS, PROMPT, SAID = 32, 8, 3, 330, 12
 COUNTED = " 1 2 3 4 5 6 7 8 9 10"
 HANDING_OVER, IN_ALL = 5.0, 150.0  # µs a rollout, at most
-LIMITS = f"{HANDING_OVER:.0f}", "", f"{IN_ALL:.0f}", "", "", ""
+LIMITS = f"{HANDING_OVER:.0f}", "", "", f"{IN_ALL:.0f}", "", "", ""
+LISTS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 NAMES = (
     "handing the result over, caller's thread",
+    "yardstick: copying the lists that it returned, and nothing else",
     "all of it, caller's thread",
     "lost by a thread that is always busy: that, and waiting for the GIL",
     "all of it, processor time of the training's process",
@@ -210,24 +214,25 @@ class Bench:
 
     def step(self) -> "Cost":
         """Of one step, in µs a rollout."""
-        own, process = self._processor_time(self._without)
+        own, process, returned = self._processor_time(self._without)
+        copying = seconds_for_copies(returned)
         beside = seconds_beside()
-        recorded_own, recorded_process = self._processor_time(self._with)
+        recorded_own, recorded_process, _ = self._processor_time(self._with)
         beside = seconds_beside() - beside
         handed_over = self._handed_over
         unhindered = self._lost(self._without)
         hindered = self._lost(self._with)
-        spent = (handed_over, recorded_own - own, hindered - unhindered, recorded_process - process, beside)
+        spent = (handed_over, copying, recorded_own - own, hindered - unhindered, recorded_process - process, beside)
         return Cost(*(seconds * 1e6 / ROWS for seconds in spent))._replace(waits=self._waits / ROWS)
 
-    def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float]:
-        """Of this thread and of the process, until all is written."""
+    def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float, dict[str, Any]]:
+        """Of this thread and of the process, until all is written; and what the function returned."""
         self._model.pause = time.sleep
         own, process = time.thread_time(), time.process_time()
-        call()
+        returned = call()
         own = time.thread_time() - own
         flush()
-        return own, time.process_time() - process
+        return own, time.process_time() - process, returned
 
     def _lost(self, call: Callable[[], Any]) -> float:
         """Seconds in which a thread that is always busy did not do its own work, until all is written; of work without
@@ -264,11 +269,21 @@ class Cost(NamedTuple):
     """In µs a rollout."""
 
     handing_over: float
+    copying: float
     own: float
     lost: float
     process: float
     beside: float
     waits: float = 0.0  # no time, but how many
+
+
+def seconds_for_copies(returned: dict[str, Any]) -> float:
+    """Processor time for a tuple of each list that a rollout function returned."""
+    begin = time.thread_time()
+    copies = [list(map(tuple, returned[name])) for name in LISTS]
+    seconds = time.thread_time() - begin
+    del copies
+    return seconds
 
 
 def seconds_beside() -> float:

@@ -138,16 +138,22 @@ def write(db: Path, rollouts: int, tokens: int, barrier: Barrier | None = None) 
 def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
     """µs of processor time that a rollout takes in the process beside the training, by part."""
     run = start_run("parts", db=db)
+    first = played(run, PER_STEP, tokens)  # of which statements are compiled, and tables made, once
     jobs = played(run, rollouts, tokens)
     run.finish()
     gc.freeze()
     there, spent = Wire(), Counter[str]()
     writer = JobWriter(db, Limits(), spools_always=False)
+
+    def write_all(jobs: list[Any]) -> None:
+        for frames in _parcels(jobs):
+            writer.write_frames(there, 0, frames, lambda: Counts(0, 0, None), lambda *_: None)
+
+    write_all(first)
     with timed(
         spent, (Parcel, "add_frames", "encoding"), (Parcel, "close", "packing"), (JobWriter, "write", "writing")
     ):
-        for frames in _parcels(jobs):
-            writer.write_frames(there, 0, frames, lambda: Counts(0, 0, None), lambda *_: None)
+        write_all(jobs)
     writer.close()
     return {name: seconds * 1e6 / rollouts for name, seconds in spent.items()}
 
@@ -229,7 +235,7 @@ def main() -> None:
             told = [""] * len(names)
             if processes == 1:
                 with tempfile.TemporaryDirectory() as folder:
-                    spent = found[0].parts | parts(Path(folder) / "a.db", given.rollouts // 4, tokens)
+                    spent = found[0].parts | parts(Path(folder) / "a.db", given.rollouts, tokens)
                 told = [f"{spent[name]:.0f}" for name in names]
             print(f"| {kind} | {processes} | {rate:,.0f} | {LEAST[kind]:,} | {' | '.join(told)} |", flush=True)
             if rate < LEAST[kind]:

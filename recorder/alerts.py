@@ -42,7 +42,7 @@ class News:
 
 
 def print_card(report: Report, card: Card, step: int) -> None:
-    """In a few lines on stderr."""
+    """In a few lines on stderr; `step`: the last that the report is made of."""
     said = [f"logs-ui: step {step}: {visible(card.title)} [{card.id}]"]
     said += [f"    {line.text}" for line in card_lines(card, explaining(report.cards, card))]
     sys.stderr.write("\n".join([*said, ""]))

@@ -3,6 +3,7 @@ the order they began. What is made for each call is a struct: making one takes h
 """
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from logs_ui.recorder.children import CallsOfChildren
 from logs_ui.recorder.clean import error_line
 from logs_ui.recorder.images import Images
+from logs_ui.recorder.models import StopReason
+from logs_ui.recorder.raised import reason_of
 from logs_ui.recorder.sequences import Ids, Sequence, TokenBatch
-from logs_ui.recorder.strands import Strand, StrandTree, branch, current_strand, opened, within
+from logs_ui.recorder.strands import NO_ROW, Strand, StrandTree, branch, current_strand, opened, within
 
 __all__ = [
     "GIVEN_UP",
@@ -72,6 +76,7 @@ class Generation(Struct, frozen=True):
         request_id: what the caller or the server called it; None where neither did.
         asked: of one that has no sequences, what it was given: a sequence's `messages`, or its context's bytes; None
             where that is not known.
+        reason: see `raised.reason_of`; None where it did not raise.
     """
 
     order: int
@@ -84,6 +89,7 @@ class Generation(Struct, frozen=True):
     error: str | None = None
     request_id: str | None = None
     asked: bytes | None = None
+    reason: StopReason | None = None
 
     @property
     def is_failure(self) -> bool:
@@ -113,6 +119,7 @@ class EnvironmentCall(Struct, frozen=True):
         within: order of the environment call that it was made by; None for one of the rollout's own.
         images: those of the observation, which then is to be read through them; None where it cannot hold any. Their
             bytes are not in `size`: they have bounds of their own.
+        reason: see `raised.reason_of`; None where it did not raise.
     """
 
     order: int
@@ -129,6 +136,7 @@ class EnvironmentCall(Struct, frozen=True):
     strand: Strand | None = None
     within: int | None = None
     images: Images | None = None
+    reason: StopReason | None = None
 
     @property
     def size(self) -> int:
@@ -140,7 +148,7 @@ class Note(Struct, frozen=True):
     """What the rollout function itself says of a row.
 
     Attributes:
-        kind: "note", "tag" or "metric".
+        kind: "note", "tag", "metric", "error" or "stop"; "lost": a call of a forked child, nothing else is known.
         values: JSON: an object for notes and metrics, a list for tags.
     """
 
@@ -172,7 +180,10 @@ class Unfinished(Protocol):
 def failed(begun: Begun, error: BaseException) -> Generation:
     """A generation that raised."""
     seconds = time.perf_counter() - begun.began
-    return Generation(begun.order, begun.began, seconds, [], {}, begun.seam or "", begun.strand, error_line(error))
+    seam, reason = begun.seam or "", reason_of(error)
+    return Generation(
+        begun.order, begun.began, seconds, [], {}, seam, begun.strand, error_line(error), reason=reason
+    )  # fmt: skip
 
 
 def _unanswered(begun: Begun, seconds: float | None, error: str | None) -> Generation | EnvironmentCall:
@@ -268,9 +279,31 @@ class CallLog:
         for begun in self._waiting.copy().values():
             call = _unanswered(begun, time.perf_counter() - begun.began, error_line(GIVEN_UP))
             self._keep(call, call.size)
+        self._judge_threads()
+        self._count_children()
         self.model = None
         self._waiting.clear()
         self._clients.clear()
+
+    def _judge_threads(self) -> None:
+        """A thread that outlives the row that started it may serve others, too: what it called is nobody's."""
+        alive = {strand for thread, strand in self.tree.threads if thread.is_alive()}
+        self.tree.threads.clear()
+        kept: list[Call] = [*self.generations, *self.environment_calls, *self.notes] if alive else []
+        for call in kept:
+            if call.strand is not None and not alive.isdisjoint(call.strand.path):
+                call.strand.row = NO_ROW
+
+    def _count_children(self) -> None:
+        """What forked children called is nobody's: its number is all that is known of it."""
+        made = _children.take()
+        strand = Strand(self.tree, self.tree.root, next(self.tree.numbers), NO_ROW) if made else None
+        for _ in range(made):
+            self._keep(Note(next(self._orders), "lost", b"null", strand), 0)
+
+    def of_forked_child(self) -> "CallLog":
+        """For a child in which what was called here cannot be recorded."""
+        return _ChildsLog(model=self.model, counted=_children.forked())
 
     def release(self) -> None:
         """Lets go of the calls."""
@@ -300,6 +333,26 @@ class CallLog:
             calls.sort(key=attrgetter("order"))
 
 
+@dataclass(eq=False)
+class _ChildsLog(CallLog):
+    """In a child that was forked while calls were recorded: keeps none, and tells its parent how many there were."""
+
+    counted: CallsOfChildren = field(kw_only=True)
+
+    def add(self, call: Call) -> None:
+        """Counts one of the function's own."""
+        self._waiting.pop(call.order, None)
+        if getattr(call, "within", None) is None:
+            self.counted.add()
+
+    def of_forked_child(self) -> CallLog:
+        """Of a child's child: its calls are counted with its own."""
+        return _ChildsLog(model=self.model, counted=self.counted.forked())
+
+    def _number(self, _: object) -> int:
+        return -1  # it never ends, and would keep each client alive
+
+
 def generating_strand() -> Strand | None:
     """Where a generation that is to be recorded is made; None outside of what is recorded, and within another one:
     seams nest, and the outermost records.
@@ -324,9 +377,27 @@ def answered(begun: Begun) -> Iterator[None]:
 
 
 @contextmanager
-def collecting(log: CallLog, *, everywhere: bool = True) -> Iterator[None]:
-    """Calls that begin inside go to `log`; with `everywhere` also those of threads that nobody saw start: a trainer
-    calls one rollout function at a time.
+def collecting(log: CallLog) -> Iterator[None]:
+    """Calls that begin inside go to `log`, also those of threads that nobody saw start: a trainer calls one rollout
+    function at a time.
     """
-    with opened(log.tree, everywhere=everywhere):
+    with opened(log.tree):
         yield
+
+
+_children = CallsOfChildren()
+
+
+def _in_forked_child() -> None:
+    """After `strands`' own, which counts on with the parent's."""
+    global _children  # noqa: PLW0603 - a child has children of its own
+    _children = CallsOfChildren()
+
+
+def _in_parent() -> None:
+    if current_strand() is not None:
+        _children.there_are()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child, after_in_parent=_in_parent)

@@ -9,7 +9,8 @@ from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.models import StopReason
-from logs_ui.recorder.strands import NO_ROW, Strand, branch, current_strand, within
+from logs_ui.recorder.raised import reason_of
+from logs_ui.recorder.strands import NO_ROW, Strand, branch, branch_of_row, current_strand, scoped, within
 
 _SHOWN = 40  # characters of what was given for an index
 
@@ -19,6 +20,8 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
     """Calls made inside, in tasks and executor threads that are started there too, belong to one row.
 
     Only needed where logs-ui could not tell by itself: the dashboard shows how many calls of a run found no row.
+    Where scopes of several rows are open in one task or thread, nested or in generators that take turns, none of them
+    says whose a call is.
     Outside of a recorded rollout function it does nothing; nor does it in a rollout of `start_run()`, which is one row.
 
     Args:
@@ -26,12 +29,12 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
             one that no row has is nobody's, and the log says so once.
     """
     here = current_strand()
-    strand = None if here is None else branch(row=_row(index, here))
+    strand = None if here is None or here.tree.is_one_row else branch_of_row(_row(index, here))
     if strand is None:
         yield CurrentRow()
         return
-    with within(strand):
-        yield CurrentRow()
+    with scoped(strand):
+        yield CurrentRow(strand)
 
 
 def _row(index: object, here: Strand) -> int:
@@ -41,7 +44,7 @@ def _row(index: object, here: Strand) -> int:
         row = NO_ROW if isinstance(index, bool) else as_index(index)  # type: ignore[arg-type]
     except TypeError:
         row = NO_ROW
-    if tree.is_one_row or (row >= 0 and (tree.rows is None or row < tree.rows)):
+    if row >= 0 and (tree.rows is None or row < tree.rows):
         return row
     given = repr(index)[:_SHOWN] if isinstance(index, int | float | str) else f"a {type(index).__name__}"
     named = "from 0" if tree.rows is None else f"0 to {tree.rows - 1}"
@@ -78,31 +81,36 @@ def unrecorded() -> Iterator[None]:
 class CurrentRow:
     """Takes what a rollout function knows of its row. Outside of a recorded rollout function it forgets it."""
 
+    def __init__(self, strand: Strand | None = None) -> None:
+        """Of the row that the strand is of; None: of that which is the current one whenever something is said."""
+        self._strand = strand
+
     def note(self, **values: Any) -> None:
         """Keeps values under `metadata["notes"]`; a name that comes again replaces the value."""
-        _say("note", values)
+        self._say("note", values)
 
     def tag(self, *tags: str) -> None:
         """Adds to `metadata["tags"]`."""
-        _say("tag", [str(tag) for tag in tags])
+        self._say("tag", [str(tag) for tag in tags])
 
     def metric(self, name: str, value: float) -> None:
         """Keeps a number under `metadata["metrics"]`."""
-        _say("metric", {name: value})
+        self._say("metric", {name: value})
 
     def failed(self, error: BaseException | str) -> None:
         """The row came to nothing, though the function returns something for it: its status is `error`."""
-        _say("error", {"error": error if isinstance(error, str) else error_line(error)})
+        line, reason = (error, None) if isinstance(error, str) else (error_line(error), reason_of(error))
+        self._say("error", {"error": line, "reason": reason})
 
     def stop(self, reason: str) -> None:
         """Why the row ended, where its calls do not show it: as `StopReason` has it, such as "length" where a budget of
         tokens is used up. An error of its environment stands above it.
         """
-        _say("stop", {"reason": StopReason(reason)})
+        self._say("stop", {"reason": StopReason(reason)})
 
-
-def _say(kind: str, values: Any) -> None:
-    with guard("taking a note"):
-        strand = current_strand()
-        if strand is not None:
-            strand.tree.log.note(strand, kind, snapshot(values))
+    def _say(self, kind: str, values: Any) -> None:
+        with guard("taking a note"):
+            own = self._strand
+            strand = current_strand() if own is None or not own.tree.is_open else own
+            if strand is not None:
+                strand.tree.log.note(strand, kind, snapshot(values))

@@ -18,7 +18,7 @@ _Row = EvaluationRow
 
 
 def cause() -> ColumnElement[Any]:
-    """A LossCause; NULL where no loss can be told yet. See `diagnosis.waterfall.causes`."""
+    """A LossCause, also of what lost nothing; NULL where no loss can be told yet. See `diagnosis.waterfall.causes`."""
     stop, status = col(_Row.stop_reason), col(_Row.status)
     odd = cast(col(_Row.odd_rewards), String) != "null"  # as JSON's own
     return case(

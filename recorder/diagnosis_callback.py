@@ -23,7 +23,7 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl
 from logs_ui.recorder.instruments.trl_callback import as_trainer_callback, first_rank_says
 from logs_ui.recorder.recording import Recording
-from logs_ui.recorder.storage.address import as_text
+from logs_ui.recorder.storage.address import as_text, database_address, db_option
 
 logger = logging.getLogger("logs_ui")
 
@@ -123,7 +123,7 @@ class DiagnosisCallback:
             with guard("diagnosing a run at its end"):
                 watch = self._watching(state)
                 if watch is not None:
-                    watch.finish(int(state.global_step))
+                    watch.finish()
 
     def _begin(self, step: int) -> None:
         self._watch, self._stopped = None, False
@@ -136,7 +136,7 @@ class DiagnosisCallback:
         watch = self._watching(state) if by_steps or by_time else None
         if watch is not None:
             self._last_step, self._last_time = step, now
-            watch.ask(step)
+            watch.ask()
 
     def _watching(self, state: Any) -> "_Watch | None":
         """None as long as nothing is recorded."""
@@ -156,7 +156,8 @@ class DiagnosisCallback:
         watch = self._watch
         assert watch is not None  # noqa: S101 - it found the card
         why = f"Stopped by its diagnosis at step {state.global_step}: {visible(card.title)} [{card.id}]"
-        sys.stderr.write(f"logs-ui: {why}. All of it: logs-ui diagnose {watch.place.run}\n")
+        db = db_option(database_address(watch.place.db))
+        sys.stderr.write(f"logs-ui: {why}. All of it: logs-ui diagnose {watch.place.run}{db}\n")
         if watch.place.recording is not None:
             watch.place.recording.stops(why)
 
@@ -195,23 +196,21 @@ class _Watch:
         self._settings, self._own, self._stop_on = settings, own, stop_on
         self._news, self._webhook = news, webhook
         self._diagnosis: Diagnosis | None = None
-        self._step = 0
         self._trouble: str | None = None
         self._asked, self._over = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    def ask(self, step: int) -> None:
+    def ask(self) -> None:
         """For a look, soon; does not wait."""
-        self._step = step
         self._asked.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="logs-ui diagnosis", daemon=True)
             self._thread.start()
 
-    def finish(self, step: int) -> None:
+    def finish(self) -> None:
         """A last look; waits for it, but not for ever."""
         self._over.set()
-        self.ask(step)
+        self.ask()
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
 
@@ -223,10 +222,10 @@ class _Watch:
             is_last = self._over.is_set()
             began = time.monotonic()
             with guard("diagnosing the run"):
-                self._look(self._step)
+                self._look()
             self._over.wait(_REST * (time.monotonic() - began))
 
-    def _look(self, step: int) -> None:
+    def _look(self) -> None:
         try:
             report = self._report()
         except LogsUIError as error:  # as before the first row is written
@@ -234,6 +233,7 @@ class _Watch:
             return
         for failed in report.failed:
             self._say_trouble(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}")
+        step = report.steps[1] if report.steps else 0  # which the training may have left behind
         for card in self._news.of(report.cards, step):
             print_card(report, card, step)
             if self._webhook is not None:

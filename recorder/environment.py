@@ -13,6 +13,7 @@ from logs_ui.recorder.calls import Begun, EnvironmentCall
 from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
+from logs_ui.recorder.raised import reason_of
 from logs_ui.recorder.strands import Strand, current_strand, enter, leave
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class _EnvironmentCall(Struct, eq=False):
         leave(entered)
         try:
             if error is not None:  # also where a timeout cancels it
-                _add(begun, seconds, None, error_line(error))
+                _add(begun, seconds, None, error)
             elif self._result is not _NOTHING:
                 _add(begun, seconds, self._answer(), None)
             else:  # it turned out to be none
@@ -104,7 +105,7 @@ class _EnvironmentCall(Struct, eq=False):
         return result
 
 
-def _add(begun: Begun, seconds: float, answer: Answer | None, error: str | None) -> None:
+def _add(begun: Begun, seconds: float, answer: Answer | None, error: BaseException | None) -> None:
     """Keeps it; without an answer where it raised."""
     said = images = reward = done = metadata = None
     if answer is not None:
@@ -112,10 +113,13 @@ def _add(begun: Begun, seconds: float, answer: Answer | None, error: str | None)
         reward = answer.reward if type(answer.reward) is float else _as(float, answer.reward)
         done = answer.done if type(answer.done) is bool else _as(bool, answer.done)
         metadata = _metadata(answer, reward, done)
+    line = reason = None
+    if error is not None:
+        line, reason = error_line(error), reason_of(error)
     begun.strand.tree.log.add(
         EnvironmentCall(  # by place: names take half a microsecond of the caller's
             begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", said, reward, done,
-            metadata, error, begun.strand, begun.strand.call, images,
+            metadata, line, begun.strand, begun.strand.call, images, reason,
         )
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from msgspec import structs
 from logs_ui.recorder.calls import GIVEN_UP, CallLog, Generation, failed, generating, generating_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.replies import Asked, Json, asked, error_of, reply_of, request_id
+from logs_ui.recorder.sequences import Sequence, end_tokens, finish_of
 from logs_ui.recorder.strands import Strand
 
 Sent = tuple[str, str, object]
@@ -161,7 +162,7 @@ class Exchange:
     def _generation(self, reply: Json | None) -> Generation | None:
         """None for what is no reply to a generation."""
         error = error_of(reply, self._status)
-        sequences = [] if error or reply is None else self._question.sequences(reply)
+        sequences = [] if error or reply is None else [*map(self._ended, self._question.sequences(reply))]
         if not sequences and not error:
             return None
         return Generation(
@@ -176,6 +177,14 @@ class Exchange:
             (reply and request_id(reply)) or self._question.request_id,
             None if sequences else self._question.first,
         )
+
+    def _ended(self, sequence: Sequence) -> Sequence:
+        """With why it ended, where its ids say that alone, as of TRL's own server."""
+        if sequence.finish is not None or sequence.sampled is None:
+            return sequence
+        limit = self._question.sampling.get("max_tokens")
+        finish = finish_of(sequence.sampled, end_tokens(self.log.model), limit if isinstance(limit, int) else None)
+        return structs.replace(sequence, finish=finish)
 
     def _failure(self, error: BaseException) -> Generation:
         generation = failed(self._begun, error)

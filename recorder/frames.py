@@ -4,10 +4,11 @@ pandas is imported where it is used: recording, inside the training process, doe
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from logs_ui.recorder.writer import flush_before_reading
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 class Kind(StrEnum):
@@ -372,22 +374,27 @@ def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
 def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection[str]) -> "pd.DataFrame":
     """Of columns that no payload is needed for."""
     columns = tuple(column for column in COLUMNS if column.name in wanted)
-    values: dict[str, list[Any]] = {column.name: [] for column in columns}
-    stored = [name for name in values if name in EvaluationRow.model_fields]
+    parts: dict[str, list[Any]] = {column.name: [] for column in columns}
+    ids: list[int] = []
+    stored = [name for name in parts if name in EvaluationRow.model_fields]
     for found in queries.headers(engine, run.id or 0, chosen, stored):
-        said = {} if _OF_PEOPLE.isdisjoint(values) else _said(engine, run, found)
-        known = {**found, **said, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
-        for name, column in values.items():
-            column.extend(known[name])
-    return _frame(columns, values)
+        ids += found["id"]
+        known = {**found, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
+        for column in columns:
+            if column.name not in _OF_PEOPLE:
+                parts[column.name].append(_part(known[column.name], column.kind))
+    if not _OF_PEOPLE.isdisjoint(wanted):
+        said = _said(engine, run, ids)
+        parts |= {it.name: [_part(said[it.name], it.kind)] for it in columns if it.name in _OF_PEOPLE}
+    return _frame(columns, parts)
 
 
-def _said(engine: Engine, run: Run, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The columns of tags, stars and notes."""
-    said = queries.annotations(engine, run, map(queries.Named, rows["id"], rows["uid"]))
-    each = [said.get(id_, queries.NOTHING) for id_ in rows["id"]]
+def _said(engine: Engine, run: Run, ids: list[int]) -> dict[str, list[Any]]:
+    """The columns of tags, stars and notes; the ids are in order."""
+    found = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
+    each = [found.get(id_, queries.NOTHING) for id_ in ids]
     return {
-        "tags": [list(it.all_tags) for it in each],
+        "tags": [[] if it is queries.NOTHING else list(it.all_tags) for it in each],
         "starred": [it.starred for it in each],
         "note": [it.note for it in each],
     }
@@ -405,26 +412,55 @@ def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd
     for row in rows:
         for name, value in row.items():
             values[name].append(value)
-    return _frame(columns, values)
+    return _frame(columns, {it.name: [_part(values.pop(it.name), it.kind)] for it in columns})
 
 
-def _frame(columns: tuple[Column, ...], values: dict[str, list[Any]]) -> "pd.DataFrame":
-    import pandas as pd
+@cache
+def arrow_types() -> "dict[Kind, pa.DataType]":
+    """Of the kinds whose values lie in one array; the others are objects of Python's."""
+    import pyarrow as pa
 
-    return pd.DataFrame({column.name: _series(values.pop(column.name), column.kind) for column in columns})
-
-
-def _series(values: list[Any], kind: Kind) -> "pd.Series[Any]":
-    import pandas as pd
-
-    if kind == Kind.TIME:
-        return pd.Series(np.array(values, "datetime64[us]")).dt.tz_localize("UTC")
-    dtypes = {
-        Kind.TEXT: "string",
-        Kind.WHOLE: "int64",
-        Kind.MAYBE_WHOLE: "Int64",
-        Kind.NUMBER: "float64",
-        Kind.TRUE: "bool",
-        Kind.MAYBE_TRUE: "boolean",
+    return {
+        Kind.TEXT: pa.string(),
+        Kind.WHOLE: pa.int64(),
+        Kind.MAYBE_WHOLE: pa.int64(),
+        Kind.NUMBER: pa.float64(),
+        Kind.TRUE: pa.bool_(),
+        Kind.MAYBE_TRUE: pa.bool_(),
+        Kind.TIME: pa.timestamp("us", tz="UTC"),
     }
-    return pd.Series(values, dtype=dtypes.get(kind, "object"))
+
+
+def _part(values: Sequence[Any], kind: Kind) -> "pa.Array | Sequence[Any]":
+    """Of a column: packed, where its kind can be."""
+    import pyarrow as pa
+
+    packed = arrow_types().get(kind)
+    return values if packed is None else pa.array(values, packed)
+
+
+def _frame(columns: tuple[Column, ...], parts: dict[str, list[Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame({column.name: _series(parts.pop(column.name), column.kind) for column in columns})
+
+
+def _series(parts: list[Any], kind: Kind) -> "pd.Series[Any]":
+    import pandas as pd
+    import pyarrow as pa
+
+    packed = arrow_types().get(kind)
+    if packed is None:
+        return pd.Series([value for part in parts for value in part], dtype="object")
+    whole = pa.chunked_array(parts, packed)
+    if kind == Kind.TIME:
+        return pd.Series(whole.to_numpy()).dt.tz_localize("UTC")
+    if kind == Kind.TEXT:  # in one piece, which pandas takes values from sooner; of more than 2 GB, too
+        whole = whole.cast(pa.large_string()).combine_chunks()
+    of_pandas: dict[Kind, Any] = {
+        Kind.TEXT: pd.StringDtype(),
+        Kind.MAYBE_WHOLE: pd.Int64Dtype(),
+        Kind.MAYBE_TRUE: pd.BooleanDtype(),
+    }
+    dtype = of_pandas.get(kind)
+    return pd.Series(whole.to_numpy() if dtype is None else dtype.__from_arrow__(whole))

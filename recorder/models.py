@@ -78,7 +78,8 @@ class StopReason(StrEnum):
     DONE = "done"
     """The environment said that the episode is over."""
     STOP = "stop"
-    """The model ended its answer, and no environment was involved; or one with tools, and it called none in the end."""
+    """The model was seen to end its answer, and no environment was involved; or one with tools, and it called none in
+    the end."""
     LENGTH = "length"
     """The last generation hit its token limit before the model ended its answer."""
     TURN_LIMIT = "turn_limit"
@@ -97,7 +98,7 @@ class StopReason(StrEnum):
     ABORTED = "aborted"
     """The process ended in the middle."""
     NOT_RECORDED = "not_recorded"
-    """No call was seen that would tell, or some were that found no row."""
+    """No call was seen that would tell, the end of the last answer was not seen, or calls were that found no row."""
 
 
 class LossCause(StrEnum):
@@ -116,7 +117,7 @@ class LossCause(StrEnum):
     NEVER_SUBMITTED = "never_submitted"
     """It ended without a single action in its environment."""
     WRONG_ANSWER = "wrong_answer"
-    """It came to its end, and was not worth the best reward."""
+    """It came to its end by itself: what it lost, if any, is for what it answered."""
 
 
 class Dropped(StrEnum):

@@ -3,17 +3,19 @@
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from logs_ui.recorder import instruments
-from logs_ui.recorder.calls import EnvironmentCall, Generation, answered, collecting
+from logs_ui.recorder.calls import EnvironmentCall, Generation, answered
 from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import column, one_line, plain, snapshot
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.current import CurrentRow
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
 from logs_ui.recorder.masking import masked
@@ -26,7 +28,7 @@ from logs_ui.recorder.run_record import RunRecord, finite
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.changes import TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.strands import Strand, within
+from logs_ui.recorder.strands import Scope, Strand, enter_scope, leave_scope, scoped
 from logs_ui.recorder.tasks import prompt_task
 from logs_ui.recorder.writer import Writer, writer_for
 
@@ -42,6 +44,7 @@ def start_run(
     tokenizer: Any = None,
     parse: Parse | None = None,
     edit: Edit | None = None,
+    server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
     project: str | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -56,6 +59,7 @@ def start_run(
         tokenizer: transformers' or tokenizers'; without one token ids are kept but not spelt.
         parse: see `record()`.
         edit: see `record()`.
+        server_log: see `record()`.
         diagnosis: see `record()`.
         project: see `record()`.
         db: see `record()`.
@@ -65,7 +69,8 @@ def start_run(
         SettingsError, TypeError: see `record()`.
     """
     described = {"config": config or {}, "model": model, "project": project, "diagnosis": settings_to_keep(diagnosis)}
-    return OpenRun(writer_for(database_address(db)), name, eval_name, described, tokenizer, RowOptions(parse, edit))
+    options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
+    return OpenRun(writer_for(database_address(db)), name, eval_name, described, tokenizer, options)
 
 
 class OpenRun:
@@ -89,6 +94,7 @@ class OpenRun:
         self._record = RunRecord(writer, name_run(writer.address))
         self._eval_name, self._model, self._options = eval_name, described["model"], options
         self._numbers, self._process = itertools.count(), os.getpid()
+        self._told: set[OpenRollout] = set()
         self._tokenizer: TokenizerSource | None = None
         self.id = self._record.uid
         self._name, self._project = name, described["project"]
@@ -124,7 +130,9 @@ class OpenRun:
         metadata: Mapping[str, Any] | None = None,
     ) -> "OpenRollout":
         """One rollout, to be played inside `with` or `async with`: generations and environment calls made there are its
-        own, in tasks and executors that are started there, too.
+        own, in tasks and executors that are started there, too. Where several are open at once in one task or thread,
+        `row.scope()` says whose a call is. One that is only told, by `turn()` and the like, needs no `with`: it is
+        stored when the run is finished.
 
         Args:
             prompt: messages, or a text.
@@ -167,7 +175,7 @@ class OpenRun:
         )
         if task is None:
             call.tasks = [prompt_task(call.prompts[0])]
-        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})))
+        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._told)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Scalars of one step: loss, learning rate, ..."""
@@ -176,9 +184,15 @@ class OpenRun:
 
     def finish(self) -> None:
         """Tells that the run ended, and waits for its rows: ten seconds at most, or LOGS_UI_END_SECONDS."""
+        self._end_told()
         if not self._record.ended:
             self._record.end(RunState.FINISHED)
         self._writer.flush_at_end()
+
+    def _end_told(self) -> None:
+        """Rollouts that were told, and never begun, are what was told of them."""
+        while self._told:
+            self._told.pop().__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +200,7 @@ class OpenRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end_told()
         if error is not None:
             with guard("recording that the run was left by an exception"):
                 self._record.raised(error)
@@ -195,13 +210,26 @@ class OpenRun:
 class OpenRollout(CurrentRow):
     """One rollout of an `OpenRun`. Nothing that goes wrong in recording it is raised."""
 
-    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes) -> None:
-        self._writer, self._call, self._metadata = writer, call, metadata
-        self._strand: Strand = call.calls.tree.child(call.calls.tree.root, row=0)
-        call.calls.tree.is_one_row = True
-        self._stack = ExitStack()
+    _strand: Strand
+
+    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes, told: "set[OpenRollout]") -> None:
+        """`told` holds those that something was told of, and that were not begun."""
+        tree = call.calls.tree
+        super().__init__(tree.child(tree.root, row=0))
+        tree.is_one_row = True
+        self._writer, self._call, self._metadata, self._told = writer, call, metadata, told
+        self._scope: Scope | None = None
+        self._again = 0  # times that it was entered in vain, and not left
         self._output: Output | None = None
         self._ended: dict[str, Any] = {}
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Says that calls made inside are this rollout's, in tasks and executors that are started there, too. Needed
+        where several rollouts are open at once in one task or thread: what is called there outside of a scope is
+        nobody's, and counted on the run.
+        """
+        self._takes("scope")
+        return scoped(self._strand, self._call.run)
 
     def turn(
         self,
@@ -229,6 +257,8 @@ class OpenRollout(CurrentRow):
             error: of the environment, in one line; None where it answered.
         """
         with guard("recording a turn"):
+            if not self._takes("turn"):
+                return
             log = self._call.calls
             if text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
@@ -263,6 +293,8 @@ class OpenRollout(CurrentRow):
             mask: (C,) 1 = the model's; None = all of them.
         """
         with guard("recording a rollout's tokens"):
+            if not self._takes("tokens"):
+                return
             rows = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": mask}
             self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
 
@@ -292,6 +324,8 @@ class OpenRollout(CurrentRow):
                 columns["reward"] = sum(given) if given else None
             if reward is not None:
                 columns |= {"reward": finite(reward), "scored": now_us()}
+            if not self._call.settled:
+                self._takes("score")
             self._writer.put(ColumnsJob(self._call, [columns]))
 
     def stop(self, reason: str) -> None:
@@ -300,26 +334,29 @@ class OpenRollout(CurrentRow):
         Raises:
             ValueError: no `StopReason` has that name.
         """
-        self._ended["stop_reason"] = StopReason(reason)
+        ended = StopReason(reason)
+        if self._takes("stop"):
+            self._ended["stop_reason"] = ended
 
-    def note(self, **values: Any) -> None:
-        """See `CurrentRow`."""
-        with within(self._strand):
-            super().note(**values)
+    def _say(self, kind: str, values: Any) -> None:
+        if self._takes("failed" if kind == "error" else kind):
+            super()._say(kind, values)
 
-    def tag(self, *tags: str) -> None:
-        """See `CurrentRow`."""
-        with within(self._strand):
-            super().tag(*tags)
-
-    def metric(self, name: str, value: float) -> None:
-        """See `CurrentRow`."""
-        with within(self._strand):
-            super().metric(name, value)
+    def _takes(self, what: str) -> bool:
+        """Whether anything can still be told of it. One that was not begun is stored as it was told, with its run."""
+        if self._call.settled:
+            _misused(f"row.{what}() came after the rollout's end, and is lost: only row.score() may come later")
+        elif self._scope is None:
+            self._told.add(self)
+        return not self._call.settled
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(collecting(self._call.calls, everywhere=False))
-        self._stack.enter_context(within(self._strand))
+        if self._call.settled or self._scope is not None:
+            _misused("a rollout was entered twice: what it holds stays. Take another run.rollout(), or row.scope()")
+            self._again += 1
+            return self
+        self._told.discard(self)
+        self._scope = enter_scope(self._strand, self._call.run)
         running = RunningJob(self._call)
         self._writer.put(running)
         self._writer.follow(running)
@@ -328,8 +365,13 @@ class OpenRollout(CurrentRow):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        if self._again:
+            self._again -= 1
+            return
+        if self._scope is not None:
+            leave_scope(self._scope)
         with guard("recording a rollout's end"):
+            self._call.calls.tree.closed = True
             self._call.calls.close()
             self._call.settled = True
             if error is None:
@@ -344,6 +386,11 @@ class OpenRollout(CurrentRow):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+
+def _misused(how: str) -> None:
+    """Says so once, and counts it on the run."""
+    guard.caught(how, LogsUIError(how))
 
 
 def _tokenizer_json(tokenizer: Any) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from logs_ui.recorder.frames import ARRAYS, Column, Kind, Rows
+from logs_ui.recorder.frames import ARRAYS, Column, Kind, Rows, arrow_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,13 +53,7 @@ def parquet_writer(file: BinaryIO, columns: tuple[Column, ...], group_bytes: int
 def _schema(columns: tuple[Column, ...]) -> "pa.Schema":
     import pyarrow as pa
 
-    types = {
-        Kind.TEXT: pa.string(),
-        Kind.WHOLE: pa.int64(),
-        Kind.MAYBE_WHOLE: pa.int64(),
-        Kind.NUMBER: pa.float64(),
-        Kind.TRUE: pa.bool_(),
-        Kind.TIME: pa.timestamp("us", tz="UTC"),
+    types = arrow_types() | {
         Kind.NESTED: pa.string(),
         Kind.IDS: pa.list_(pa.int32()),
         Kind.LOGPROBS: pa.list_(pa.float32()),

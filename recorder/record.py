@@ -11,7 +11,7 @@ from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, openenv_harness, trl, trl_shapes
-from logs_ui.recorder.recording import Recordings, Wanted
+from logs_ui.recorder.recording import Recordings, Wanted, one_opens
 from logs_ui.recorder.rollout_call import Edit, Parse, RolloutCall, RowOptions
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.tasks import Task
@@ -148,7 +148,7 @@ class _Recorder:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The rollout function, recorded; the arguments are those of any age of TRL."""
         call: RolloutCall | None = None
-        with guard("opening the rows of a rollout call"):
+        with guard("opening the rows of a rollout call"), one_opens():
             asked = trl_shapes.asked(args, kwargs, trl.generating())
             recording = self._recordings.of(asked.trainer)
             call = recording.open(asked.prompts, asked.trainer)

@@ -2,8 +2,10 @@
 
 import atexit
 import os
+import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +60,7 @@ class Recording:
     def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
         self._writer = writer
         self._wanted = wanted
-        self._last_call: RolloutCall | None = None
+        self._last: tuple[int, int] | None = None  # of the last call: the batch's number, and which attempt at it
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
         self._training = False
@@ -70,7 +72,7 @@ class Recording:
             self._describe(trainer)
         with guard("attaching to the trainer"):
             trl.attach(trainer, self)
-        _recordings.append(self)
+        _recordings.add(self)
 
     @property
     def run(self) -> str:
@@ -98,7 +100,7 @@ class Recording:
         """Rows for the prompts that a rollout function is called with."""
         where = trl.position(trainer, len(prompts))
         batch = trl.current_batch(trainer, len(prompts))
-        number, attempt = self._number(batch)
+        number, attempt = self._last = self._number(batch)
         call = RolloutCall(
             run=self.run,
             launch=self._record.launch,
@@ -124,7 +126,9 @@ class Recording:
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
-        self._last_call = self._awaiting = self._running = call
+        self._running = call
+        self._awaiting = call if trl.is_heard(trainer) else None
+        _recordings.add(self)  # anew, where training had ended
         self._training = self._training or (where.mode == Mode.TRAIN and trl.is_heard(trainer))
         running = RunningJob(call)
         self._writer.put(running)
@@ -205,12 +209,20 @@ class Recording:
     def train_ended(self) -> None:
         """See `trl.Listener`."""
         self._record.end(RunState.FINISHED)
+        self._let_go_at_end()
         self._writer.flush_at_end()
 
     def train_raised(self, error: BaseException) -> None:
         """See `trl.Listener`."""
         self._record.raised(error)
+        self._awaiting = None
+        self._let_go_at_end()
         self._writer.flush_at_end()
+
+    def _let_go_at_end(self) -> None:
+        """Where nothing is left to say at exit."""
+        if self._record.ended and self._running is None:
+            _recordings.discard(self)
 
     def process_ends(self) -> None:
         """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
@@ -247,12 +259,12 @@ class Recording:
 
     def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
         """The batch's number and the attempt at it; our own count where the trainer shows no batches."""
-        last = self._last_call
-        if last is None:
+        if self._last is None:
             return (batch.number if batch else 0), 0
+        number, attempt = self._last
         if batch is None:
-            return last.batch + 1, 0
-        return batch.number, last.attempt + 1 if batch.number == last.batch else 0
+            return number + 1, 0
+        return batch.number, attempt + 1 if batch.number == number else 0
 
     def _tasks(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[str | None]:
         pairs = zip(rows, call.prompts, strict=True)
@@ -262,6 +274,7 @@ class Recording:
         call.settled = True
         self._running = None
         self._writer.put(job)
+        self._let_go_at_end()
 
 
 class Recordings:
@@ -274,10 +287,11 @@ class Recordings:
 
     def of(self, trainer: Any) -> Recording:
         """The trainer's; a new one where it trains anew. All ranks must call it alike."""
-        recording = self._by_trainer.get(trainer)
-        if recording is None or recording.is_over(trainer):
-            recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
-        return recording
+        with one_opens():
+            recording = self._by_trainer.get(trainer)
+            if recording is None or recording.is_over(trainer):
+                recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
+            return recording
 
 
 def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.bool_]) -> dict[str, str]:
@@ -286,14 +300,27 @@ def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.boo
     return {name: str(value) for name, value, is_odd in zip(names, values, odd, strict=True) if is_odd}
 
 
-_recordings: list[Recording] = []
+def one_opens() -> AbstractContextManager[object]:
+    """One thread after another: the first calls of several are of one run, and each call has a number of its own."""
+    return _opening
+
+
+_recordings: set[Recording] = set()  # that have something left to say at exit
+_opening = threading.RLock()
 
 
 def _process_ends() -> None:
-    for recording in _recordings:
+    for recording in tuple(_recordings):
         with guard("ending the run"):
             recording.process_ends()
 
 
-os.register_at_fork(after_in_child=_recordings.clear)  # they are the parent's
+def _forked() -> None:
+    """Recordings are the parent's; a thread that held the lock is not here."""
+    global _opening  # noqa: PLW0603 - as `Guard.renew_lock`
+    _recordings.clear()
+    _opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
 atexit.register(_process_ends)  # runs before the writer's own, which was registered earlier

@@ -2,48 +2,45 @@
 
 What is relied on (trl 1.16), and what is lost without it:
     loop.run()                                                     that the run ended
-    loop._repeat_iterator() -> (group_id, dataset row), ...        dataset columns, tasks by name
-    loop.environment_factories, ._environment_pool                 resets
+    loop._repeat_iterator() -> (group_id, dataset row), ...        dataset columns, tasks, rows before their reset
+    loop._generate_loop()                                          why a row that was being reset ended
+    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`: rollout_environments.py
     loop._generate_one(prompt, ..., group_id) -> (completion, ids, sequences, ...)     rows
     loop._generate_one_turn(prompt_ids) -> (token_ids, logprobs)   turns, and the policy's version at each
     loop._execute_tool_calls(tool_calls, tool_dict)                the tools' arguments and results
     loop._score_group(group) -> samples with .completion, .metrics, .advantage    rewards, advantages, the samples' fate
 """
 
+import asyncio
 import functools
 import inspect
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.calls import (
-    EnvironmentCall,
-    Generation,
-    Sequence,
-    answered,
-    failed,
-    generating,
-    generating_strand,
-)
+from logs_ui.recorder.calls import Generation, Sequence, answered, failed, generating, generating_strand
 from logs_ui.recorder.clean import snapshot
 from logs_ui.recorder.consumption import TrainerChannel, TrainerListener, TrainerRaised
-from logs_ui.recorder.diagnosis import Settings
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.environment import Answer, environment_call
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.images import observed
-from logs_ui.recorder.instruments import trl_async
-from logs_ui.recorder.open_run import OpenRollout, start_run
+from logs_ui.recorder.instruments import trl, trl_async
+from logs_ui.recorder.open_run import OpenRollout, OpenRun
+from logs_ui.recorder.rollout_call import Edit, Parse, RowOptions
+from logs_ui.recorder.rollout_environments import RolloutEnvironments
+from logs_ui.recorder.sequences import finish_of
 from logs_ui.recorder.storage.address import database_address
-from logs_ui.recorder.strands import current_strand
+from logs_ui.recorder.strands import Strand, within
+from logs_ui.recorder.tasks import Task, name_task
+from logs_ui.recorder.writer import writer_for
 
-_TASK_COLUMNS = ("task", "task_id")
 _SEAM = "trl-async"
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
 _DESCRIBED = (*_SETTINGS, "model_name", "num_generations", "max_inflight_tasks", "max_tool_calling_iterations")
@@ -59,36 +56,54 @@ class LoopOptions:
     project: str | None
     db: str
     trainer: TrainerChannel
+    task: Task | None = None
+    parse: Parse | None = None
+    edit: Edit | None = None
+    server_log: Path | None = None
 
 
-@dataclass(frozen=True)
-class _Reset:
-    """Of an environment, before the rollout that is played in it.
-
-    Attributes:
-        began, seconds: of `time.perf_counter`.
-        sent: JSON of the dataset row.
-    """
-
-    environment: Any
-    began: float
-    seconds: float
-    sent: bytes
-    observation: Any
-
-
-@dataclass
+@dataclass(eq=False)
 class _Rollout:
-    """One that is under way.
+    """One that is under way, from the dataset row on.
 
     Attributes:
+        metadata: of its row, beside what is known of any.
         versions: (T) of the policy, before and after each turn's request.
         prompt_tokens: of the first turn; None before it.
+        environment: that it is played in; None before the reset, and without one.
+        is_generated: whether all is there but its rewards.
+        is_over: whether its row has ended.
+        context: that the row is open in, which is none that anything runs in.
     """
 
     row: OpenRollout
+    group: int
+    metadata: dict[str, Any] = field(default_factory=dict)
     versions: list[tuple[int, int]] = field(default_factory=list)
     prompt_tokens: int | None = None
+    environment: Any = None
+    is_generated: bool = False
+    is_over: bool = False
+    context: Context = field(default_factory=copy_context)
+
+    @property
+    def strand(self) -> Strand:
+        return self.row._strand  # noqa: SLF001
+
+    def begin(self) -> None:
+        """Its row is there."""
+        self.context.run(self.row.__enter__)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The last word on its row, if that is not said yet."""
+        if self.is_over:
+            return
+        self.is_over = True
+        rewards = [call.reward for call in self.row._call.calls.environment_calls if call.kind == "reward"]  # noqa: SLF001
+        if rewards:
+            self.metadata["env_reward"] = rewards[-1]
+        self.row._metadata = snapshot(self.metadata)  # noqa: SLF001
+        self.context.run(self.row.__exit__, None if error is None else type(error), error, None)
 
 
 _rollout: ContextVar[_Rollout | None] = ContextVar("logs_ui_worker_rollout", default=None)
@@ -105,113 +120,155 @@ def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
 class _Recorded:
     """Stands before the worker's own loop: passes everything on, and records it."""
 
-    _run: Any = None
+    _run: OpenRun | None = None
     _trainer: Any = None
-    _reset: _Reset | None = None
 
     def record(self, options: LoopOptions, settings: Mapping[str, Any]) -> None:
         """Begins the run."""
+        self._options = options
         self._columns: dict[int, dict[str, Any]] = {}  # dataset rows of the groups that are not scored yet
         self._begun: dict[int, int] = {}  # the policy's version then, by group
         self._members: Counter[int] = Counter()
-        self._finished: dict[int, tuple[Any, OpenRollout]] = {}  # by id of the completion, which is kept alive
+        self._opening: list[_Rollout] = []  # whose environment is made, or reset
+        self._under_way: set[_Rollout] = set()  # whose row has not ended
+        self._finished: dict[int, tuple[Any, _Rollout]] = {}  # by id of the completion, which is kept alive
         with guard("beginning the run of a rollout worker"):
             config = {key: settings.get(key) for key in _DESCRIBED}
-            self._run = start_run(
-                options.name,
-                eval_name=options.eval_name,
-                diagnosis=options.diagnosis,
-                project=options.project,
-                model=settings.get("model_name"),
-                config=config,
-                tokenizer=settings.get("processing_class"),
-                db=options.db,
-            )
+            self._run = self._begun_run(config, settings)
             columns = {"config": config} | ({} if options.name is None else {"name": options.name})
             self._trainer = TrainerListener(options.trainer, self._run, database_address(options.db), columns)
-        with guard("preparing to see environments being reset"):
-            self._watch_environments()
+        if self._run is not None:
+            with guard("preparing to see environments being reset"):
+                RolloutEnvironments(self._reset_in, self._rewarded).watch(self)
+
+    def _begun_run(self, config: dict[str, Any], settings: Mapping[str, Any]) -> OpenRun:
+        options = self._options
+        rows = RowOptions(
+            options.parse, options.edit, options.server_log, offers_tools=bool(getattr(self, "tools", None))
+        )
+        described = {
+            "config": config,
+            "model": settings.get("model_name"),
+            "project": options.project,
+            "diagnosis": settings_to_keep(options.diagnosis),
+        }
+        writer, tokenizer = writer_for(database_address(options.db)), settings.get("processing_class")
+        return OpenRun(writer, options.name, options.eval_name, described, tokenizer, rows)
 
     def run(self) -> None:
         """As the loop's own; then the run has ended."""
-        if self._trainer is None:
+        if self._trainer is None or self._run is None:
             super().run()  # type: ignore[misc]
             return
         with suppress(TrainerRaised), self._run, self._trainer:
-            super().run()  # type: ignore[misc]
-
-    def _watch_environments(self) -> None:
-        factories = getattr(self, "environment_factories", None)
-        if factories:
-            self.environment_factories = {name: functools.partial(self._made, make) for name, make in factories.items()}
-            for environment in itertools.chain(*self._environment_pool.values()):  # type: ignore[attr-defined]
-                self._watch(environment)
-
-    def _made(self, factory: Callable[[], Any]) -> Any:
-        environment = factory()
-        self._watch(environment)
-        return environment
-
-    def _watch(self, environment: Any) -> None:
-        """The loop resets an environment just before it begins the rollout, and one at a time."""
-        reset = environment.reset
-
-        @functools.wraps(reset)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            observation = reset(*args, **kwargs)
-            if current_strand() is None:  # else the environment, or a tool, does it within a rollout
-                with guard("recording that an environment was reset"):
-                    seconds = time.perf_counter() - began
-                    self._reset = _Reset(environment, began, seconds, snapshot(kwargs), observation)
-            return observation
-
-        with suppress(AttributeError):  # of one with slots
-            environment.reset = watched
+            try:
+                super().run()  # type: ignore[misc]
+            except BaseException as error:
+                self._end_openings(error)
+                raise
+            finally:
+                for rollout in tuple(self._under_way):  # those that wait for a reward are whole, the others never began
+                    self._end(rollout, None if rollout.is_generated else asyncio.CancelledError())
 
     def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The loop makes and resets an environment for each row, one at a time, and begins the rollout then."""
         for group, row in super()._repeat_iterator():  # type: ignore[misc]
             self._columns[group] = row
+            with guard("opening a row of a rollout worker"):
+                self._opening += self._opened(row, group)
             yield group, row
 
-    def _generate_one(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-        """Called before another environment is reset, unlike what it returns."""
-        reset, self._reset = self._reset, None
-        return self._generate_recorded(reset, prompt, *args, **kwargs)
+    async def _generate_loop(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super()._generate_loop(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            self._end_openings(error)
+            raise
 
-    async def _generate_recorded(self, reset: _Reset | None, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-        rollout = None
-        with guard("opening a row of a rollout worker"):
-            rollout = self._opened(prompt, kwargs.get("group_id", args[2] if len(args) > 2 else 0))
-        if rollout is None:
-            return await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
-        async with rollout.row:
-            _rollout.set(rollout)  # in this task's own context
-            if reset is not None:
-                with guard("recording how an environment was reset"):
-                    _add_reset(reset)
-            output = await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
-            with guard("recording what a rollout worker made"):
-                self._ended(rollout, output)
-        return output
-
-    def _opened(self, prompt: Any, group: int) -> _Rollout | None:
+    def _opened(self, dataset_row: Mapping[str, Any], group: int) -> list[_Rollout]:
+        """One; none where there is no run."""
         if self._run is None:
-            return None
-        dataset = {key: value for key, value in self._columns.get(group, {}).items() if key != "prompt"}
-        task = next((str(dataset[name]) for name in _TASK_COLUMNS if dataset.get(name) is not None), None)
+            return []
+        prompt = dataset_row.get("prompt", trl.NO_PROMPT)
         number = self._members[group]
         self._members[group] += 1
         row = self._run.rollout(
             prompt,
-            task=task,
+            task=name_task(self._options.task, dict(dataset_row), snapshot(prompt)),
             step=self._begun.setdefault(group, self.model_version),  # type: ignore[attr-defined]
             mode="train",
             group=str(group),
             generation=number,
-            metadata={"dataset": dataset},
         )
-        return _Rollout(row)
+        row._call.columns = [snapshot({key: value for key, value in dataset_row.items() if key != "prompt"})]  # noqa: SLF001
+        rollout = _Rollout(row, group)
+        rollout.begin()
+        self._under_way.add(rollout)
+        return [rollout]
+
+    def _reset_in(self, environment: Any) -> Strand | None:
+        """Where the loop's own reset of an environment belongs; None where no row waits for one."""
+        rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
+        if rollout is None:
+            return None
+        rollout.environment = environment
+        key = self._columns.get(rollout.group, {}).get("environment")
+        is_named = key is not None and key in self.environment_factories  # type: ignore[attr-defined]
+        rollout.metadata["environment"] = str(key) if is_named else type(environment).__name__
+        return rollout.strand
+
+    def _rewarded(self, environment: Any) -> tuple[Strand, Callable[[], None]] | None:
+        """Where the loop's own question for a reward belongs, and what to do when it is answered; None elsewhere."""
+        played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
+        rollout = next(played, None)
+        return None if rollout is None else (rollout.strand, functools.partial(self._end, rollout))
+
+    def _end(self, rollout: _Rollout, error: BaseException | None = None) -> None:
+        with guard("ending a row of a rollout worker"):
+            self._under_way.discard(rollout)
+            rollout.end(error)
+
+    def _end_openings(self, error: BaseException) -> None:
+        for rollout in self._opening:
+            self._end(rollout, error)
+        self._opening.clear()
+
+    def _generate_one(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        """Called before another environment is reset, unlike what it returns."""
+        rollout = None
+        with guard("opening a row of a rollout worker"):
+            rollout = self._begun_rollout(prompt, kwargs.get("group_id", args[2] if len(args) > 2 else 0))
+        return self._generate_recorded(rollout, prompt, *args, **kwargs)
+
+    def _begun_rollout(self, prompt: Any, group: int) -> _Rollout | None:
+        """That whose row is open, with what its prompt became when the environment was reset."""
+        own = [rollout for rollout in self._opening if rollout.group == group][:1]
+        if not own:
+            return next(iter(self._opened({"prompt": prompt, **self._columns.get(group, {})}, group)), None)
+        (rollout,) = own
+        self._opening.remove(rollout)
+        call, dataset_row = rollout.row._call, self._columns.get(group, {})  # noqa: SLF001
+        call.prompts = [snapshot(prompt)]
+        if "prompt" not in dataset_row:
+            call.tasks = [name_task(self._options.task, dict(dataset_row), call.prompts[0])]
+        return rollout
+
+    async def _generate_recorded(self, rollout: _Rollout | None, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        if rollout is None:
+            return await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
+        _rollout.set(rollout)  # in this task's own context
+        try:
+            with within(rollout.strand):
+                output = await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            self._end(rollout, error)
+            raise
+        with guard("recording what a rollout worker made"):
+            self._ended(rollout, output)
+        rollout.is_generated = True
+        if not hasattr(type(rollout.environment), "get_reward"):  # else it is asked next
+            self._end(rollout)
+        return output
 
     def _ended(self, rollout: _Rollout, output: Any) -> None:
         """Its tokens, as the trainer gets them where that is in one piece."""
@@ -231,7 +288,7 @@ class _Recorded:
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
             training_rows=len(sequences),  # more than one where what was tokenised anew differs from what was sampled
         )
-        self._finished[id(completion)] = completion, row
+        self._finished[id(completion)] = completion, rollout
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
         rollout, strand = _rollout.get(), generating_strand()
@@ -255,9 +312,7 @@ class _Recorded:
         return answer
 
     def _sequence(self, prompt_ids: list[int], token_ids: list[int], logprobs: list[float]) -> Sequence:
-        ended = bool(token_ids) and token_ids[-1] in self.eos_token_ids  # type: ignore[attr-defined]
-        cut = len(token_ids) == self.max_tokens  # type: ignore[attr-defined]
-        finish = "stop" if ended else "length" if cut else None
+        finish = finish_of(token_ids, self.eos_token_ids, self.max_tokens)  # type: ignore[attr-defined]
         ids = np.array(prompt_ids, np.int32), np.array(token_ids, np.int32)
         return Sequence(*ids, finish, np.array(logprobs, np.float32))
 
@@ -272,10 +327,12 @@ class _Recorded:
         samples = await super()._score_group(group, *args, **kwargs)  # type: ignore[misc]
         with guard("recording rewards of a rollout worker"):
             for completion in group.completions:
-                _, row = self._finished.pop(id(completion), (None, None))
+                _, rollout = self._finished.pop(id(completion), (None, None))
                 own = [sample for sample in samples if sample.completion is completion]
-                if row is not None and own:
-                    self._scored(row, own)
+                if rollout is not None:
+                    self._end(rollout)  # where its environment was not asked
+                if rollout is not None and own:
+                    self._scored(rollout.row, own)
             for state in (self._columns, self._begun, self._members):
                 state.pop(group.group_id, None)
         return samples
@@ -288,23 +345,6 @@ class _Recorded:
         identity = row._call.change(0, {})  # noqa: SLF001
         for sample in samples:
             trl_async.mark(sample, identity)
-
-
-def _add_reset(reset: _Reset) -> None:
-    """To the row that is open here."""
-    strand = current_strand()
-    if strand is None:
-        return
-    log = strand.tree.log
-    begun = log.begin(strand, "reset", reset.environment, reset.sent)
-    with answered(begun):
-        said, images = (None, None) if reset.observation is None else observed(reset.observation)
-        log.add(
-            EnvironmentCall(
-                begun.order, reset.began, reset.seconds, begun.client, "reset", reset.sent,
-                said, None, None, None, None, strand, None, images,
-            )
-        )  # fmt: skip
 
 
 def _recorded_tool(name: str, tool: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,14 +10,18 @@ What is relied on (trl 1.16), without which `record_worker` raises:
 
 import functools
 import os
+import pickle
+from pathlib import Path
 from typing import TypeVar
 
 from logs_ui.recorder.consumption import TrainerChannel
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl_async
+from logs_ui.recorder.rollout_call import Edit, Parse
 from logs_ui.recorder.rollout_loop import LoopOptions, make_loop
 from logs_ui.recorder.storage.address import as_text, database_address
+from logs_ui.recorder.tasks import Task
 
 W = TypeVar("W")
 
@@ -28,6 +32,10 @@ def record_worker(
     *,
     name: str | None = None,
     eval_name: str = "rollouts",
+    task: Task | None = None,
+    parse: Parse | None = None,
+    edit: Edit | None = None,
+    server_log: str | os.PathLike[str] | None = None,
     diagnosis: Settings | None = None,
     project: str | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -46,6 +54,11 @@ def record_worker(
             of it. None, as on all ranks but the first, is left alone.
         name: of the run, for people; None shows its id.
         eval_name: what the rollouts are an evaluation of.
+        task: see `record()`. What is a function, as of the next two, goes to the worker's process as reward functions
+            do: by its module and its name there, so that it is neither a lambda nor made within another function.
+        parse: see `record()`.
+        edit: see `record()`.
+        server_log: see `record()`.
         diagnosis: see `record()`.
         project: see `record()`.
         db: see `record()`.
@@ -57,7 +70,7 @@ def record_worker(
         DatabaseError: `db` is a URL of a database that is not supported.
         RuntimeError: its process was started already.
         SettingsError: see `record()`.
-        TypeError: it is no worker of that kind, or `diagnosis` is no Settings.
+        TypeError: it is no worker of that kind, `diagnosis` is no Settings, or a function cannot be pickled.
     """
     if worker is None:
         return worker
@@ -67,11 +80,29 @@ def record_worker(
     if worker._process is not None:  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         raise RuntimeError("The rollout worker runs already: call record_worker() before trainer.train()")
     settings_to_keep(diagnosis)  # so that a mistake is told here, and not in the worker's process
+    for given, function in (("task", task), ("parse", parse), ("edit", edit)):
+        _check_that_it_travels(given, function)
     address = as_text(database_address(db))
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        options = LoopOptions(name, eval_name, diagnosis, project, address, TrainerChannel())
+        log = None if server_log is None else Path(server_log).absolute()
+        channel = TrainerChannel()
+        options = LoopOptions(name, eval_name, diagnosis, project, address, channel, task, parse, edit, log)
         worker._loop_cls = functools.partial(make_loop, loop, options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):
             trl_async.watch(worker, options.trainer)
     return worker
+
+
+def _check_that_it_travels(given: str, function: object) -> None:
+    """
+    Raises:
+        TypeError: it does not.
+    """
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise TypeError(
+            f"record_worker({given}=...) goes to the worker's process, and cannot be pickled ({error}): "
+            "give a function that stands in a module by its name"
+        ) from error

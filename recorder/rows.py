@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from logs_ui.recorder.attribution import Attribution, RowCalls, Seen, attribute, attribute_unfinished
-from logs_ui.recorder.calls import CallLog, Ids
+from logs_ui.recorder.calls import Call, CallLog, EnvironmentCall, Generation, Ids
 from logs_ui.recorder.clean import error_line, trace
 from logs_ui.recorder.encoding import (
     all_sampled,
@@ -85,7 +85,7 @@ class RunningJob:
         seen = self.call.calls.so_far()
         found = Attribution([RowCalls() for _ in self.call.prompts], 0)
         with guard("giving calls to rows that run"):
-            found = _unfinished(self.call, seen)
+            found = _unfinished(self.call, seen, is_running=True)
         for i, row in enumerate(found.rows):
             known = self._known(i) | all_sampled(row)
             yield encoded(self.call, i, row, unfinished_tokens(row), lambda _: {}, known)
@@ -203,10 +203,13 @@ class FailedJob:
     def changes(self) -> Iterable[Change]:
         calls = self.call.calls
         found = _unfinished(self.call, calls)
-        yield from _lost_calls(self.call, found, self.error)
+        end = _end_of_all(self.call, found, self.error)
+        yield from _lost_calls(self.call, found, but=end)
         for i, row in enumerate(found.rows):
             ended = self._ended(i) | all_sampled(row)
-            broken = [call.error for call in row.environment_calls if call.error]
+            broken = [call for call in row.environment_calls if call.error]
+            if not broken and isinstance(end, EnvironmentCall):
+                broken = [end]
             if broken and self.status == Status.ERROR:
                 ended["stop_reason"] = error_reason(broken[-1])
             change = encoded(self.call, i, row, unfinished_tokens(row), lambda _: _traceback(self.trace), ended)
@@ -300,16 +303,26 @@ def seen_of(calls: CallLog) -> Seen:
     return Seen(calls.generations, calls.environment_calls, calls.notes)
 
 
-def _unfinished(call: RolloutCall, calls: CallLog) -> Attribution:
+def _unfinished(call: RolloutCall, calls: CallLog, *, is_running: bool = False) -> Attribution:
     prompts = [call.asked(i) for i in range(len(call.prompts))]
-    return attribute_unfinished(len(prompts), seen_of(calls), prompts, call.decode)
+    return attribute_unfinished(len(prompts), seen_of(calls), prompts, call.decode, is_running=is_running)
 
 
-def _lost_calls(call: RolloutCall, found: Attribution, error: str | None = None) -> Iterable[Change]:
-    """How many calls are nobody's. A model call whose `error` ended the function is told on all of its rows."""
-    lost = found.unattributed
-    if lost and error is not None:
-        placed = {failure.order for row in found.rows for failure in row.failures}
-        lost -= sum(made.error == error and made.order not in placed for made in call.calls.generations)
-    if lost:
+def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
+    """The call whose `error` ended the function, the last of those that failed so, where it is no row's: all rows tell
+    of it. None where a row has it, and where the function ended by itself.
+    """
+    own: list[Generation | EnvironmentCall] = []
+    for row in found.rows:
+        own += [*row.failures, *row.environment_calls, *row.children]
+    made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
+    failed = [one for one in made if one.error == error and (one.strand is None or one.strand.call is None)]
+    end = max(failed, key=lambda one: one.order, default=None)
+    return None if end is None or end.order in {call.order for call in own} else end
+
+
+def _lost_calls(call: RolloutCall, found: Attribution, but: Call | None = None) -> Iterable[Change]:
+    """How many calls are nobody's, `but` one."""
+    lost = found.unattributed - (but is not None)
+    if lost > 0:
         yield RunChange(call.run, {}, lost)

@@ -1,6 +1,6 @@
 """What a model was given, and what it answered: sequence by sequence, or as a whole batch until somebody asks."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -18,7 +18,7 @@ class Sequence(Struct, frozen=True):
     Attributes:
         context: (L,) what the model was given, without padding; None where the server returned no ids.
         sampled: (S,) what it answered, up to and with its end token; None as above.
-        finish: "stop", "length" or "tool_calls", as OpenAI names them; None where the server did not say.
+        finish: "stop", "length" or "tool_calls", as OpenAI names them; None where neither server nor ids say it.
         logprobs: (S,) of the sampled tokens; None where they were not asked for.
         text: what it answered, where the server returned text; None elsewhere.
         messages: JSON of the messages that were sent; None where ids or a text were.
@@ -43,6 +43,30 @@ class Sequence(Struct, frozen=True):
         size += 0 if self.sampled is None else self.sampled.nbytes
         size += 0 if self.logprobs is None else self.logprobs.nbytes
         return size + len(self.text or "") + len(self.messages or b"") + len(self.reply or b"")
+
+
+def finish_of(sampled: Several[int] | Ids, ends: Container[int], limit: int | None) -> str | None:
+    """Why an answer ended, where the server did not say it: "stop" where it ends with an end token, "length" where it
+    is as long as it may be; None where its ids do not show it.
+
+    Args:
+        sampled: (S,)
+        ends: the end tokens, as far as they are known.
+        limit: tokens that it may have; None where that is not known.
+    """
+    if len(sampled) and int(sampled[-1]) in ends:
+        return "stop"
+    return "length" if limit and len(sampled) >= limit else None
+
+
+def end_tokens(*sources: Any) -> frozenset[int]:
+    """Of models, by their generation config, of tokenizers and of processors; of None, or what has none, nothing."""
+    found: set[int] = set()
+    for source in sources:
+        inner = getattr(source, "generation_config", None) or getattr(source, "tokenizer", source)
+        eos = getattr(inner, "eos_token_id", None)
+        found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
+    return frozenset(found)
 
 
 @dataclass(slots=True, eq=False)

@@ -30,20 +30,23 @@ class StrandTree:
         closed: True once it returned: what is still running then belongs to nothing.
         rows: how many it is about; None where that is not known.
         is_one_row: whether all that is called is one row's own, so that a scope within it names no other.
+        threads: those that were started within one row, and the strand of each; empty once their calls were judged.
+        numbers: of its strands.
     """
 
     log: Any
     closed: bool = False
     rows: int | None = None
     is_one_row: bool = False
+    threads: list[tuple[threading.Thread, "Strand"]] = field(default_factory=list)
     root: "Strand" = field(init=False)
     _process: object = field(init=False)
-    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
+    numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
     _strays: dict[tuple[object, object], "Strand"] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._process = _process
-        self.root = Strand(self, None, next(self._numbers))
+        self.root = Strand(self, None, next(self.numbers))
 
     @property
     def is_open(self) -> bool:
@@ -53,7 +56,7 @@ class StrandTree:
     def child(self, parent: "Strand", **differs: Any) -> "Strand":
         """A strand below `parent`; row and call are the parent's unless they differ."""
         child = Strand(
-            self, parent, next(self._numbers),
+            self, parent, next(self.numbers),
             parent.row, parent.generating, parent.call, parent.is_stray, parent.is_unseen,
         )  # fmt: skip
         for name, value in differs.items():
@@ -66,13 +69,13 @@ class StrandTree:
         it. As `child`, in half the time.
         """
         return Strand(
-            self, parent, next(self._numbers),
+            self, parent, next(self.numbers),
             parent.row, parent.generating, order, parent.is_stray, parent.is_unseen,
         )  # fmt: skip
 
     def stray(self) -> "Strand":
         """For a thread or a task that was started where nobody saw it."""
-        key = (threading.current_thread(), _current_task())
+        key = _place()
         if key not in self._strays:
             self._strays[key] = self.child(self.root, is_stray=True)
         return self._strays[key]
@@ -118,20 +121,63 @@ def common(paths: list[tuple[Strand, ...]]) -> tuple[Strand, ...]:
     return tuple(shared)
 
 
-_here: ContextVar[Strand | None] = ContextVar("logs_ui_strand", default=None)
+@dataclass(eq=False)
+class Scope:
+    """A row's scope as it is the current one. Scopes that were entered in one context, and not left, stand in a chain:
+    they may be nested, or side by side, as in generators that take turns.
+
+    Attributes:
+        strand: the row's, in this scope.
+        before: what was the current one when it was entered.
+        place: thread and task that it was entered in.
+        is_said: whether it says whose calls are, and not only that a row was begun.
+        run: what its row is of: rows of others are not mistaken for it.
+        left: whether it was.
+    """
+
+    strand: Strand
+    before: "Strand | Scope | None"
+    place: tuple[object, object]
+    is_said: bool
+    run: object
+    left: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds here: also where what it says is that calls are those of a row that has ended. One that was
+        left elsewhere holds on in what was started inside with its context.
+        """
+        tree = self.strand.tree
+        return (tree.is_open or (self.is_said and tree.closed)) and not (self.left and self.place == _place())
+
+    def skip_left(self) -> "Strand | Scope | None":
+        """What was before it, without scopes that were left."""
+        while isinstance(self.before, Scope) and self.before.left:
+            self.before = self.before.before
+        return self.before
+
+
+_here: ContextVar[Strand | Scope | None] = ContextVar("logs_ui_strand", default=None)
 _open: list[StrandTree] = []
 _process = object()
 
 
 def _in_forked_child() -> None:
-    """A child's calls cannot reach the parent's log, and would only fill its copy."""
+    """A child's calls cannot reach the parent's log, and would only fill its copy: they are told to be counted."""
     global _process  # noqa: PLW0603 - what is open belongs to one process
+    strand = _whereabouts()
     _process = object()
     _open.clear()
+    if strand is not None and not strand.is_unseen:
+        _open.append(StrandTree(strand.tree.log.of_forked_child()))
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def _place() -> tuple[object, object]:
+    return threading.current_thread(), _current_task()
 
 
 def _current_task() -> object:
@@ -151,23 +197,96 @@ def current_strand() -> Strand | None:
 
 
 def _whereabouts() -> Strand | None:
-    strand = _here.get()
-    if strand is not None and strand.tree.is_open:
-        return strand
+    here = _here.get()
+    if isinstance(here, Scope):
+        is_alone = not here.left and not isinstance(here.before, Scope)  # as nearly all are: a fifth of the time
+        here = here.strand if is_alone else _within_scopes(here)
+    if here is not None and here.tree.is_open:
+        return here
     return _open[-1].stray() if _open else None
 
 
-def enter(strand: Strand) -> Token[Strand | None]:
-    """Makes it the current one of the context in which this runs, until `leave`."""
+def _within_scopes(scope: Scope) -> Strand | None:
+    """The row's that the scopes of the context are of, if they are of one; else nobody knows whose calls these are.
+    Where some say whose calls are, rows that were begun before are not asked; nor are rows that ended where one was
+    begun since, and those of another run: one that was left open there costs this one nothing.
+    """
+    strands: list[Strand] = []
+    asked = 0
+    run: object = None
+    here: Strand | Scope | None = scope
+    while isinstance(here, Scope):
+        if here.is_open and (not strands or (here.run == run and here.strand.tree.is_open)):
+            run = here.run
+            strands.append(here.strand)
+            asked = len(strands) if here.is_said else asked
+        here = here.before
+    outside = here
+    if not strands:
+        return outside
+    strands = strands[: asked or None]
+    last = strands[0]
+    if all(strand.tree is last.tree and strand.row == last.row for strand in strands):
+        return last
+    if outside is None or any(strand.tree is not outside.tree for strand in strands):
+        return Strand(last.tree, last.tree.root, next(last.tree.numbers), NO_ROW)
+    return outside if outside.row is None else outside.tree.child(outside, row=None)
+
+
+def strand_of_thread(thread: threading.Thread) -> Strand | None:
+    """For one that is about to be started in a rollout of an explicit run. None elsewhere: what a thread of a rollout
+    function calls belongs to the function anyway, and whoever starts a thread may have it serve all rows.
+    """
+    here = None if _here.get() is None else _whereabouts()
+    if here is None or not here.tree.is_one_row:
+        return None
+    strand = here.tree.child(here)
+    here.tree.threads.append((thread, strand))
+    return strand
+
+
+def enter(strand: Strand | None) -> Token[Any]:
+    """Makes it the current one of the context in which this runs, until `leave`; None: there is none."""
     return _here.set(strand)
 
 
-def leave(entered: Token[Strand | None]) -> None:
+def leave(entered: Token[Any]) -> None:
     """Makes that before it the current one again."""
     try:  # noqa: SIM105 - a third of the time
         _here.reset(entered)
     except (ValueError, LookupError):
         pass  # another context, where a generator was closed from elsewhere: the value there is not ours
+
+
+def enter_scope(strand: Strand, run: object = None, *, is_said: bool = False) -> Scope:
+    """As `enter`, for a row's scope: it may be left in any order with others that were entered in the same context.
+    Without a `run` it is one of several rows of the strand's tree.
+    """
+    here = _here.get()
+    while isinstance(here, Scope) and here.left:
+        here = here.before
+    if isinstance(here, Scope):
+        here.skip_left()
+    scope = Scope(strand, here, _place(), is_said, strand.tree if run is None else run)
+    _here.set(scope)
+    return scope
+
+
+def leave_scope(scope: Scope) -> None:
+    """Those that were entered later stay open."""
+    scope.left = True
+    if _here.get() is scope:
+        _here.set(scope.skip_left())
+
+
+@contextmanager
+def scoped(strand: Strand, run: object = None) -> Iterator[None]:
+    """Calls made inside are the row's that the strand is of."""
+    scope = enter_scope(strand, run, is_said=True)
+    try:
+        yield
+    finally:
+        leave_scope(scope)
 
 
 def within(strand: Strand) -> "_Within":
@@ -197,16 +316,23 @@ def branch(**differs: Any) -> Strand | None:
     return None if strand is None else strand.tree.child(strand, **differs)
 
 
+def branch_of_row(row: int) -> Strand | None:
+    """As `branch`, below what no scope is around: a scope within another, or beside it, is no part of that one."""
+    here = _here.get()
+    while isinstance(here, Scope):
+        here = here.before
+    strand = here if here is not None and here.tree.is_open else _whereabouts()
+    return None if strand is None else strand.tree.child(strand, row=row)
+
+
 @contextmanager
-def opened(tree: StrandTree, *, everywhere: bool) -> Iterator[None]:
-    """Calls made inside belong to the tree; with `everywhere` also those of threads that nobody saw start."""
-    if everywhere:
-        _open.append(tree)
+def opened(tree: StrandTree) -> Iterator[None]:
+    """Calls made inside belong to the tree, also those of threads that nobody saw start."""
+    _open.append(tree)
     try:
         with within(tree.root):
             yield
     finally:
         tree.closed = True
-        if everywhere:
-            with suppress(ValueError):  # in a child that was forked inside
-                _open.remove(tree)
+        with suppress(ValueError):  # in a child that was forked inside
+            _open.remove(tree)

@@ -12,12 +12,13 @@ from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Note, T
 from logs_ui.recorder.calls import Sequence as Answer
 from logs_ui.recorder.clean import is_shallow, snapshot
 from logs_ui.recorder.images import Images, StoredImage
+from logs_ui.recorder.models import StopReason
 from logs_ui.recorder.strands import Strand, StrandTree
 
-_of_generation = attrgetter("order", "began", "seconds", "seam", "error", "request_id", "asked")
+_of_generation = attrgetter("order", "began", "seconds", "seam", "error", "request_id", "asked", "reason")
 _of_answer = attrgetter("finish", "text", "messages", "reply", "prompt_tokens", "completion_tokens")
 _of_environment_call = attrgetter(
-    *("order", "began", "seconds", "client", "kind", "sent", "reward", "done", "metadata", "error", "within")
+    *("order", "began", "seconds", "client", "kind", "sent", "reward", "done", "metadata", "error", "within", "reason")
 )
 
 
@@ -48,11 +49,14 @@ def received_calls(sent: list[Any]) -> CallLog:
     strands, generations, environment_calls, notes = sent
     log = CallLog()
     known = _received_strands(strands, log.tree)
-    for (order, began, seconds, seam, error, request_id, asked), answers, sampling, strand in generations:
+    for (order, began, seconds, *further), answers, sampling, strand in generations:
+        seam, error, request_id, asked, reason = further
         sequences = _received_answers(answers)
         of_strand = known.get(strand)
         log.generations.append(
-            Generation(order, began, seconds, sequences, sampling, seam, of_strand, error, request_id, asked)
+            Generation(
+                order, began, seconds, sequences, sampling, seam, of_strand, error, request_id, asked, _reason(reason)
+            )
         )
     log.environment_calls.extend([_received_environment_call(call, known) for call in environment_calls])
     log.notes.extend([Note(order, kind, values, known.get(strand)) for order, kind, values, strand in notes])
@@ -105,14 +109,18 @@ def _sent_environment_call(call: EnvironmentCall, strands: dict[int, list[Any]])
 
 def _received_environment_call(sent: list[Any], strands: dict[int | None, Strand]) -> EnvironmentCall:
     (order, began, seconds, client, kind, was_sent, *further), observation, strand, images = sent
-    reward, done, metadata, error, within = further
+    reward, done, metadata, error, within, reason = further
     known = None
     if images is not None and observation is not None:
         known = Images.known(observation, [StoredImage(*image) for image in images])
     return EnvironmentCall(
         order, began, seconds, client, kind, was_sent, observation, reward, done, metadata, error,
-        strands.get(strand), within, known,
+        strands.get(strand), within, known, _reason(reason),
     )  # fmt: skip
+
+
+def _reason(name: str | None) -> StopReason | None:
+    return None if name is None else StopReason(name)
 
 
 def _sent_strand(strand: Strand | None, strands: dict[int, list[Any]]) -> int | None:

@@ -1,6 +1,7 @@
 """What all tests stand on."""
 
 import os
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -25,13 +26,16 @@ os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us with `&`: tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_browser", "live", "training", "walk")}
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""
 
 TWO_RANKS = "two_ranks_"
 """In the name of each test with a pair of ranks, which takes long to start: one process runs all of them."""
 
-_PATIENCE_MS = 20_000  # of whatever waits for a page, on a machine that does much else
+_PATIENCE_MS = 60_000  # of whatever waits for a page, on a machine that does much else
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,6 +52,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Files(config, log)
+
+
+_died = list[Any]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """One of the processes that run tests ended; an error is what it died of."""
+    if error is not None:
+        _died.append(node)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where one died, failed tests are not all that is amiss: `.ci/once_more` repeats nothing then."""
+    if _died:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.hookimpl(wrapper=True)

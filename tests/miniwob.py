@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tests.chromium import chromium
 from tests.environments import ROOT, python_of
 
-_START_SECONDS = 60.0
+_START_SECONDS = 240.0
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from tests.ports import free_port
+
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 """None where there is none."""
 
@@ -31,7 +33,7 @@ def pooled(url: URL, mode: str, *, connections: int = 3) -> Iterator[URL]:
     """
     if PGBOUNCER is None:
         pytest.skip("PgBouncer is not installed (Debian: apt install pgbouncer)")
-    host, port = str(url.query.get("host", url.host)), _free_port()
+    host, port = str(url.query.get("host", url.host)), free_port()
     with tempfile.TemporaryDirectory(prefix="logs-ui-pooler-") as folder:
         Path(folder).chmod(0o755)
         ini = Path(folder, "pgbouncer.ini")
@@ -62,13 +64,6 @@ def _as(host: str) -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
     return "-u", Path(host).owner() if host.startswith("/") else "nobody"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def _wait_for(port: int, process: "subprocess.Popen[str]") -> None:

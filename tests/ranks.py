@@ -4,7 +4,6 @@ trainer takes them longer than all of the scripts.
 
 import os
 import runpy
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ import time
 import traceback
 from functools import cache
 from pathlib import Path
+
+from tests.ports import free_port
 
 RANKS = 2
 _PATIENCE = 200.0
@@ -25,10 +26,8 @@ class Ranks:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp())
         self._scripts = 0
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--master-port", str(port)]
+        port = str(free_port())
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--master-port", port]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path]),

@@ -38,6 +38,8 @@ ROOT = Path(__file__).parent.parent
 RUN = "r"
 _PER_STEP = 50
 _NAME = "LOGS_UI_TEST_RECORDING"
+WAITS = "waits"
+"""What the process says of rows that were not written within a second."""
 
 
 def begun() -> ChangesJob:
@@ -79,15 +81,23 @@ class Recording:
     def acknowledged(self) -> int:
         """Rows 0 to this one's number were recorded and flushed."""
         lines = self.said.read_text().rpartition("\n")[0].split("\n")
-        return int(lines[-1] or 0)
+        return max((int(line or 0) for line in lines if line != WAITS), default=0)
 
-    def wait_for(self, rows: int, seconds: float = 60) -> None:
+    def wait_until_it_waits(self) -> None:
+        """Until it has recorded rows that it cannot flush now."""
+        said = self.said.read_text()
+        deadline = time.monotonic() + 60
+        while WAITS not in self.said.read_text()[len(said) :]:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.01)
+
+    def wait_for(self, rows: int, seconds: float = 180) -> None:
         """Until so many are acknowledged."""
         deadline = time.monotonic() + seconds
         while self.acknowledged < rows:
             assert self.process.poll() is None or self.acknowledged >= rows, self.log.read_text()
             assert time.monotonic() < deadline, f"{self.acknowledged} of {rows}; {self.log.read_text()}"
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -169,7 +179,7 @@ def go_on() -> None:
     while not is_over():
         record(writer, name, range(done, done + 20))
         while not (is_durable := writer.flush(1)) and not is_over():
-            pass
+            print(WAITS, flush=True)
         if is_durable:
             done += 20
             print(done, flush=True)

@@ -967,7 +967,7 @@ class SlowEnvironment:
         self._let_go = let_go
 
     def reset(self) -> str:
-        assert self._let_go.wait(30)
+        assert self._let_go.wait(120)
         return "a door"
 
     def step(self, action: str) -> tuple[str, float, bool]:

@@ -275,7 +275,7 @@ def test_telling_never_waits_for_a_worker_that_does_not_listen(tmp_path: Path) -
     began = time.perf_counter()
     for _ in range(12_000):
         channel.taken(identity, 1, None)
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 60
 
 
 # What is relied on in TRL. Each test says what is lost where it fails.

@@ -1,5 +1,6 @@
 """Which call belongs to which row, against references written by hand."""
 
+import time
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -621,3 +622,27 @@ def test_a_chain_that_stands_whole_in_a_row_is_found_as_by_its_parts() -> None:
         whole += _whole_fit(chain, row) is not None
         assert found == _fit_by_parts(chain, row, str)
     assert 300 < whole < 2_700
+
+
+def round_robin_of(rows: int) -> tuple[list[Ids], list[Ids], Seen]:
+    chance = np.random.default_rng(0)
+    said: list[list[int]] = [[] for _ in range(rows)]
+    made: list[Generation] = []
+    calls = [env(i, "reset", i) for i in range(rows)]
+    for turn in range(4):
+        for i in range(rows):
+            order, answer = rows + 2 * (turn * rows + i), [*chance.integers(10, 99, 9).tolist(), END]
+            made.append(generation(order, ([7, i // 8, *said[i]], answer)))
+            calls.append(env(order + 1, "step", i))
+            said[i] += [*answer, 7] if turn < 3 else answer
+    return [ids(7, i // 8) for i in range(rows)], [ids(*one) for one in said], Seen(made, calls)
+
+
+def test_eight_times_as_many_rows_do_not_take_eight_times_as_long_each() -> None:
+    def seconds(rows: int) -> float:
+        prompts, completions, seen = round_robin_of(rows)
+        began = time.process_time()
+        assert attribute(prompts, completions, seen).unattributed == 0
+        return time.process_time() - began
+
+    assert min(seconds(800) for _ in range(3)) < 24 * min(seconds(100) for _ in range(5))

@@ -371,11 +371,12 @@ def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_not
                 ).all()
                 seen[run].update(uid for _, uid, status in new if status == "ok")
                 last[run] = max((changed for changed, *_ in new), default=last[run])
+        time.sleep(0.02)
     assert [rank.communicate()[1] for rank in ranks] == [""] * 3
     everything = {f"{rank}/{number}" for rank in range(3) for number in range(40)}
     assert seen == {"a": everything, "b": everything}
     with reader.connect() as connection:
-        run_ids = connection.execute(select(col(Run.id))).scalars().all()
+        run_ids = connection.execute(select(TABLES["run"].c.id)).scalars().all()
     for run_id in run_ids:
         rows = [row for row in stored(reader, TABLES["evaluation_row"]) if row["run_id"] == run_id]
         assert len(rows) == len(everything)

@@ -1,6 +1,7 @@
 """What is seen of calls while a rollout function runs: in threads, in children, cancelled, of other models."""
 
 import asyncio
+import contextvars
 import os
 import subprocess
 import sys
@@ -15,11 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Sequence, TokenBatch, collecting
+from logs_ui.recorder.children import CallsOfChildren
 from logs_ui.recorder.instruments import concurrency, transformers
 from logs_ui.recorder.instruments.patch import Patches, patches
+from logs_ui.recorder.models import Run
+from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.strands import current_strand
 from logs_ui.rollout.guess_model import make_model, make_tokenizer
 
@@ -216,21 +221,80 @@ def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callabl
 
 FORKED = """
 import os, sys
+from logs_ui.recorder import trace_env
 from logs_ui.recorder.calls import CallLog, collecting
 from logs_ui.recorder.strands import current_strand
-with collecting(CallLog()) as _:
+tool, log = trace_env(lambda action: action), CallLog()
+with collecting(log) as _:
     child = os.fork() == 0
-    seen = current_strand()
+    if child:
+        tool(1)
 if child:
-    sys.exit(7 if seen is None else 8)
-print(os.waitstatus_to_exitcode(os.wait()[1]), seen is None)
+    sys.exit(len(log.environment_calls))
+print(os.waitstatus_to_exitcode(os.wait()[1]), log.environment_calls)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 def test_a_forked_child_records_into_nothing_and_leaves_in_peace() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("7 False\n", "")
+    assert (done.stdout, done.stderr) == ("0 []\n", "")
+
+
+POOL = """
+import json, multiprocessing, os, sys
+from types import SimpleNamespace
+from logs_ui.recorder import current_row, load_run, record, start_run, trace_env, unrecorded
+from logs_ui.rollout.guess_model import make_tokenizer
+
+tool = trace_env(lambda action: action)
+outer = trace_env(lambda: tool(3))
+
+def call(action):
+    outer() if action == 2 else tool(action)
+    with unrecorded():
+        tool("a judge's")
+    if action == 1 and (grandchild := os.fork()) == 0:
+        tool("a grandchild's")
+        os._exit(0)
+    elif action == 1:
+        os.waitpid(grandchild, 0)
+
+def rollout(prompts, args, processing_class):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(call, [0, 1, 2])
+    return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
+
+db = sys.argv[1]
+args = SimpleNamespace(num_generations=1, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+record(rollout, db=db, announce=False)(["a", "b"], args, make_tokenizer())
+with start_run(db=db) as run, run.rollout("c"):
+    if (child := os.fork()) == 0:
+        tool("a child's")
+        os._exit(0)
+    os.waitpid(child, 0)
+with start_run(db=db) as run, run.rollout("d"):
+    tool("its own")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_calls_that_forked_children_make_are_counted_on_the_run(tmp_path: Path) -> None:
+    db, command = tmp_path / "a.db", [sys.executable, "-c", POOL]
+    done = subprocess.run([*command, db], capture_output=True, text=True, check=True, timeout=120)
+    with Session(reading_engine(db)) as session:
+        counted = session.exec(select(Run.unattributed_calls).order_by(col(Run.created))).all()
+    assert counted == [4, 1, 0], "of the pool's child two, one with another within it, and of its child one"
+    assert done.stderr.count("forked while a rollout was recorded") == 1
+
+
+def test_so_many_calls_of_children_are_counted_in_portions() -> None:
+    counted = CallsOfChildren()
+    for _ in range(3):
+        counted.add()
+    assert counted.take() == 0, "nothing was forked"
+    counted.there_are()
+    assert [counted.take(), counted.take()] == [3, 0]
 
 
 class Parent:
@@ -479,3 +543,56 @@ print(len([call for call in log.environment_calls if call.sent == b'"quit"']))
 def test_a_destructor_that_calls_an_environment_may_run_at_any_time() -> None:
     done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("100\n", "")
+
+
+def called() -> Any:
+    """A tool that is traced."""
+    return trace_env(lambda action: action)
+
+
+def turns_taken(*playing: Iterator[None]) -> None:
+    """Generators that take turns, in one context."""
+    left = list(playing)
+    while left:
+        left = [play for play in left if next(play, "over") is None]
+
+
+def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_is_open() -> None:
+    log, tool = CallLog(), called()
+
+    def play(index: int, turns: int) -> Iterator[None]:
+        with row_scope(index) as row:
+            for turn in range(turns):
+                tool((index, turn))
+                row.tag(f"{index}")
+                yield
+
+    with collecting(log):
+        turns_taken(play(0, 2), play(1, 4))
+        tool("after both")
+        with row_scope(2), row_scope(2):
+            tool("of two, twice")
+        with row_scope(3):
+            with row_scope(4):
+                tool("of either")
+            tool("of three")
+    said = [None if call.strand is None else call.strand.row for call in log.environment_calls]
+    assert said == [0, None, None, None, 1, 1, None, 2, None, 3]
+    assert [note.strand.row for note in log.notes if note.strand] == [0, 1, 0, 1, 1, 1], "each is told of its own"
+
+
+def test_a_scope_holds_on_where_its_context_went() -> None:
+    log, tool, over = CallLog(), called(), threading.Event()
+
+    def work() -> None:
+        assert over.wait(60)
+        tool("late")
+
+    with collecting(log):
+        with row_scope(1):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+            thread.start()
+        with row_scope(2):
+            over.set()
+            thread.join(60)
+    assert [call.strand.row for call in log.environment_calls if call.strand] == [1]

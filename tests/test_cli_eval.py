@@ -78,7 +78,8 @@ def test_it_evaluates_and_shows_a_line_a_task(folder: Path, server: ModelServer)
     rows = load_run(db=db)
     assert len(rows) == 8
     assert set(rows["eval_name"]) == {"sums"}
-    assert f"logs-ui serve --db {db}" in done.stdout
+    assert f"browse it with: logs-ui serve --db {db}\n" in done.stderr
+    assert f"Browse it with: logs-ui serve --db {db}\n" in done.stdout
     assert f"http://127.0.0.1:7070/runs/{rows['run'][0]}\n" in done.stdout
 
 

@@ -1,6 +1,9 @@
 """Rollout functions that raised: no tokens tell rows apart, and most had no call yet."""
 
+import random
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -12,7 +15,7 @@ from logs_ui.recorder.attribution import Attribution, RowCalls, Seen, attribute_
 from logs_ui.recorder.calls import CallLog, Generation, Ids, Sequence, collecting
 from logs_ui.recorder.strands import Strand, StrandTree
 from tests.test_patterns import IN_PART, WHOLE, Pattern, chunks, lockstep, round_robin, sequential_with_a_client_each
-from tests.world import GROUP, MODES, ROWS, Row, World, decode
+from tests.world import GROUP, HINT, MODES, ROWS, Client, Row, World, answered, decode
 
 
 class StopError(Exception):
@@ -22,8 +25,8 @@ class StopError(Exception):
 class Cut(World):
     """Raises at its call number `limit`, and ever after."""
 
-    def __init__(self, limit: int, mode: tuple[int, int]) -> None:
-        super().__init__(limit, mode)
+    def __init__(self, limit: int, mode: tuple[int, int], rows: int = ROWS, group: int = GROUP) -> None:
+        super().__init__(limit, mode, rows, group)
         self._left = limit
         self._counting = threading.Lock()
 
@@ -98,10 +101,114 @@ def test_what_went_in_order_is_found_once_the_function_raised(pattern: Pattern) 
     assert all(stepped_in(world, calls) in ([], [row]) for row, calls in zip(world.rows, found.rows, strict=True))
 
 
-def test_resets_ahead_are_their_rows_once_the_function_raised() -> None:
-    world, found = cut_off(lockstep, 7, MODES[0])
-    assert [stepped_in(world, calls) for calls in found.rows[:7]] == [[row] for row in world.rows[:7]]
-    assert found.unattributed == 0
+def test_resets_ahead_are_nobodys_once_the_function_raised() -> None:
+    """Nothing shows yet in which order their rows are played."""
+    _, found = cut_off(lockstep, 7, MODES[0])
+    assert not any(calls.environment_calls for calls in found.rows)
+    assert found.unattributed == 7
+
+
+def test_resets_ahead_of_one_prompt_are_its_rows() -> None:
+    world = Cut(3, MODES[0])
+    log = CallLog()
+    with collecting(log), suppress(StopError):
+        lockstep(world)
+    found = attribute_unfinished(GROUP, Seen([], log.environment_calls), ["7 0"] * GROUP, decode)
+    assert [len(calls.environment_calls) for calls in found.rows] == [1, 1, 1, 0]
+
+
+Order = Callable[[list[Row]], list[Row]]
+
+
+def forward(rows: list[Row]) -> list[Row]:
+    return rows
+
+
+def backward(rows: list[Row]) -> list[Row]:
+    return rows[::-1]
+
+
+def shuffled(rows: list[Row]) -> list[Row]:
+    return random.Random(len(rows)).sample(rows, len(rows))
+
+
+def one_by_one(world: World, rows: list[Row], turns: int) -> None:
+    for row in rows:
+        client = Client()
+        world.reset(row, client)
+        for turn in range(turns):
+            row.heard(*[HINT] * bool(turn))
+            world.turn(row, client)
+
+
+def in_batches(world: World, rows: list[Row], turns: int) -> None:
+    pairs = reset_ahead(world, rows)
+    for turn in range(turns):
+        for row in rows if turn else ():
+            row.heard(HINT)
+        answered(world, rows)
+        for row, client in pairs:
+            world.step(row, client)
+
+
+def turn_by_turn(world: World, rows: list[Row], turns: int) -> None:
+    pairs = reset_ahead(world, rows)
+    for turn in range(turns):
+        for row, client in pairs:
+            row.heard(*[HINT] * bool(turn))
+            world.turn(row, client)
+
+
+def turn_by_turn_in_an_executor(world: World, rows: list[Row], turns: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pairs = [(row, Client()) for row in rows]
+        for row, client in pairs:
+            pool.submit(world.reset, row, client).result()
+        for turn in range(turns):
+            for row, client in pairs:
+                row.heard(*[HINT] * bool(turn))
+                pool.submit(world.turn, row, client).result()
+
+
+def reset_ahead(world: World, rows: list[Row]) -> list[tuple[Row, Client]]:
+    pairs = [(row, Client()) for row in rows]
+    for row, client in pairs:
+        world.reset(row, client)
+    return pairs
+
+
+@pytest.mark.parametrize("order", [forward, backward, shuffled])
+@pytest.mark.parametrize("play", [one_by_one, in_batches, turn_by_turn, turn_by_turn_in_an_executor])
+def test_wherever_a_function_is_cut_off_no_row_holds_anothers_calls(
+    play: Callable[[World, list[Row], int], None], order: Order
+) -> None:
+    """Two prompts. Which row of its prompt a row's calls are on does not matter, as long as they are one row's."""
+    for seed in range(6):
+        chance = random.Random(seed)
+        group, turns, mode = chance.randint(2, 4), chance.randint(1, 3), chance.choice(MODES)
+        for limit in range(2 * group * (1 + 2 * turns) + 1):
+            world, log = Cut(limit, mode, 2 * group, group), CallLog()
+            with collecting(log), suppress(StopError):
+                play(world, order(world.rows), turns)
+            log.close()
+            log.sort()
+            prompts = [decode(np.array(row.prompt, np.int32)) for row in world.rows]
+            seen = Seen(log.generations, log.environment_calls)
+            found = attribute_unfinished(2 * group, seen, prompts, decode)
+            assert wrong_in(world, found, group) == [], (seed, limit)
+
+
+def wrong_in(world: World, found: Attribution, group: int) -> list[int]:
+    """Rows with calls of several rows, or of another prompt's."""
+    wrong = []
+    for place, calls in enumerate(found.rows):
+        asked = {int(turn.sequence.context[1]) for turn in calls.turns if turn.sequence.context is not None}
+        stepped = stepped_in(world, calls)
+        said = [turn.sequence.sampled.tolist() for turn in calls.turns if turn.sequence.sampled is not None]
+        is_of_one = not stepped or (len(stepped) == 1 and stepped[0].answers[: len(said)] == said)
+        if not is_of_one or (asked | {row.prompt[1] for row in stepped}) not in ({place // group}, set()):
+            wrong.append(place)
+    return wrong
 
 
 PLAYED = 6

@@ -1,6 +1,8 @@
 """`logs-ui db`: what it says of a database, what it finds damaged, and runs that are copied, or deleted, whole."""
 
 import json
+import re
+import shlex
 import shutil
 import sqlite3
 import sys
@@ -16,7 +18,7 @@ from sqlmodel import col
 
 from logs_ui.app.cli import main
 from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, start_run, trace_env
-from logs_ui.recorder.errors import RunNotFoundError
+from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
 from logs_ui.recorder.models import (
     EvaluationRow,
     Image,
@@ -29,9 +31,10 @@ from logs_ui.recorder.models import (
     WriterPosition,
 )
 from logs_ui.recorder.notes import Notebook, Subject
-from logs_ui.recorder.storage import clock, store
-from logs_ui.recorder.storage.address import Address, as_text, shown
+from logs_ui.recorder.storage import clock, migrations, store
+from logs_ui.recorder.storage.address import Address, as_text, db_option, shown, without_password
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.spool import Spool, spool_folder
 from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.check import Finding
@@ -324,7 +327,7 @@ def test_a_payload_that_cannot_be_read_is_named_with_what_keeps_its_figures(stoc
     written(writing_engine(address), spoilt)
     (finding,) = damaged(address)
     assert finding.said.startswith("1 of 48 cannot be read: 7. Restore them from a copy, or keep their figures alone")
-    assert f"logs-ui prune --where id:7 --keep nothing --db {shown(address)}" in finding.said
+    assert f"logs-ui prune --where id:7 --keep nothing{db_option(address)}" in finding.said
     prune(as_text(address), where="id:7", keep="nothing")
     assert damaged(address) == []
 
@@ -339,7 +342,7 @@ def test_sums_that_are_not_their_rollouts_are_named_and_worked_out_anew_by_a_cop
     (finding,) = damaged(address)
     assert finding.said.startswith("4 of 12 steps are not the sum of their rollouts: ")
     assert "one train shell-agent step 2; one train shell-agent step 3; two" in finding.said
-    assert f"logs-ui db merge {shown(address)} --into NEW.db" in finding.said
+    assert f"logs-ui db merge {shlex.quote(without_password(address))} --into NEW.db" in finding.said
     merge([as_text(address)], tmp_path / "new.db")
     assert damaged(tmp_path / "new.db") == []
 
@@ -440,6 +443,38 @@ def logs_ui(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return Done(int(ended.value.code or 0), said.out, said.err)
 
     return typed
+
+
+def test_commands_that_people_copy_name_a_path_with_a_blank(
+    stock: Path, tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, away = tmp_path / "my runs" / "a.db", tmp_path / "my runs" / "b.db"
+    merge([stock], db)
+    spoilt = update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values(content=b"spoilt")
+    wrong = update(StepStatistics).where(col(StepStatistics.step) == 2).values(reward_sum=99.0)
+    written(writing_engine(db), spoilt, wrong)
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    for waits in (db, away):
+        with start_run(db=waits) as run, run.rollout(PROMPT) as row:
+            row.score(1.0)
+    assert flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", (Migration(2, "more", lambda _: None, 1, 1),))
+        with pytest.raises(RefusedDatabaseError) as behind:
+            reading_engine(db)
+    said = [
+        *(finding.said for finding in check(db)),
+        logs_ui("db", "check", "--db", away).stderr,
+        str(behind.value),
+        logs_ui("prune", "--db", db, "--run", "one", "--yes").stdout,
+    ]
+    typed = [shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= takes|\n|$)", text)]
+    named = {
+        (words[2 - (words[1] == "prune")], words[words.index("--db") + 1 if "--db" in words else 3]) for words in typed
+    }
+    assert named == {(name, str(db)) for name in ("prune", "merge", "ingest", "migrate", "vacuum")} | {
+        ("ingest", str(away))
+    }
 
 
 def test_what_waits_before_the_first_ingest_is_not_denied(

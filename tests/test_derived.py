@@ -14,7 +14,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
 from logs_ui.recorder.diagnosis.settings import Scale
 from logs_ui.recorder.diagnosis.staleness import lag
-from logs_ui.recorder.diagnosis.waterfall import causes, judged
+from logs_ui.recorder.diagnosis.waterfall import cause_of, causes, judged
 from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.models import EvaluationRow, Mode, Run, Status, StopReason
 from logs_ui.recorder.queries import RunColumns
@@ -84,6 +84,16 @@ def test_causes(run: tuple[Engine, int], cause: int) -> None:
     chosen = judged(rows) & (causes(rows) == cause)
     assert 0 < chosen.sum() < len(rows)
     assert filtered(run, f"cause:{CAUSES[cause].id}") == set(rows.id[chosen].tolist())
+
+
+def test_one_rollouts_cause_is_told_as_that_of_many(run: tuple[Engine, int]) -> None:
+    with Session(run[0]) as session:
+        every = list(session.exec(select(EvaluationRow).where(EvaluationRow.mode == Mode.TRAIN)))
+    told = {it.id: cause_of(it) for it in every}
+    rows = RunColumns(run[1], Mode.TRAIN).refresh(run[0])
+    said = {int(row): CAUSES[cause] for row, cause, can in zip(rows.id, causes(rows), judged(rows), strict=True) if can}
+    assert {row: cause for row, cause in told.items() if cause} == said
+    assert any(it.status == Status.RUNNING and told[it.id] is None for it in every)
 
 
 def test_a_share_of_the_waterfall_opens_its_rollouts(run: tuple[Engine, int]) -> None:

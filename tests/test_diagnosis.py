@@ -247,7 +247,7 @@ def test_a_task_that_is_never_solved_costs_what_it_is_behind_the_others() -> Non
     hard = PLACE // GROUP % 3 == 0  # 16 attempts
     rows = rows_of(reward=np.where(hard, 0.0, PLACE % 2))
     found = card(diagnose_rows(rows), "never_solved")
-    assert found.title == "1 of 3 tasks are never solved"
+    assert found.title == "1 of 3 tasks is never solved"
     assert found.cost == pytest.approx((1.0 - 0.5) * 16 / 48)
     assert found.where == 'task:"task 0"'
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import TrainerCallback
 
-from logs_ui.recorder import Card, DiagnosisCallback, Diagnostic, Settings, SettingsError, load_runs, record
+from logs_ui.recorder import Card, DiagnosisCallback, Diagnostic, Settings, SettingsError, load_run, load_runs, record
 from logs_ui.recorder.alerts import News
 from tests.ranks import run_on_two_ranks
 from tests.training import guess_server, make_trainer, sequential
@@ -100,6 +101,23 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
     assert body["run"] == load_runs(tmp_path / "a.db").run[0]
 
 
+def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
+    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained(server, tmp_path)
+    last = int(load_run(db=tmp_path / "a.db").step.max())
+    with webhook() as (url, heard):
+        callback = DiagnosisCallback(every_steps=1, webhook=url, run="latest", db=tmp_path / "a.db")
+        state = SimpleNamespace(global_step=2, is_world_process_zero=True)
+        callback.on_step_end(None, state, None)
+        callback.on_train_end(None, state, None)
+    said = capfd.readouterr().err
+    assert "invalid_reward" in cards_said(said)
+    assert set(re.findall(r"^logs-ui: step (\d+):", said, re.MULTILINE)) == {str(last)}
+    assert {body["step"] for _, body in heard} == {last}
+    assert all(f", step {last}: " in body["text"] for _, body in heard)
+
+
 def test_it_is_silent_in_warm_up(server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trained(server, tmp_path, DiagnosisCallback(every_steps=1), max_steps=2)
     assert cards_said(capfd.readouterr().err) == []
@@ -123,7 +141,7 @@ def test_a_card_stops_the_training_and_the_run_says_why(
     assert re.fullmatch(r"Stopped by its diagnosis at step \d+: .* \[invalid_reward\]", run["error"])
     said = capfd.readouterr().err
     assert said.count("Stopped by its diagnosis") == 1
-    assert f"logs-ui diagnose {run['run']}" in said
+    assert f"logs-ui diagnose {run['run']} --db {tmp_path / 'a.db'}\n" in said
 
 
 def test_a_function_may_decide_what_stops_it(server: str, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_the_environments_last_reward_will_do() -> None:
 def test_a_task_that_is_not_solved_any_more_is_found() -> None:
     found = card(diagnose_rows(_forgotten((np.arange(96) % 2).astype(float)), Settings(max_reward=1.0)), "forgotten")
     # 24 rollouts of 96 lost a point each, 12 of them before that; it was solved in 12 of 24 before.
-    assert found.title == "1 of 2 tasks were solved before, and are not any more"
+    assert found.title == "1 of 2 tasks was solved before, and is not any more"
     assert found.cost == pytest.approx((24 + 12) / 96 * 12 / 24)
     assert (found.where, found.since_step) == ("task:lost", 4)
 

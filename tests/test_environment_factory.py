@@ -31,6 +31,7 @@ from logs_ui.recorder.models import Run
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.rollout.guess_env import GuessAction, GuessEnv
 from tests import old_trl
+from tests.ranks import run_on_two_ranks
 from tests.training import guess_server
 
 pytestmark = pytest.mark.versions
@@ -388,6 +389,52 @@ def test_any_factory_and_an_evaluation(taught: Any, tmp_path: Path) -> None:
     assert list(rows.task) == [str(episode[0][1]["answer"]) for episode in seen.episodes]
     assert [played(row) for row in rows.to_dict("records")] == [noted(episode) for episode in seen.episodes]
     assert all(isinstance(environment, Easy) and environment.level == 3 for environment in seen.environments)
+
+
+RANK = """
+import sys
+from pathlib import Path
+import torch
+from logs_ui.recorder import record_environment
+from tests.test_environment_factory import Guessing, Seen, make_trainer
+torch.set_num_threads(1)
+Guessing.url = sys.argv[1]
+factory = record_environment(Guessing, task="answer", db=sys.argv[2])
+taught = torch.load(sys.argv[3], weights_only=False)
+try:
+    make_trainer(
+        taught, factory, Path(sys.argv[4]), Seen(), per_device_train_batch_size=6, max_steps=2, ddp_backend="gloo"
+    ).train()
+finally:
+    while Guessing.clients:
+        Guessing.clients.pop().close()
+"""
+
+
+def test_environments_of_two_ranks_are_of_one_run(taught: Any, tmp_path: Path) -> None:
+    """Rows 0 to 5 are the first's: a group of four straddles them."""
+    db, model = tmp_path / "a.db", tmp_path / "taught"
+    torch.save(taught, model)
+    run_on_two_ranks(RANK, tmp_path, Guessing.url, db, model, tmp_path / "out")
+    run = only_run(db)
+    assert (run.state, run.recorder_errors, run.unattributed_calls) == ("finished", 0, 0)
+    rows = load_run(db=db)
+    assert len(rows) == 2 * 12
+    assert (rows.status == "ok").all()
+    groups = [group.sort_values("generation") for _, group in rows.groupby(["step", "group"])]
+    assert [list(group.process) for group in groups] == [[0] * 4, [0, 0, 1, 1], [1] * 4] * 2
+    for group in groups:
+        assert list(group.generation) == list(range(GROUP))
+        assert group.task.nunique() == 1
+        assert abs(group.advantage.sum()) < 1e-4
+    for row in rows.to_dict("records"):
+        (reset, *_), (_, arguments, _) = row["actions"], played(row)[0]
+        assert (reset["turn"], str(arguments["answer"])) == (0, row["task"])
+        assert row["metadata"]["attribution"] == "context"
+        paid = [
+            action["reward"] for action in row["actions"] if action["observation"] in {"higher", "lower", "correct"}
+        ]
+        assert row["rewards"]["paid"] == pytest.approx(sum(paid))
 
 
 def test_a_reset_that_raises_is_on_its_row(taught: Any, tmp_path: Path) -> None:

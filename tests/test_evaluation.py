@@ -375,7 +375,7 @@ def test_where_the_rows_are(server: ModelServer, tmp_path: Path) -> None:
 
 def test_scoring_that_waits_does_not_hold_up_the_others(server: ModelServer) -> None:
     """All four judges are in at once: none gets on before the last."""
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=60)
 
     def waits(_: EvaluationRow) -> float:
         together.wait()

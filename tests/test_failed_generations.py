@@ -324,6 +324,38 @@ def test_those_of_nobody_are_counted(db: Path, server: ModelServer, client: open
     assert unattributed(db) == 3
 
 
+def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    for last in ("judge", "tiny"):
+        server.gives(chat(), chat(), REFUSED)
+        with start_run(db=db) as run, run.rollout(QUESTION):
+            ask(client)
+            ask(client, model="judge")
+            ask(client, model=last)
+        (stored,) = rows_of(db)
+        assert attempts(stored) == [(3, REFUSAL)]
+        assert stored["status"] == ("ok" if last == "judge" else "error")
+
+
+def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    server.gives(REFUSED, REFUSED, REFUSED)
+
+    def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
+        assert ask(client) is None
+        assert ask(client) is None
+        return client.chat.completions.create(model="tiny", messages=QUESTION)
+
+    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+    with pytest.raises(openai.InternalServerError):
+        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+    assert flush()
+    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+    assert unattributed(db) == 2
+
+
 def test_one_that_never_came_back_is_the_rollouts_timeout(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
     reply, may_come = held()
     server.gives(reply)

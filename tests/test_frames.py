@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from sqlalchemy import insert, update
+from sqlalchemy import Engine, event, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import flush, queries, start_run
@@ -31,6 +32,7 @@ from logs_ui.recorder.frames import (
     load_scalars,
 )
 from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, Run, Status, StopReason
+from logs_ui.recorder.notes import Notebook, Subject
 from logs_ui.recorder.parquet import parquet_writer
 from logs_ui.recorder.payload import pack_content
 from logs_ui.recorder.storage.address import Address, as_text, database_address
@@ -332,7 +334,6 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
     flush()
     engine = writing_engine(path)
     with engine.begin() as connection:
-        connection.execute(update(Run).values(heartbeat=0))
         connection.execute(update(RolloutPayload).values(content=b"damaged"))
     with pytest.raises(DatabaseError):
         load_run(made.id, path)
@@ -340,9 +341,53 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
         "tags": ["seen"],
         "starred": False,
     }
+    with engine.begin() as connection:  # just before it is read: this process gives signs of life of its own
+        connection.execute(update(Run).values(heartbeat=0))
     lost = load_run(open_run.id, path, columns=["status", "stop_reason", "error"]).iloc[0]
     assert (lost["status"], lost["stop_reason"]) == ("aborted", "aborted")
     assert lost["error"] is not None
+
+
+@contextmanager
+def _parameters() -> Iterator[list[int]]:
+    """How many each question meanwhile has."""
+    numbers: list[int] = []
+
+    def watch(*asked: Any) -> None:
+        numbers.append(len(asked[3]))
+
+    event.listen(Engine, "before_cursor_execute", watch)
+    try:
+        yield numbers
+    finally:
+        event.remove(Engine, "before_cursor_execute", watch)
+
+
+def test_columns_are_those_of_all_however_few_rows_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rollouts.db"
+    engine = writing_engine(path)
+    factory.make_run(engine, uid="run", steps=11, seed=3)
+    factory.make_run(engine, uid="other", steps=1)
+    with engine.connect() as connection:
+        uids = connection.scalars(select(col(EvaluationRow.uid)).where(col(EvaluationRow.run_id) == 1)).all()
+    engine.dispose()
+    notes = Notebook(path)
+    for number, uid in enumerate(uids[5:60:5]):
+        subject = Subject("run", uid)
+        notes.star(subject, starred=number % 2 == 0)
+        notes.tag(subject, f"seen {number}")
+        notes.note(subject, "look again" if number % 3 else "")
+    notes.tag(Subject("run"), "of the run")
+    headers = [column.name for column in COLUMNS if column.name not in PAYLOAD]
+    monkeypatch.setattr(sys.modules["logs_ui.recorder.queries.headers"], "_AT_ONCE", 7)
+    for where in (None, "is:starred", "reward<0.5", "step:99"):
+        with _parameters() as numbers:
+            frame = load_run("run", path, columns=headers, where=where)
+        assert max(numbers) < 20, "no question names each rollout"
+        pd.testing.assert_frame_equal(frame, load_run("run", path, where=where)[headers])
+    assert load_run("run", path, columns=["starred"])["starred"].sum() == 6
 
 
 def test_pandas_reads_the_parquet_file_back_with_its_types(db: str, tmp_path: Path) -> None:

@@ -518,7 +518,7 @@ def test_megabytes_take_no_longer_than_a_page_may() -> None:
     other = " ".join(words)
     unlike = " ".join(reversed(words))
     assert len(whole) > 3_000_000
-    began = time.perf_counter()
+    began = time.process_time()
     differ = Differ()
     a, b = differ.compare(whole, other)
     assert [segment.text for segment in b if segment.changed] == ["DIFFERENT"]
@@ -527,7 +527,7 @@ def test_megabytes_take_no_longer_than_a_page_may() -> None:
     assert sum(len(segment.text) for segment in c) < 20_000
     for _ in range(40):
         differ.compare(whole[:3_000], unlike[:3_000])
-    assert time.perf_counter() - began < 10, "on a machine that does much else"
+    assert time.process_time() - began < 10
 
 
 # --- Charts

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -317,6 +318,15 @@ def test_the_older_server_of_trl_is_known(
     assert second.sampled is not None
     assert (second.sampled.tolist(), second.finish, second.messages is not None) == ([8], None, path == "/chat/")
     assert seen[0].sampling == {"n": 1, "max_tokens": 4, "seed": 3}
+
+
+def test_why_an_answer_of_the_older_server_ended_is_told_by_its_ids(server: ModelServer) -> None:
+    server.gives({"prompt_ids": [[1], [1], [1]], "completion_ids": [[7, 2], [7, 8, 9, 9], [7]], "logprobs": None})
+    log = CallLog(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=2)))
+    with collecting(log):
+        by_requests(server.url + "/generate/", {"prompts": ["a", "b", "c"], "n": 1, "max_tokens": 4})
+    (one,) = log.generations
+    assert [sequence.finish for sequence in one.sequences] == ["stop", "length", None]
 
 
 def test_what_only_scores_is_no_generation(server: ModelServer) -> None:

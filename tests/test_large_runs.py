@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 import threading
 import time
 from bisect import bisect_right
@@ -36,14 +37,20 @@ STEPS, WINDOW = 40, 100
 ALL = RolloutFilter()
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 steps of 12 rollouts, and 8 more after every tenth."""
-    path = tmp_path / "large.db"
+    path = tmp_path_factory.mktemp("made") / "large.db"
     engine = writing_engine(path)
     make_run(engine, uid="large", steps=STEPS, state=RunState.FINISHED)
-    engine.dispose()
+    engine.dispose()  # which leaves one file
     return path
+
+
+@pytest.fixture
+def db(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copy(made, tmp_path))
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ LOGS_UI = Path(sys.executable).with_name("logs-ui")
 def demo(tmp_path: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     """The address that `logs-ui demo` prints while it trains; and what presses Ctrl-C, and gives what is said then."""
     command = [str(LOGS_UI), "demo", "--steps", "400", "--db", str(tmp_path / "a.db")]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it, and children inherit that
     talk = tmp_path / "stderr"
     traced = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with (

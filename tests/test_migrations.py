@@ -19,7 +19,7 @@ from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.models import Run
 from logs_ui.recorder.storage import migrations, schema
-from logs_ui.recorder.storage.address import Address, as_text, shown, without_password
+from logs_ui.recorder.storage.address import Address, as_text, db_option, shown
 from logs_ui.recorder.storage.database import migrating_engine, reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.storage.migrations import Migration, add_column, add_index, add_table
 from logs_ui.recorder.upkeep.migrate import migrate_database
@@ -157,8 +157,8 @@ def test_a_newer_recorder_brings_up_to_date_what_stops_nobody_and_a_reader_names
     with program_of(ADDITIVE):
         with pytest.raises(RefusedDatabaseError) as caught:
             reading_engine(made)
-        command = f"Bring it up to date: logs-ui db migrate --db {without_password(made)}"
-        assert str(caught.value) == f"{without_password(made)} has schema 1, and this logs-ui works with 2. {command}"
+        command = f"Bring it up to date: logs-ui db migrate{db_option(made)}"
+        assert str(caught.value) == f"{shown(made)} has schema 1, and this logs-ui works with 2. {command}"
         writing_engine(made).dispose()
         reading_engine(made).dispose()
     assert stamp(made) == (2, 1, 1)

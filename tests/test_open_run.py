@@ -3,9 +3,13 @@
 import asyncio
 import contextvars
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 import torch
 from sqlmodel import Session, col, select
 
-from logs_ui.recorder import current_row, load_run, load_scalars, row_scope, start_run, trace_env
+from logs_ui.recorder import current_row, flush, load_run, load_scalars, row_scope, start_run, trace_env, unrecorded
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run
 from logs_ui.recorder.storage.database import reading_engine
@@ -271,10 +275,22 @@ def test_what_came_back_is_kept_though_nothing_is_said_of_what_was_sent(db: Path
             row.turn("5", observation="no")
         with run.rollout(QUESTION) as row:
             row.turn("6")
-    paid, told, alone = rows_of(db)
+        with run.rollout(QUESTION) as row:
+            row.turn("7", finish="stop")
+    paid, told, alone, whole = rows_of(db)
     assert (paid["env_reward_sum"], paid["stop_reason"], len(paid["actions"])) == (0.5, "done", 1)
     assert (told["actions"][0]["observation"], told["env_steps"]) == ("no", None)
-    assert (alone["actions"][0]["seconds"], alone["stop_reason"]) == (None, "stop")
+    assert (alone["actions"][0]["seconds"], alone["stop_reason"]) == (None, "not_recorded"), "nobody said that it ended"
+    assert whole["stop_reason"] == "stop"
+
+
+def test_an_error_of_an_explicit_rollout_keeps_the_end_of_the_servers_log(db: Path, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("out of memory\n")
+    with start_run(db=db, server_log=log) as run, run.rollout(QUESTION) as row:
+        row.turn("4", error="ConnectionError: gone")
+    (failed,) = rows_of(db)
+    assert (failed["stop_reason"], failed["metadata"]["server_log"]) == ("environment_error", "out of memory\n")
 
 
 def test_a_name_may_be_anything_that_has_a_text(db: Path) -> None:
@@ -326,12 +342,268 @@ def test_log_probs_times_and_ends_of_model_calls_are_kept_with_their_turns(db: P
     assert "sampling" not in second
 
 
-def test_a_thread_that_is_handed_the_context_is_the_rollouts_own(db: Path) -> None:
-    env = trace_env(SimpleNamespace(reset=lambda: "go", step=lambda _: {"observation": "low", "reward": 1.0}))
+def stepped() -> Any:
+    return trace_env(SimpleNamespace(reset=lambda: "go", step=lambda _: {"observation": "low", "reward": 1.0}))
+
+
+def actions_of(db: Path) -> list[list[Any]]:
+    return [[entry["action"] for entry in row["actions"]] for row in rows_of(db)]
+
+
+def test_a_thread_that_ends_within_a_rollout_is_the_rollouts_own(db: Path) -> None:
+    env = stepped()
+
+    class Stepping(threading.Thread):
+        def run(self) -> None:
+            env.step("of a class")
+            inner = threading.Thread(target=env.step, args=("within",))
+            inner.start()
+            inner.join()
+
+    with start_run(db=db) as run:
+        for name in ("one", "two"):
+            with run.rollout(QUESTION):
+                handed = partial(contextvars.copy_context().run, env.step, "handed")
+                made = [threading.Thread(target=env.step, args=(name,)), Stepping(), threading.Thread(target=handed)]
+                for thread in made:
+                    thread.start()
+                    thread.join()
+                with unrecorded():
+                    judge = threading.Thread(target=env.step, args=("judged",))
+                    judge.start()
+                judge.join()
+        outside = threading.Thread(target=env.step, args=("of no rollout",))
+        outside.start()
+        outside.join()
+    assert actions_of(db) == [["one", "of a class", "within", "handed"], ["two", "of a class", "within", "handed"]]
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_what_a_thread_calls_that_outlives_its_rollout_is_nobodys_and_counted(db: Path) -> None:
+    env, asked, over = stepped(), SimpleQueue[str | None](), threading.Event()
+
+    def serve() -> None:
+        while (action := asked.get()) is not None:
+            env.step(action)
+            current_row().tag(action)
+            over.set()
+
+    service = threading.Thread(target=serve)
+    with start_run(db=db) as run:
+        with run.rollout(QUESTION):
+            service.start()
+            asked.put("anybody's")
+            assert over.wait(60)
+            env.step("own")
+        asked.put("after it")
+        asked.put(None)
+        service.join()
+    assert actions_of(db) == [["own"]]
+    assert "tags" not in rows_of(db)[0]["metadata"]
+    assert only_run(db).unattributed_calls == 2, "the step and the tag"
+
+
+def test_a_pools_thread_is_not_that_of_the_rollout_in_which_it_was_started(db: Path) -> None:
+    env = stepped()
+    with start_run(db=db) as run, ThreadPoolExecutor(1) as pool, run.rollout(QUESTION):
+        pool.submit(env.step, "first").result()
+        elsewhere = contextvars.Context()
+        elsewhere.run(pool.submit, env.step, "of no rollout").result()
+    assert actions_of(db) == [["first"]]
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_a_thread_that_cannot_be_followed_is_started(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    ran = threading.Event()
+
+    class Fixed(threading.Thread):
+        @property
+        def run(self) -> Any:
+            return ran.set
+
     with start_run(db=db) as run, run.rollout(QUESTION):
-        for target in (partial(contextvars.copy_context().run, env.step, "handed"), partial(env.step, "bare")):
-            thread = threading.Thread(target=target)
+        thread = Fixed()
+        thread.start()
+        thread.join(60)
+        with pytest.raises(RuntimeError, match="once"):
             thread.start()
-            thread.join()
+    assert ran.is_set()
+
+
+def test_of_rollouts_that_are_open_side_by_side_a_scope_says_whose_a_call_is(db: Path) -> None:
+    env = stepped()
+    with start_run(db=db) as run, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        rows = [stack.enter_context(run.rollout(QUESTION)) for _ in range(3)]
+        for turn in range(2):
+            for index, row in enumerate(rows):
+                with row.scope(), row_scope(0):
+                    pool.submit(env.step, (index, turn)).result()
+                    current_row().tag(str(turn))
+                row.metric("turn", turn)
+    assert actions_of(db) == [[[index, turn] for turn in range(2)] for index in range(3)]
+    assert [row["metadata"]["tags"] for row in rows_of(db)] == [["0", "1"]] * 3
+    assert [row["metadata"]["metrics"] for row in rows_of(db)] == [{"turn": 1}] * 3
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobodys_and_counted(db: Path) -> None:
+    env = stepped()
+
+    async def main(first: Any, second: Any) -> None:
+        async with first, second:
+            env.step("either's")
+            await asyncio.gather(asyncio.to_thread(env.step, "either's task"))
+            current_row().tag("either's")
+            first.failed("it broke")
+
+    with start_run(db=db) as run:
+        asyncio.run(main(run.rollout(QUESTION), run.rollout(QUESTION)))
+    assert actions_of(db) == [[], []]
+    assert [row["status"] for row in rows_of(db)] == ["error", "ok"]
+    assert only_run(db).unattributed_calls == 3
+
+
+def test_rollouts_may_end_in_any_order(db: Path) -> None:
+    env, names = stepped(), "abc"
+    with start_run(db=db) as run:
+        opened = [run.rollout(QUESTION, task=name) for name in names]
+        opened[0].__enter__()
+        for before, after in pairwise(opened):
+            after.__enter__()
+            before.__exit__(None, None, None)
+            env.step("of the one that is open")
+        opened[-1].__exit__(None, None, None)
+        env.step("of none")
+    assert [len(actions) for actions in actions_of(db)] == [0, 1, 1]
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_rollouts_in_generators_that_take_turns_are_told_apart_by_their_scopes(db: Path) -> None:
+    env = stepped()
+
+    def play(run: Any, name: str) -> Iterator[None]:
+        with run.rollout(QUESTION, task=name) as row:
+            for turn in range(2):
+                with row.scope():
+                    env.step(f"{name}{turn}")
+                yield
+            env.step(f"{name} without a scope")
+
+    with start_run(db=db) as run:
+        playing = [play(run, "a"), play(run, "b")]
+        for _ in range(3):
+            for turn in playing:
+                next(turn, None)
+    assert actions_of(db) == [["a0", "a1"], ["b0", "b1", "b without a scope"]], "b was alone then"
+    assert only_run(db).unattributed_calls == 1
+
+
+def test_a_task_of_a_rollout_has_rollouts_of_its_own(db: Path) -> None:
+    env = stepped()
+
+    async def inner(run: Any, name: str) -> None:
+        with run.rollout(QUESTION, task=name):
+            await asyncio.sleep(0)
+            env.step(name)
+
+    async def main(run: Any) -> None:
+        async with run.rollout(QUESTION, task="outer"):
+            await asyncio.gather(inner(run, "one"), inner(run, "two"))
+            env.step("outer")
+
+    with start_run(db=db) as run:
+        asyncio.run(main(run))
+    assert {row["task"]: row["actions"][0]["action"] for row in rows_of(db)} == {
+        name: name for name in ("outer", "one", "two")
+    }
+    assert only_run(db).unattributed_calls == 0
+
+
+def test_what_a_rollout_holds_stays_however_it_is_entered_again(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    env = stepped()
+    with start_run(db=db) as run:
+        row = run.rollout(QUESTION)
+        with row:
+            env.step(1)
+            with row:
+                row.turn("first")
+            env.step(2)
+        with row:
+            env.step(3)
     (stored,) = rows_of(db)
-    assert [entry["action"] for entry in stored["actions"]] == ["handed"], "as docs/recording.md says"
+    assert [(entry["text"], entry["action"]) for entry in stored["actions"]] == [(None, 1), ("first", 2)]
+    assert only_run(db).recorder_errors == 2
+    assert "entered twice" in (only_run(db).last_recorder_error or "")
+
+
+def called_in(scope: Any, action: Any) -> None:
+    """Makes a call there."""
+    env = stepped()
+    with scope:
+        env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("name", "tell"),
+    [
+        ("turn", lambda row: row.turn("late")),
+        ("tokens", lambda row: row.tokens([1], [2])),
+        ("stop", lambda row: row.stop("length")),
+        ("note", lambda row: row.note(late=1)),
+        ("tag", lambda row: row.tag("late")),
+        ("metric", lambda row: row.metric("late", 1)),
+        ("failed", lambda row: row.failed("late")),
+        ("scope", lambda row: called_in(row.scope(), "late")),
+    ],
+)
+def test_what_is_told_after_a_rollouts_end_is_said_to_be_lost(
+    db: Path, monkeypatch: pytest.MonkeyPatch, name: str, tell: Callable[[Any], None]
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    with start_run(db=db) as run:
+        with run.rollout(QUESTION) as row:
+            row.turn("4", finish="stop")
+        with run.rollout(QUESTION):
+            tell(row)
+        row.score(1.0)
+    stored, other = rows_of(db)
+    assert other["actions"] == []
+    assert (stored["status"], stored["stop_reason"], stored["reward"]) == ("ok", "stop", 1.0)
+    assert f"row.{name}() came after the rollout's end" in (only_run(db).last_recorder_error or "")
+    assert only_run(db).recorder_errors == 1
+
+
+def test_a_rollout_that_is_only_told_is_stored_as_it_was_told(db: Path) -> None:
+    with start_run(db=db) as run:
+        told, scored, begun = (run.rollout(QUESTION, task=task) for task in ("told", "scored", "begun"))
+        told.turn("4", action=4, observation="yes", done=True)
+        told.note(depth=1)
+        called_in(told.scope(), 5)
+        scored.score(0.5)
+        begun.score(0.5)
+        with begun:
+            pass
+    stored = {row["task"]: row for row in rows_of(db)}
+    assert {task: (row["status"], row["stop_reason"]) for task, row in stored.items()} == {
+        "told": ("ok", "done"),
+        "scored": ("ok", "not_recorded"),
+        "begun": ("ok", "not_recorded"),
+    }
+    assert [entry["action"] for entry in stored["told"]["actions"]] == [4, 5]
+    assert (stored["told"]["actions"][0]["text"], stored["scored"]["reward"]) == ("4", 0.5)
+    assert stored["told"]["metadata"]["notes"] == {"depth": 1}
+
+
+def test_a_rollout_that_was_left_open_costs_another_run_nothing(tmp_path: Path) -> None:
+    db, tool = tmp_path / "a.db", trace_env(len)
+
+    def play() -> None:
+        ExitStack().enter_context(start_run("left", db=db).rollout("never ended"))
+        with start_run("next", db=db) as run, run.rollout("its own"):
+            tool("four")
+
+    contextvars.copy_context().run(play)
+    assert flush()
+    assert [len(actions) for actions in load_run("next", db).actions] == [1]

@@ -273,7 +273,7 @@ def scoped(world: World) -> None:
 WHOLE: list[Pattern] = [
     sequential_with_a_shared_client, sequential_with_a_client_each, sequential_with_inserted_newlines, batched,
     lockstep,
-    lockstep_with_an_answer_that_nobody_could_parse, chunks, chunks_in_a_pool, round_robin, asyncio_with_a_semaphore,
+    chunks, chunks_in_a_pool, round_robin, asyncio_with_a_semaphore,
     asyncio_with_a_timeout_around_each_call, asyncio_to_thread, run_in_executor, thread_pool,
     thread_pool_with_one_client_for_all, environments_from_a_pool, batch_then_a_pool, lockstep_in_a_pool, retried,
     a_row_that_fails, scoped, *TOLD,
@@ -446,13 +446,45 @@ def a_batch_for_each_prompt_then_a_pool(world: World) -> None:
             list(pool.map(play, answered(world, rows)))
 
 
+def resets_ahead_in_another_order(world: World) -> None:
+    pairs = [(row, Client()) for row in world.rows]
+    for row, client in random.Random(1).sample(pairs, ROWS):
+        world.reset(row, client)
+    answered(world, world.rows)
+    for row, client in pairs:
+        world.step(row, client)
+
+
+def resets_ahead_and_steps_in_another_order(world: World) -> None:
+    pairs = [(row, Client()) for row in shuffled(world.rows)]
+    for row, client in pairs:
+        world.reset(row, client)
+    answered(world, world.rows)
+    for row, client in pairs:
+        world.step(row, client)
+
+
+def each_call_given_to_an_executor_backwards(world: World) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for row in reversed(world.rows):
+            client = Client()
+            pool.submit(world.reset, row, client).result()
+            for turn in range(2):
+                row.heard(*[HINT] * bool(turn))
+                (answer,) = pool.submit(world.generate, [row.prompt + row.completion]).result()
+                row.said(answer)
+                pool.submit(world.step, row, client).result()
+
+
 IN_PART: dict[Pattern, int] = {
     threads_of_their_own: ROWS // 4, workers_with_a_queue: ROWS // 4, in_shuffled_order: ROWS // 4, backwards: 4,
     shuffled_with_a_shared_client: 4, a_batch_backwards: 0, a_batch_then_its_steps_in_another_order: 0,
     clients_for_all_stepped_in_another_order: ROWS, one_environment_stepped_in_another_order: 0,
     one_environment_stepped_from_a_pool: 0, a_batch_then_threads: 0, each_played_twice: 0, some_played_twice: 2,
     some_played_twice_in_a_pool: 2, the_better_of_two_answers: 0, unparsable_answers_have_no_episode: 0,
-    a_batch_for_each_prompt_then_a_pool: ROWS, **TOLD_IN_PART,
+    a_batch_for_each_prompt_then_a_pool: ROWS, lockstep_with_an_answer_that_nobody_could_parse: 0,
+    resets_ahead_in_another_order: 0, resets_ahead_and_steps_in_another_order: 0,
+    each_call_given_to_an_executor_backwards: 0, **TOLD_IN_PART,
 }  # fmt: skip
 """What can be told of them is found, at least in so many rows; the rest is nobody's."""
 
@@ -481,6 +513,12 @@ def test_what_cannot_be_told_is_nobodys(pattern: Pattern) -> None:
         world, found = recorded(pattern, seed, mode)
         assert strangers(world, found) == []
         assert with_their_steps(world, found) >= IN_PART[pattern]
+
+
+def test_an_answer_that_nobody_could_parse_does_not_hide_what_the_others_show() -> None:
+    for seed in range(6):
+        _, found = recorded(lockstep_with_an_answer_that_nobody_could_parse, seed)
+        assert found.unattributed == 0
 
 
 def test_notes_in_a_scope_are_the_rows() -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -867,3 +868,24 @@ def test_a_reward_is_found_by_what_it_reads_as(address: Address) -> None:
     none = ("reward<0.3", "reward>0.3", "-reward:0.3", "rewards.a>0.3")
     found = {where: len(load_run(db=as_text(address), where=where)) for where in both + none}
     assert found == dict.fromkeys(both, 2) | dict.fromkeys(none, 0)
+
+
+@pytest.mark.parametrize(("steps", "added_up"), [(100, 101), (1_250, 1_250)])
+def test_the_totals_of_forty_thousand_rollouts_are_not_added_up_for_every_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, added_up: int
+) -> None:
+    monkeypatch.setattr(sys.modules["logs_ui.recorder.queries.runs"], "_REST", 1e9)
+    writer = writing_engine(tmp_path / "runs.db")
+    of_step = {"run_id": 1, "mode": "train", "eval_name": "e", "reward_sum": 1.0, "errors": 0, "truncated": 0}
+    of_step |= {"rollouts": 32, "scored": 32}
+    with writer.begin() as connection:
+        factory.insert_run(connection, {"uid": "run", "name": "run", "created": 1, "heartbeat": 1})
+        connection.execute(insert(StepStatistics), [of_step | {"step": step + 1} for step in range(steps)])
+    reader = reading_engine(tmp_path / "runs.db")
+    assert queries.run_summary(reader, 1).rollouts == 32 * steps
+    with writer.begin() as connection:
+        connection.execute(insert(StepStatistics), of_step | {"step": steps + 1})
+        connection.execute(update(Run).values(changed=col(Run.changed) + 1))
+    assert queries.run_summary(reader, 1).rollouts == 32 * added_up
+    reader.dispose()
+    writer.dispose()

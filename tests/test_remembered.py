@@ -1,5 +1,6 @@
 """What is remembered of a run from page to page: no longer than it is so."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,38 @@ def test_what_every_page_shows_is_remembered_however_many_filters_follow(
     assert (every.asked, some.asked) == (1, 9)
     figure(reader, "ended", some, "step:0")
     assert some.asked == 10, "the others were let go of"
+
+
+def test_a_page_lets_go_of_none_while_another_moves_one(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, gone, is_over = Counting(), threading.Event(), threading.Event()
+
+    class Known(dict[Any, Any]):
+        """Where one is let go of, another page comes, and is held in the middle of moving one."""
+
+        def __iter__(self) -> Iterator[Any]:
+            keys = super().__iter__()
+            other.start()
+            gone.wait(0.5)
+            return keys
+
+        def pop(self, *args: Any) -> Any:
+            found = super().pop(*args)
+            gone.set()
+            assert is_over.wait(60)
+            return found
+
+    monkeypatch.setattr(remembered, "_FIGURES", 2)
+    figure(reader, "ended", ask, "step:0")
+    figure(reader, "ended", ask, "step:1")
+    runs = remembered._known[reader]
+    runs["ended"] = Known(runs["ended"])
+    other = threading.Thread(target=figure, args=(reader, "ended", ask, "step:1"))
+    try:
+        figure(reader, "ended", ask, "step:2")
+    finally:
+        is_over.set()
+        other.join(60)
+    assert (len(runs["ended"]), ask.asked) == (2, 3)
 
 
 def test_facets_are_those_that_are_asked_for_at_once(reader: Engine) -> None:

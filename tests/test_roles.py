@@ -126,7 +126,7 @@ def test_a_recorder_whose_database_only_its_owner_can_bring_up_to_date_is_told_s
     step = Migration(2, "nothing", lambda _: None, oldest_reader=1, oldest_writer=1)
     monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
     with pytest.raises(
-        RefusedDatabaseError, match=r"may not change tables\. Its owner does: logs-ui db migrate --db post"
+        RefusedDatabaseError, match=r"may not change tables\. Its owner does: logs-ui db migrate --db '?post"
     ):
         refuse_hopeless(users.trainer)
     refuse_hopeless(users.owner)

@@ -192,13 +192,13 @@ def test_a_rollout_without_any_reward_has_none_unless_the_user_says_otherwise() 
     assert output["env_reward"] == [-1.0, -1.0, 1.0, 1.0]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("call", ["create", "call_tool", "verify"])
 @pytest.mark.parametrize("mood", ["hangs", "fails"])
 def test_a_session_that_breaks_costs_its_own_row(mood: str, call: str) -> None:
     began = time.perf_counter()
     output, model, talks = play(script("guess", "stop"), tasks=["calm", f"{mood} at {call}"], timeout=0.5)
-    assert time.perf_counter() - began < 15
+    assert time.perf_counter() - began < 45
     assert output["env_reward"] == [1.0, 1.0, None, None]
     said = f"did not answer {call}(" if mood == "hangs" else "OSError: out of order"
     assert all(said in error for error in output["error"][2:])

@@ -241,7 +241,7 @@ def test_an_environment_that_breaks_costs_its_own_row(moody: str, task: str) -> 
     output, _ = play(
         moody, script("guess", "stop"), rows=3, tasks=["calm", task, "calm"], request_timeout=1.0, max_turns=2
     )
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 45
     assert output["env_reward"] == [2.0, None, 2.0]
     assert [error is None for error in output["error"]] == [True, False, True]
     assert output["error"][1].startswith("SessionError: The environment")

@@ -178,7 +178,7 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
             except SessionError as error: print(error)
         asyncio.run(play())
     """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout == "The environment did not answer reset() within 0.2 s\n", ended.stderr
 
 
@@ -322,7 +322,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
 
 def test_a_container_is_started_once_for_each_set_of_variables(docker: Callable[[], list[str]]) -> None:
     async def play() -> None:
-        sessions = Sessions(source(GuessEnv, docker_image="org/guess:1", several=True), 5.0)
+        sessions = Sessions(source(GuessEnv, docker_image="org/guess:1", several=True), 60.0)
         wanted = [{"TASK": "a"}, {"TASK": "a"}, {"TASK": "b"}, {"TASK": "a"}]
         many = await asyncio.gather(*(sessions.open(variables) for variables in wanted))
         assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
@@ -339,7 +339,7 @@ def test_containers_start_one_after_another(docker: Callable[[], list[str]]) -> 
     """They are named by the millisecond; the command takes a tenth of a second."""
 
     async def play() -> None:
-        sessions = Sessions(source(GuessEnv, docker_image="guess", several=True), 5.0)
+        sessions = Sessions(source(GuessEnv, docker_image="guess", several=True), 60.0)
         await asyncio.gather(*(sessions.open({"TASK": str(i)}) for i in range(3)))
         sessions.close()
 
@@ -427,11 +427,11 @@ class Fleet(Cloud):
 @pytest.fixture
 def fleet(server: str) -> Sessions:
     Cloud.url, Cloud.started, Fleet.running, Fleet.seconds = server, [], [], 0.0
-    return Sessions(source(GuessEnv, docker_image="guess", provider=Fleet, several=True), 5.0)
+    return Sessions(source(GuessEnv, docker_image="guess", provider=Fleet, several=True), 60.0)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - it is another thread's
             await asyncio.sleep(0.02)
 
@@ -514,7 +514,7 @@ def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_mo
         all = [Sessions(source, 5) for source in (Factory(Client), Started(lambda _: Client(), Connection(5)))]
         for sessions in all: asyncio.run(play(sessions))
     """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert sorted(ended.stdout.split()) == ["client", "owner", "owner"], ended.stderr
 
 

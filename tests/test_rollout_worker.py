@@ -5,7 +5,9 @@ stand-in: vLLM, and the trainer's own forward, want a GPU.
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from fastapi import FastAPI
 
 from examples.tiny_model import call, make_tokenizer
 from logs_ui.recorder import Settings, diagnose, load_run, load_runs, record_worker
-from logs_ui.recorder.errors import SettingsError
+from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.rollout.guess_env import TURNS, GuessAction, GuessEnv
 from tests.training import guess_server
 
@@ -59,6 +61,64 @@ class Guessing:
             raise ValueError("two is unlucky")
         hint = self.client.step(GuessAction(guess=number)).observation.hint
         return str(hint)
+
+
+class Slotted:
+    """An environment without a dict of its own, which says itself what it was worth."""
+
+    __slots__ = ("guesses",)
+
+    def reset(self, **_: Any) -> str:
+        self.guesses = 0
+        return " Begin."
+
+    def guess(self, number: int) -> str:
+        """Guesses a number.
+
+        Args:
+            number: the guess.
+
+        Returns:
+            A hint.
+        """
+        self.guesses += number
+        return "higher"
+
+    def get_reward(self) -> float:
+        return self.guesses / 10
+
+
+class Hanging:
+    """An environment whose reset waits, and then raises."""
+
+    go_on = threading.Event()
+
+    def reset(self, **_: Any) -> None:
+        assert self.go_on.wait(120)
+        raise ConnectionError("the server is gone")
+
+    def guess(self, number: int) -> str:
+        """Guesses a number.
+
+        Args:
+            number: the guess.
+
+        Returns:
+            A hint.
+        """
+        return str(number)
+
+
+def named(row: dict[str, Any]) -> str:
+    return f"number {row['answer']}"
+
+
+def called(answer: str) -> str | None:
+    return answer if "tool_call" in answer else None
+
+
+def edited(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"metadata": row["metadata"] | {"edited": True}}
 
 
 def talks(completions: list[Any], **_: Any) -> list[float]:
@@ -143,7 +203,9 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
     with guess_server() as environment:
         worker = make_worker(model, url, Guessing(environment), monkeypatch)
         settings = Settings(max_reward=4.0)
-        recorded = record_worker(worker, name="async", eval_name="guess", diagnosis=settings, db=db)
+        recorded = record_worker(
+            worker, name="async", eval_name="guess", task=named, parse=called, edit=edited, diagnosis=settings, db=db
+        )
         assert record_worker(recorded, db=db) is worker
         model.worker = worker
         worker.start()
@@ -162,7 +224,10 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
     for game, group in enumerate(by_group[:2]):
         made = [sample for sample in samples if sample.group_id == game]
         assert sorted(group.generation) == [0, 1]
-        assert set(group.task) == {f"game {game}"}
+        assert set(group.task) == {f"number {game}"}, "as the user's function says"
+        last = [actions[-1] for actions in group.actions]
+        assert [action["metadata"] for action in last] == [{"parsed": False}] * GROUP, "the user's parser finds none"
+        assert all(metadata["edited"] for metadata in group.metadata)
         assert set(group.advantage) == {sample.advantage for sample in made}
         assert set(group.policy_step) == {sample.model_version for sample in made}
         for row in group.to_dict("records"):
@@ -204,7 +269,70 @@ def test_a_worker_that_fails_says_so_on_its_run(
     model, url = policy
     model.broken = True
     worker = record_worker(make_worker(model, url, None, monkeypatch), db=db)
-    loop = worker._loop_cls(
+    with pytest.raises(IndexError):
+        loop_of(worker).run()
+    (run,) = load_runs(db=db).to_dict("records")
+    assert (run["state"], run["error"]) == ("failed", "IndexError: list index out of range")
+    rows = load_run(db=db)
+    assert "error" in set(rows.status) <= {"error", "aborted"}
+    assert rows.error.str.startswith(("IndexError", "CancelledError")).all()
+
+
+def test_a_rollout_is_there_while_its_environment_is_reset_and_an_error_where_that_raises(
+    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, log = tmp_path / "a.db", tmp_path / "server.log"
+    log.write_text("out of memory\n")
+    worker = record_worker(make_worker(*policy, Hanging, monkeypatch), server_log=log, db=db)
+    loop = loop_of(worker)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(loop.run)
+        try:
+            (waiting,) = row_once(db, lambda row: len(row["actions"]) > 0)["actions"]
+        finally:
+            Hanging.go_on.set()
+        with pytest.raises(ConnectionError):
+            running.result(120)
+    assert (waiting["turn"], waiting["metadata"]["waiting"], waiting["metadata"]["reset"]["answer"]) == (0, True, 0)
+    (row,) = load_run(db=db).to_dict("records")
+    assert (row["status"], row["stop_reason"]) == ("error", "environment_error")
+    assert row["error"] == row["actions"][0]["error"] == "ConnectionError: the server is gone"
+    assert (row["metadata"]["server_log"], row["metadata"]["dataset"]["answer"]) == ("out of memory\n", 0)
+    (run,) = load_runs(db=db).to_dict("records")
+    assert (run["state"], run["recorder_errors"]) == ("failed", 0)
+
+
+def test_what_an_environment_pays_is_a_call_of_its_rollout(
+    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, (model, url) = tmp_path / "a.db", policy
+    worker = record_worker(make_worker(model, url, Slotted, monkeypatch), parse=called, db=db)
+    model.worker = worker
+    loop = loop_of(worker)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(loop.run)
+        try:
+            samples = [worker.rollout_buffer.get(timeout=120) for _ in range(GROUP)]
+        finally:
+            loop._loop.call_soon_threadsafe(loop._stop_event.set)
+        running.result(120)
+    assert {sample.metrics["rewards/Slotted"] for sample in samples} == {0.6}, "TRL still finds whose reward it is"
+    rows = load_run(db=db)
+    for row in rows[rows.scored.notna()].to_dict("records"):
+        assert (row["status"], row["stop_reason"]) == ("ok", "no_action"), "the parser finds none in the last words"
+        assert row["rewards"] == {"talks": 3.0, "declines": None, "Slotted": 0.6}
+        assert (row["rollout_reward"], row["metadata"]["env_reward"]) == (0.6, 0.6)
+        reset, *_, last = row["actions"]
+        assert (reset["turn"], reset["observation"]) == (0, " Begin.")
+        assert (last["reward"], last["action"]["name"]) == (0.6, "get_reward")
+        assert row["messages"][0]["content"] == "Guess. Begin."
+        assert row["metadata"]["environment"] == "Slotted"
+    assert not {"running"} & set(rows.status)
+
+
+def loop_of(worker: Any) -> Any:
+    """As the worker's process makes it."""
+    return worker._loop_cls(
         **worker._loop_kwargs,
         rollout_buffer=worker.rollout_buffer,
         model_version_value=worker._model_version_value,
@@ -212,14 +340,19 @@ def test_a_worker_that_fails_says_so_on_its_run(
         failed_event=worker._failed_event,
         exception_info_queue=worker._exception_info_queue,
         metrics_queue=worker.metrics_queue,
-    )  # as its process makes it
-    with pytest.raises(IndexError):
-        loop.run()
-    (run,) = load_runs(db=db).to_dict("records")
-    assert (run["state"], run["error"]) == ("failed", "IndexError: list index out of range")
-    rows = load_run(db=db)
-    assert "error" in set(rows.status) <= {"error", "aborted"}
-    assert rows.error.str.startswith(("IndexError", "CancelledError")).all()
+    )
+
+
+def row_once(db: Path, holds: Callable[[dict[Any, Any]], bool]) -> dict[Any, Any]:
+    """The first row, once that is true of it."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with suppress(LogsUIError):  # there is no run yet
+            rows = load_run(db=db).to_dict("records")
+            if rows and holds(rows[0]):
+                return rows[0]
+        time.sleep(0.1)
+    raise AssertionError("it never became so")
 
 
 def test_what_is_no_such_worker_is_refused(
@@ -231,6 +364,8 @@ def test_what_is_no_such_worker_is_refused(
     worker = make_worker(*policy, None, monkeypatch)
     with pytest.raises(SettingsError, match="did you mean 'truncation'"):
         record_worker(worker, diagnosis=Settings(thresholds={"trunctaion": 1}), db=tmp_path / "a.db")
+    with pytest.raises(TypeError, match=r"record_worker\(edit=...\) goes to the worker's process"):
+        record_worker(worker, edit=lambda row: row, db=tmp_path / "a.db")
     worker._process = object()
     with pytest.raises(RuntimeError, match=r"before trainer\.train"):
         record_worker(worker, db=tmp_path / "a.db")

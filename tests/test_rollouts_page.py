@@ -21,6 +21,7 @@ from logs_ui.app.indexer import Indexer
 from logs_ui.app.main import create_app
 from logs_ui.app.source import Source
 from logs_ui.recorder import load_run, queries
+from logs_ui.recorder.diagnosis import CAUSES
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filters import RolloutFilter, parse_where
 from logs_ui.recorder.models import RunState
@@ -66,6 +67,14 @@ def test_the_columns_of_a_link_are_shown_in_their_own_order(client: TestClient) 
     assert heads(html) == ["ID", "Reward", "solved", "Task and eval", "Tags"]
     assert html.count('<tr id="row-') == 50
     assert "cols=reward,rewards.solved,task,tags" in html  # what leads on from here keeps them
+
+
+def test_why_it_ended_and_what_could_not_be_read_are_columns(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}?cols=cause,parse_failures&where=-cause:none").text
+    assert heads(html) == ["ID", "Cause", "Unparsed"]
+    causes = set(re.findall(r'<td class="text"><bdi>([^<]+)</bdi></td>', html))
+    assert causes <= {*(it.name for it in CAUSES), "came to its end"}
+    assert len(causes) > 1
 
 
 def test_chosen_columns_are_remembered_and_a_link_wins_and_is_not(client: TestClient) -> None:
@@ -186,7 +195,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     def slow(*_: Any, progress: Any, **__: Any) -> int:
         progress(10, 200)
         seen.set()
-        go.wait(20)
+        go.wait(120)
         progress(20, 200)
         return 20
 
@@ -194,7 +203,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     monkeypatch.setattr("logs_ui.app.export._AT_ONCE_SECONDS", 0.05)
     way_back = "where=reward%3C0.2&sort=longest&cols=reward"
     page = client.post(f"/runs/{RUN}/exports?{way_back}&format=jsonl", headers=OURS)
-    assert seen.wait(5)
+    assert seen.wait(60)
     watched = client.get(str(page.url))
     assert "10 of 200 rollouts" in watched.text
     assert '<progress max="200" value="10"' in watched.text
@@ -221,7 +230,7 @@ def test_an_export_that_fails_says_so(client: TestClient, monkeypatch: pytest.Mo
 
 def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    monkeypatch.setattr(export_jobs, "write_run", lambda *_, **__: 0 if go.wait(20) else 1)
+    monkeypatch.setattr(export_jobs, "write_run", lambda *_, **__: 0 if go.wait(120) else 1)
     monkeypatch.setattr(export_jobs, "_KEPT_SECONDS", 0.0)
     jobs = export_jobs.Jobs(path)
     working = [jobs.start(RUN, "csv", "x.csv", RolloutFilter()) for _ in range(export_jobs.MOST)]
@@ -230,7 +239,7 @@ def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: p
         jobs.start(RUN, "csv", "x.csv", RolloutFilter())
     go.set()
     for job in working:
-        job.wait(20)
+        job.wait(60)
     assert jobs.find(RUN, jobs.start(RUN, "csv", "x.csv", RolloutFilter()).id)
     jobs.close()
 
@@ -286,7 +295,7 @@ def test_the_page_says_how_much_was_searched_and_completes_itself(engine: Engine
     assert re.search(r"Searching 0 of \d+ rollouts; the index is being built", html)
     (poll,) = re.findall(r'data-poll hx-get="([^"]+)"', html)
     with TestClient(create_app(path), base_url="http://127.0.0.1") as filling:
-        for _ in range(100):
+        for _ in range(600):
             news = filling.get(poll.replace("&amp;", "&"))
             if news.status_code == 200 and "being built" not in news.text:
                 break

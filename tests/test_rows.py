@@ -1,17 +1,26 @@
 """What a row says, from the calls that were seen and what the function returned; and that no text can break it."""
 
+import errno
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import httpx
 import numpy as np
 import pytest
+import requests
 import torch
+import uvicorn
 from msgspec import structs
+from openenv.core.env_server.http_server import create_app
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from logs_ui.recorder import load_run
+from logs_ui.recorder import current_row, flush, load_run, start_run, trace_env
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Note, Sequence, collecting
 from logs_ui.recorder.chat import Spelling, assistant_message, completion_messages
 from logs_ui.recorder.clean import snapshot
@@ -26,6 +35,7 @@ from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.strands import current_strand
 from logs_ui.recorder.writer import Writer
+from logs_ui.rollout.guess_env import GuessAction, GuessEnv, GuessEnvironment, GuessObservation
 
 END = 9
 WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess", "one", "two", "three", "end"])}
@@ -43,7 +53,7 @@ def env(order: int, kind: str, *, done: bool = False, error: str | None = None, 
     return EnvironmentCall(order, order, 0.5, 0, kind, sent, observation, seen.get("reward", 0.25), done, None, error)
 
 
-def generation(order: int, context: list[int], sampled: list[int], finish: str = "stop") -> Generation:
+def generation(order: int, context: list[int], sampled: list[int], finish: str | None = "stop") -> Generation:
     sequence = Sequence(np.array(context, np.int32), np.array(sampled, np.int32), finish)
     return Generation(order, order, 0.5, [sequence], {"temperature": 0.7})
 
@@ -127,12 +137,13 @@ FAILED = env(2, "step", error="ValueError: no")
         ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
         ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
         ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
-        (
-            "at_capacity",
-            [env(0, "reset", error="RuntimeError: Server at capacity: 4/4 sessions active. (CAPACITY_REACHED)")],
-        ),
+        ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="httpx.PoolTimeout: no connection")]),
+        ("environment_error", [env(0, "reset", error="ValueError: the elevator is at capacity")]),
+        ("environment_error", [env(0, "reset", error="TimeoutPolicyError: none is set")]),
         ("no_action", [env(0, "reset"), FIRST, FAILED, generation(3, [0, 1, 5, 6, END], [5, 7, END])]),
         ("stop", [FIRST]),
+        ("not_recorded", [generation(1, [0, 1], [5, 6, END], None)]),
+        ("not_recorded", [generation(1, [0, 1], [5, 6, END], "abort")]),
         ("not_recorded", []),
     ],
 )
@@ -140,8 +151,88 @@ def test_each_stop_reason_is_told_from_what_was_seen(tmp_path: Path, reason: str
     completion = [5, 6, END, 5, 7, END] if FAILED in calls else [5, 6, END]
     row = recorded(tmp_path / "a.db", returned(completion), *calls)
     assert row["stop_reason"] == reason
-    failed = reason in {"environment_error", "timeout", "at_capacity"}
-    assert row["status"] == ("error" if failed else "ok")
+    assert row["status"] == ("error" if reason in {"environment_error", "timeout"} else "ok")
+
+
+class SlowError(TimeoutError):
+    """As an environment's own."""
+
+
+class TimeoutPolicyError(ValueError):
+    """No timeout, though it is named after one."""
+
+
+class Raising:
+    """An environment whose step raises what it is sent."""
+
+    def step(self, error: Exception) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SlowError("it took more than 60 s"), "timeout"),
+        (aiohttp.SocketTimeoutError("on reading from the socket"), "timeout"),
+        (httpx.PoolTimeout("no connection"), "timeout"),
+        (requests.exceptions.ReadTimeout("no answer"), "timeout"),
+        (OSError(errno.ETIMEDOUT, "Connection timed out"), "timeout"),
+        (TimeoutPolicyError("none is set"), "environment_error"),
+        (ConnectionError("TimeoutError: of somebody else"), "environment_error"),
+        (ValueError("the elevator is at capacity"), "environment_error"),
+        (RuntimeError("Server error: the elevator is at capacity (code: EXECUTION_ERROR)"), "environment_error"),
+    ],
+)
+def test_why_an_environment_broke_is_told_by_the_exceptions_type(tmp_path: Path, error: Any, reason: str) -> None:
+    db, environment = tmp_path / "a.db", trace_env(Raising())
+    with start_run(db=db) as run:
+        with run.rollout("p"), pytest.raises(type(error)):
+            environment.step(error)
+        with run.rollout("p") as row:
+            row.turn("a", finish="stop")
+            with suppress(type(error)):
+                environment.step(error)
+        with run.rollout("p"):
+            current_row().failed(error)
+    rows = load_run(db=db).sort_values("created").to_dict("records")
+    own = "timeout" if reason == "timeout" else "exception"
+    assert [(row["status"], row["stop_reason"]) for row in rows] == [
+        ("error", reason),
+        ("error", reason),
+        ("error", own),
+    ]
+
+
+@pytest.fixture
+def full_server() -> Iterator[str]:
+    """The address of an OpenEnv server with room for one session."""
+    app = create_app(GuessEnvironment, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=1)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical")
+    listener = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def test_a_server_without_a_session_left_is_told_by_its_own_words(full_server: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with GuessEnv(base_url=full_server).sync() as first, start_run(db=db) as run:
+        first.reset(task="easy: 1-3", seed=1)
+        with run.rollout("p"), pytest.raises(RuntimeError), GuessEnv(base_url=full_server).sync() as second:
+            second.reset(task="easy: 1-3", seed=1)
+        assert flush()
+        (refused,) = load_run(db=db).error
+        with run.rollout("p") as row:
+            row.turn(error=refused)
+    rows = load_run(db=db).to_dict("records")
+    assert [row["stop_reason"] for row in rows] == ["at_capacity"] * 2, "also where somebody passes its words on"
 
 
 def test_a_row_that_its_function_calls_failed_is_an_error(tmp_path: Path) -> None:

@@ -503,7 +503,7 @@ def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place, monkeypatc
     engine.dispose()
 
 
-@pytest.mark.parametrize("most", [0, 500])
+@pytest.mark.parametrize("most", [0, 2_000])
 def test_a_beginning_finds_what_the_words_find_that_begin_so(
     on_disk: Place, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
@@ -527,6 +527,22 @@ def test_a_beginning_is_looked_for_only_where_the_rows_lie(on_disk: Place, monke
         found = queries.page_in_time(connection, run, parse_where('"it deco*"'), limit=7, seconds=0.0)
         assert [it.id for it in found.rows] == sorted(rows, reverse=True)[:7]
         assert queries.count(connection, run, parse_where("deco*"), span=(11, 20)) == queries.Count(10, exact=False)
+        lists = connection.exec_driver_sql("SELECT name FROM temp.sqlite_master WHERE name LIKE 'hits!_%' ESCAPE '!'")
+        assert lists.all() == [], "no list of all that begin so"
+
+
+def test_the_beginning_of_many_words_is_looked_for_only_where_the_rows_lie(
+    on_disk: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs_ui.recorder.search._FEW", 3)
+    run = on_disk.run()
+    rows = on_disk.rollouts(run, [" ".join(f"it co{30 * i + j:x}" for j in range(30)) for i in range(40)])
+    on_disk.fill()
+    with reading(on_disk) as connection, planning(connection):
+        for where in ("co*", '"it co*"'):
+            found = queries.page_in_time(connection, run, parse_where(where), limit=7, seconds=0.0)
+            assert [it.id for it in found.rows] == sorted(rows, reverse=True)[:7]
+        assert queries.count(connection, run, parse_where("co*"), span=(11, 20)) == queries.Count(10, exact=False)
         lists = connection.exec_driver_sql("SELECT name FROM temp.sqlite_master WHERE name LIKE 'hits!_%' ESCAPE '!'")
         assert lists.all() == [], "no list of all that begin so"
 

@@ -152,7 +152,7 @@ def test_runs_share_a_text_and_the_list_of_runs_never_reads_it(tmp_path: Path) -
     for uid in ("one", "two"):
         record = RunRecord(writer, RunName(uid, "abcd"))
         record.begin({}, parts=[Part(SourceKind.REWARD, "solved", solved, 1.0)], announce=False)
-    assert writer.flush(10)
+    assert writer.flush(60)
     engine = reading_engine(db)
     with engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(Text)) == 1
@@ -174,7 +174,7 @@ def test_a_run_that_begins_does_not_wait_for_git(tmp_path: Path, monkeypatch: py
     began = time.monotonic()
     RunRecord(writer, RunName("one", "abcd")).begin({}, announce=False)
     assert time.monotonic() - began < 20
-    assert writer.flush(10)
+    assert writer.flush(60)
 
 
 def test_a_run_in_a_changed_tree_stores_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,15 +99,6 @@ def wait_until_taken_in(address: Address) -> None:
         time.sleep(0.02)
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
 def test_processes_that_are_killed_lose_nothing_that_was_flushed(db: Path, tmp_path: Path) -> None:
     assert kill_at_random(db, tmp_path, 3, random.Random(5)) >= 60
 
@@ -133,7 +124,7 @@ def test_one_that_is_locked_until_the_end_neither(db: Path, tmp_path: Path) -> N
     with recording(db, tmp_path, SPOOL_SECONDS="60", END_SECONDS="1") as process:
         process.wait_for(20)
         with locked(db):
-            time.sleep(0.3)  # it has handed over more, and waits for the lock
+            process.wait_until_it_waits()
             process.process.send_signal(signal.SIGINT)
             assert process.process.wait(120) != 0
         said = process.log.read_text()
@@ -258,17 +249,14 @@ def test_two_dashboards_at_once_take_each_row_in_once(
 ) -> None:
     """As of two people, while two processes record on a network file system."""
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
-    ports = [free_port(), free_port()]
-    dashboards = [
-        subprocess.Popen([LOGS_UI, "serve", "--db", db, "--port", str(port)], stdout=subprocess.DEVNULL)
-        for port in ports
-    ]
+    command: list[str | Path] = [LOGS_UI, "serve", "--db", db, "--port", "0"]
+    dashboards = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         with recording(db, tmp_path, "a") as one, recording(db, tmp_path, "b") as other:
             for process in (one, other):
                 process.wait_for(60)
-            for port in ports:
-                shows_run(port)
+            for dashboard in dashboards:
+                shows_run(dashboard)
             for process in (one, other):
                 process.wait_for(process.acknowledged + 40)
                 process.end()
@@ -279,19 +267,19 @@ def test_two_dashboards_at_once_take_each_row_in_once(
     finally:
         for dashboard in dashboards:
             dashboard.terminate()
-            dashboard.wait()
+            dashboard.communicate()
     assert check(db, {"a": one.acknowledged, "b": other.acknowledged}, exactly=True)
 
 
-def shows_run(port: int) -> None:
+def shows_run(dashboard: "subprocess.Popen[str]") -> None:
+    """Once it answers, which it says with its address."""
+    assert dashboard.stdout is not None
+    address = next(found for line in dashboard.stdout if (found := line.strip()).startswith("http://"))
     deadline = time.monotonic() + 60
     while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
-                if "/runs/r" in page.read().decode():
-                    return
-        except OSError:
-            pass
+        with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310 - its own
+            if "/runs/r" in page.read().decode():
+                return
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

@@ -1,12 +1,14 @@
 """record() round a real training: real GRPOTrainer, real OpenEnv server over its WebSocket."""
 
 import functools
+import gc
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,14 @@ import numpy as np
 import pytest
 import torch
 from sqlmodel import Session, col, select
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from trl import GRPOTrainer
 
-from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder import flush, load_run, record, record_environment
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run, Scalar, SourceKind
 from logs_ui.recorder.queries import run_sources, source_texts
+from logs_ui.recorder.rollout_call import RolloutCall
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.rollout.guess_env import GuessEnv
 from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS
@@ -244,14 +247,21 @@ def test_a_resumed_training_names_the_run_that_it_resumes(server: str, tmp_path:
     assert set(load_run(second.uid, db).step) == {2}
 
 
-def test_recording_changes_nothing_in_the_training(server: str, tmp_path: Path) -> None:
-    def trained(wrap: Any, folder: str) -> list[torch.Tensor]:
-        trainer = make_trainer(wrap(sequential(server)), tmp_path / folder, max_steps=3)
-        trainer.train()
-        return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+def trained(rollout_func: Any, folder: Path) -> list[torch.Tensor]:
+    """The model's parameters, after three steps."""
+    trainer = make_trainer(rollout_func, folder, max_steps=3)
+    trainer.train()
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
-    plain = trained(lambda function: function, "plain")
-    recorded = trained(record(db=tmp_path / "a.db"), "recorded")
+
+@pytest.fixture(scope="module")
+def plain(server: str, tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
+    """What a training comes to that nothing records."""
+    return trained(sequential(server), tmp_path_factory.mktemp("plain"))
+
+
+def test_recording_changes_nothing_in_the_training(server: str, plain: list[torch.Tensor], tmp_path: Path) -> None:
+    recorded = trained(record(db=tmp_path / "a.db")(sequential(server)), tmp_path / "recorded")
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
 
@@ -322,9 +332,10 @@ def test_an_environment_that_dies_is_named(server: str, tmp_path: Path) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the client raises
         make_trainer(rollout_func, tmp_path / "out").train()
     rows = load_run(db=db)
-    assert rows.stop_reason[0] == "environment_error"
-    assert rows.actions[0][-1]["error"]
+    assert set(rows.stop_reason) == {"environment_error"}
+    assert rows.error.str.len().gt(0).all()
     assert set(rows.status) == {"error"}
+    assert only_run(db).unattributed_calls == 0, "the call that ended all rows is told on all of them"
 
 
 @pytest.mark.parametrize(
@@ -424,6 +435,123 @@ def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(server: str, 
     rows = load_run(db=db)
     assert set(rows.advantage) == {7.0}, "the first batch included"
     assert (rows.reward == rows.rollout_reward.astype("float32") + 1).all()
+
+
+class Batches(torch.utils.data.Dataset[Any]):
+    """Two."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.ones(2)}
+
+
+class Other(Trainer):  # type: ignore[misc]
+    """A trainer that is none of TRL's, with methods of the same names and of its own shapes."""
+
+    num_generations = 1
+
+    def _generate(self, *, count: int) -> tuple[list[int], list[int]]:
+        return [1] * count, [2] * count
+
+    def _calculate_rewards(self, **columns: Any) -> int:
+        return len(columns)
+
+    def _generate_and_score_completions(self) -> str:
+        self.made.append((self._generate(count=2), self._calculate_rewards(x=1)))
+        if self.rollout_func is not None:
+            self.made.append(self.rollout_func(["a"], self))
+        self.made.append((self._generate(count=1), self._calculate_rewards(x=1, y=2)))
+        return "scored"
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        self.made.append(self._generate_and_score_completions())
+        return model(inputs["x"]).sum()
+
+
+def made_by(kind: type[Other], folder: Path, rollout_func: Any = None) -> list[Any]:
+    """What its methods returned in a step."""
+    args = TrainingArguments(
+        str(folder), max_steps=1, report_to="none", use_cpu=True, remove_unused_columns=False, disable_tqdm=True,
+        save_strategy="no", per_device_train_batch_size=2,
+    )  # fmt: skip
+    trainer = kind(model=torch.nn.Linear(2, 1), args=args, train_dataset=Batches())
+    trainer.made, trainer.rollout_func = [], rollout_func
+    trainer.train()
+    return list(trainer.made)
+
+
+MADE = [(([1, 1], [2, 2]), 1), (([1], [2]), 2), "scored"]
+
+
+def test_a_trainer_that_nobody_records_is_left_alone(tmp_path: Path) -> None:
+    class Unrelated(Other):
+        """Its own class: another test's is recorded."""
+
+        _generate = copied(Other._generate)
+        _calculate_rewards = copied(Other._calculate_rewards)
+
+    class Game:
+        def reset(self, **_: Any) -> None:
+            """Nothing."""
+
+    before, own = guard.errors, dict(vars(Unrelated))
+    record(lambda prompts, trainer: {}, db=tmp_path / "a.db")
+    record_environment(Game, db=tmp_path / "a.db")
+    assert made_by(Unrelated, tmp_path) == MADE
+    assert guard.errors == before
+    assert all(vars(Unrelated)[name] is value for name, value in own.items()), "none of its methods is patched"
+
+
+def copied(function: Any) -> Any:
+    return types.FunctionType(function.__code__, function.__globals__, function.__name__, None, function.__closure__)
+
+
+def test_a_recorded_trainer_has_methods_of_any_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RAISE_VARIABLE, "0")
+    db = tmp_path / "a.db"
+    output = {"prompt_ids": [[1]], "completion_ids": [[2]], "logprobs": [[-1.0]]}
+    made = made_by(Other, tmp_path, record(lambda prompts, trainer: output, db=db))
+    assert made == [MADE[0], output, *MADE[1:]]
+    flush()
+    assert list(load_run(db=db).status) == ["ok"]
+
+
+def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(server: str, tmp_path: Path) -> None:
+    class ByName(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any, **_: Any) -> Any:
+            return super()._generate_and_score_completions(inputs=inputs)
+
+        def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+            return super()._calculate_rewards(
+                inputs=inputs, prompts=prompts, completions=completions, completion_ids_list=completion_ids_list
+            )
+
+    db = tmp_path / "a.db"
+    make_trainer(record(sequential(server), db=db), tmp_path / "out", kind=ByName, max_steps=1).train()
+    rows = load_run(db=db)
+    assert rows.advantage.notna().all()
+    assert rows.reward.notna().all()
+
+
+def test_of_a_training_that_ended_no_call_is_kept(server: str, tmp_path: Path) -> None:
+    from logs_ui.recorder import recording
+
+    def kept() -> list[RolloutCall]:
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, RolloutCall) and one.run == run]
+
+    trainer = make_trainer(record(sequential(server), db=tmp_path / "a.db"), tmp_path / "out", max_steps=1)
+    trainer.train()
+    flush()
+    run = only_run(tmp_path / "a.db").uid
+    assert kept() == []
+    assert all(one.run != run for one in recording._recordings)
+    trainer.evaluate()
+    flush()
+    assert kept() == []
+    assert all(one.run != run for one in recording._recordings)
 
 
 @pytest.mark.versions
@@ -658,21 +786,15 @@ def test_a_forked_child_says_nothing_of_its_parents_run(server: str, tmp_path: P
 
 @pytest.mark.parametrize("seam", ["open", "returned", "rewards", "advantages", "logged", "train_ended", "_describe"])
 def test_a_fault_at_any_seam_changes_nothing_in_the_training(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str
+    server: str, plain: list[torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
-    def trained(wrap: Any, folder: str) -> list[torch.Tensor]:
-        trainer = make_trainer(wrap(sequential(server)), tmp_path / folder)
-        trainer.train()
-        return [parameter.detach().clone() for parameter in trainer.model.parameters()]
-
     def fault(*_: Any, **__: Any) -> None:
         raise OSError("injected")
 
-    plain = trained(lambda function: function, "plain")
     monkeypatch.delenv(RAISE_VARIABLE)
     monkeypatch.setattr(f"logs_ui.recorder.recording.Recording.{seam}", fault)
     before = guard.errors
-    recorded = trained(record(db=tmp_path / "a.db"), "recorded")
+    recorded = trained(record(db=tmp_path / "a.db")(sequential(server)), tmp_path / "recorded")
     assert guard.errors > before
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
@@ -705,7 +827,7 @@ def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: P
         env=environment,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and (not notes.exists() or notes.read_text().count("\n") < 20):
         time.sleep(0.1)
     killed = time.time()

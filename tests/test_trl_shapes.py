@@ -1,5 +1,7 @@
 """record() round rollout functions as trl 0.25 to 0.29.0 called them."""
 
+import gc
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +11,11 @@ import pytest
 from sqlmodel import Session, col, select
 from trl import GRPOConfig
 
-from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder import flush, load_run, record, recording
 from logs_ui.recorder.instruments import trl_shapes
 from logs_ui.recorder.models import Run
+from logs_ui.recorder.rollout_call import RolloutCall
+from logs_ui.recorder.run import name_run
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.rollout.guess_env import TASKS
 from logs_ui.rollout.guess_model import make_tokenizer
@@ -139,6 +143,126 @@ def test_an_older_function_that_raises_leaves_a_row_for_each_completion(tmp_path
     rows = load_run(db=db)
     assert list(rows.generation) == [0, 1] * GAMES
     assert (rows.status == "error").all()
+
+
+def test_first_calls_from_two_threads_are_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[int] = []
+    both = threading.Event()
+
+    def name(address: Any) -> Any:
+        named.append(threading.get_ident())
+        if len(named) > 1:
+            both.set()
+        both.wait(0.5)  # so long the other thread may come here, too
+        return name_run(address)
+
+    monkeypatch.setattr(recording, "name_run", name)
+    db, tokenizer = tmp_path / "a.db", make_tokenizer()
+    args = SimpleNamespace(num_generations=2, max_steps=2, run_name=None, output_dir=str(tmp_path), to_dict=dict)
+    recorded = record(echo([]), db=db)
+    threads = [threading.Thread(target=recorded, args=(texts(tokenizer, 1), args, tokenizer)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flush()
+    assert len(named) == 1
+    assert sorted(load_run(db=db).step) == [1, 1, 2, 2]
+
+
+def test_a_call_without_a_trainer_is_let_go_with_its_arguments(tmp_path: Path) -> None:
+    def call() -> int:
+        args = GRPOConfig(output_dir=str(tmp_path), num_generations=2, use_cpu=True, bf16=False, report_to="none")
+        recorded(texts(tokenizer), args, tokenizer)
+        assert trl_shapes._absent[id(args)].args is args
+        return id(args)
+
+    seen: list[Any] = []
+    tokenizer = make_tokenizer()
+    recorded = record(echo(seen), db=tmp_path / "a.db")
+    number = call()
+    flush()
+    seen.clear()
+    gc.collect()
+    assert number not in trl_shapes._absent
+    calls = [one for one in gc.get_objects() if isinstance(one, RolloutCall)]
+    assert [call for call in calls if call.run == last_run(tmp_path / "a.db").uid] == []
+
+
+def called_by(version: tuple[int, ...], mode: str, recorded: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """Calls it as that release does with vLLM, and makes of what it returns what that one makes of it."""
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        if version >= (0, 29, 1):
+            return recorded(prompts, trainer)
+        copies = trainer.num_generations if mode == "server" and version < (0, 28) else 1
+        once = [
+            trainer.processing_class.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            for messages in prompts[::copies]
+        ]
+        output = recorded(once, trainer)
+        return {**output, "prompt_ids": [ids for ids in output["prompt_ids"] for _ in range(copies)]}
+
+    return rollout_func
+
+
+def wanted(version: tuple[int, ...], mode: str) -> Callable[..., dict[str, Any]]:
+    """A function for that release: as many completions as it takes, each paid by its place in the batch."""
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        copies = trainer.num_generations if mode == "server" and version < (0, 28) else 1
+        tokenizer, rows = trainer.processing_class, range(len(prompts) * copies)
+        chats = [prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) for prompt in prompts]
+        ids = [tokenizer(f"guess {i}")["input_ids"] for i in rows]
+        return {
+            "prompt_ids": [tokenizer(chat)["input_ids"] for chat in chats],
+            "completion_ids": ids,
+            "logprobs": [[-0.5] * len(row) for row in ids],
+            "env_reward": [float(i) for i in rows],
+        }
+
+    return rollout_func
+
+
+def with_vllm(trainer: Any, mode: str) -> Any:
+    """The trainer, as if it had a vLLM, which needs a GPU; a rollout function has it generate nothing."""
+    trainer.use_vllm, trainer.vllm_mode = True, mode
+    trainer.vllm_importance_sampling_correction, trainer._last_loaded_step = False, -1
+    trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    return trainer
+
+
+@pytest.mark.parametrize("mode", ["server", "colocate"])
+@pytest.mark.parametrize("version", [(0, 26, 2), (0, 27, 2), (0, 28, 0), (0, 29, 0), (0, 29, 1), (1, 16, 0)])
+def test_rows_are_whole_whatever_the_release_hands_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
+) -> None:
+    monkeypatch.setattr(trl_shapes, "_trl", lambda: version)
+    db = tmp_path / "a.db"
+    function = called_by(version, mode, record(wanted(version, mode), db=db))
+    trainer = with_vllm(make_trainer(function, tmp_path / "out", reward_funcs=[solved], warm=0), mode)
+    trainer.train()
+    flush()
+    rows = load_run(db=db)
+    assert list(rows.step) == [1] * ROWS + [2] * ROWS
+    assert (rows.status == "ok").all()
+    assert list(rows.rollout_reward) == [*range(ROWS), *range(ROWS)]
+    assert list(rows.reward) == list(rows.rollout_reward)
+    assert [list(ids) for ids in rows.completion_ids] == [
+        trainer.processing_class(f"guess {i}")["input_ids"] for i in [*range(ROWS)] * 2
+    ]
+    assert [row["dataset"]["task"] for row in rows.metadata] == list(rows.task)
+    groups = [group for _, group in rows.groupby("group", sort=False)]
+    assert len(groups) == 2 * ROWS // GROUP
+    for group in groups:
+        assert list(group.generation) == list(range(GROUP))
+        assert (group.step.nunique(), group.task.nunique()) == (1, 1)
+        assert len({str(messages[0]["content"]) for messages in group.messages}) == 1
+        assert len({tuple(ids) for ids in group.prompt_ids}) == 1
+        assert group.advantage.is_monotonic_increasing
+        assert abs(group.advantage.sum()) < 1e-4
+    run = last_run(db)
+    assert (run.state, run.num_generations, run.recorder_errors) == ("finished", GROUP, 0)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_what_is_written_while_a_merge_reads_stays(
 
         writers.append(threading.Thread(target=transact))
         writers[-1].start()
-        assert began.wait(30)
+        assert began.wait(60)
 
     def score(connection: Connection) -> None:
         connection.execute(update(row).values(scored=1, reward=0.5))

@@ -186,7 +186,7 @@ def finishes() -> tuple[str | None, str | None]:
     """Of the first answer to a prompt and of the others, as far as this version of TRL hears of it."""
     from trl.generation.vllm_client import VLLMClient
 
-    return ("stop", "length") if hasattr(VLLMClient, "_post") else (None, None)
+    return ("stop" if hasattr(VLLMClient, "_post") else None), "length"  # which the ids alone show
 
 
 def shown(sequence: Sequence) -> tuple[list[int], list[int], str | None, list[float] | None]:
@@ -194,6 +194,20 @@ def shown(sequence: Sequence) -> tuple[list[int], list[int], str | None, list[fl
     assert sequence.sampled is not None
     logprobs = None if sequence.logprobs is None else sequence.logprobs.tolist()
     return sequence.context.tolist(), sequence.sampled.tolist(), sequence.finish, logprobs
+
+
+@pytest.mark.versions
+def test_why_an_answer_ended_is_told_by_its_ids_where_the_server_does_not_say_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trl_vllm, "tell", lambda _: None)  # as before trl 1.11
+    for ends, seen in (([99, 17], ["stop", "length"]), (28, [None, "stop"]), (None, [None, "length"])):
+        log = CallLog(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=ends)))
+        with collecting(log):
+            client.generate([[5, 6]], n=2, max_tokens=3)
+        (one,) = log.generations
+        assert [shown(sequence)[1] for sequence in one.sequences] == [[16, 17], [26, 27, 28]]
+        assert [sequence.finish for sequence in one.sequences] == seen
 
 
 @pytest.mark.versions
@@ -314,8 +328,8 @@ seen = [[shown(sequence)[:3] for sequence in one.sequences] for one in generatio
 def test_each_of_two_ranks_records_its_own_slice(server: Server, tmp_path: Path) -> None:
     run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").read_text() == "[[([5], [15, 16], 'stop'), ([5], [25, 26, 27], 'length')]]"
-    # The main rank alone hears from the server.
-    assert (tmp_path / "1").read_text() == "[[([6], [16, 17], None), ([6], [26, 27, 28], None)]]"
+    # The main rank alone hears from the server; of the other's, the ids show that one is as long as it may be.
+    assert (tmp_path / "1").read_text() == "[[([6], [16, 17], None), ([6], [26, 27, 28], 'length')]]"
     assert len(server.posts) == 1
 
 

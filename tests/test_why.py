@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -45,8 +46,17 @@ def low(place: Place) -> Played:
 
 
 def well(place: Place) -> Played:
+    return answered(place, 0.8 + 0.19 * place.progress)
+
+
+def half(place: Place) -> Played:
+    """Nothing is wrong but the answers."""
+    return answered(place, 0.4 + 0.2 * place.progress)
+
+
+def answered(place: Place, chance: float) -> Played:
     action = f"open {place.random.random()}"
-    reward = 1.0 if place.random.random() < 0.5 + 0.45 * place.progress else 0.0
+    reward = 1.0 if place.random.random() < chance else 0.0
     return Played([Turn(f"<a>{action}</a>", action=action, observation="open", done=True)], reward)
 
 
@@ -55,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
     play(folder / "low.db", low, Shape(steps=20, groups=4, size=6, tasks=5))
     play(folder / "well.db", well, Shape(steps=20, groups=4, size=6))
+    play(folder / "half.db", half, Shape(steps=20, groups=4, size=6))
     play(folder / "early.db", low, Shape(steps=1, groups=2, size=4, ended=False))
     run = start_run("nothing yet", eval_name="planted", db=folder / "none.db")
     run.rollout([{"role": "user", "content": "?"}], task=HOSTILE_TASK, step=1)
@@ -212,7 +223,12 @@ def test_commands_to_copy_name_the_database_that_is_served(
     said = make_templates(db=db_option(db)).from_string(part).render()
     assert f"<code>logs-ui diagnose r --db {db} --all</code>" in said
     monkeypatch.setenv("LOGS_UI_DB", str(db))
-    assert db_option(db) == "", "it is found without"
+    assert db_option(db) == f" --db {db}", "another terminal does not know the variable"
+    own = folder / "logs-ui" / "logs-ui.db"
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    assert db_option(own) == f" --db {own}", "LOGS_UI_DB names another"
+    monkeypatch.delenv("LOGS_UI_DB")
+    assert db_option(own) == "", "it is found without"
 
 
 def test_a_card_whose_filter_cannot_be_read_leads_nowhere() -> None:
@@ -236,6 +252,17 @@ def test_a_trend_is_drawn_with_its_threshold_from_the_step_on_which_it_is_bad() 
     assert thinned(many)[-1] == many[-1]
 
 
+def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
+    clients: dict[str, TestClient], folder: Path
+) -> None:
+    html = page_of(clients, "low", folder)
+    (address,) = re.findall(r'<tr class="of-truncation">.*?class="row-link" href="([^"]+)"', html, re.DOTALL)
+    table = clients["low"].get(unescape(address)).text
+    row = re.findall(r'<tr id="row-(\d+)"', table)[0]
+    said = text_of(clients["low"].get(urls.rollout(latest(folder / "low.db"), int(row))).text)
+    assert "ended by truncated lost by it \u22121.200" in said
+
+
 # --- Nothing to say
 
 
@@ -247,6 +274,31 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
     assert "Not recorded" in html
     assert "needs" in html[html.index("Not recorded") :]
     assert "Where the reward went" in html
+
+
+def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
+    page = page_of(clients, "half", folder)
+    verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
+    short = clients["half"].get(urls.why_short(latest(folder / "half.db"))).text
+    for html in (verdict, short):
+        assert "No diagnostic says why rewards are low" in html
+        assert "Nothing found" not in html
+        assert "tone-good" not in html
+    assert "Where the reward went is shown below." in verdict
+    assert 'class="of-wrong_answer"' in short
+    assert 'class="thin-fall"' in short
+    assert "<ol>" not in short
+
+
+def test_a_figure_that_was_bad_before_is_bad_again() -> None:
+    def began(*values: float, limit: float | None = 0.2) -> str:
+        trend = tuple(enumerate(values, 1))
+        return replace(a_card("mine", 0.1), trend=trend, since_step=3, limit=limit).began
+
+    assert began(0.1, 0.1, 0.3, 0.3) == "since step 3"
+    assert began(0.3, 0.1, 0.3, 0.3) == "again since step 3"
+    assert began(0.3, 0.1, 0.3, 0.3, limit=None) == "since step 3"
+    assert a_card("mine", 0.1).began == ""
 
 
 def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient], folder: Path) -> None:
@@ -372,6 +424,25 @@ def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_o
 
 
 # --- In a browser
+
+
+def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str, folder: Path) -> None:
+    run, page = latest(folder / "low.db"), browser.new_page(viewport={"width": 390, "height": 900})
+    try:
+        page.goto(url + urls.why(run))
+        heads = page.locator(".waterfall thead th")
+        expect(heads).to_have_text(["Cause", "Reward", "Of the loss", "Rollouts"])
+        assert heads.evaluate_all("all => all.every((it) => it.scrollWidth <= it.clientWidth)")
+        expect(page.locator(".waterfall .of-mean td:last-child")).to_be_visible()
+        page.goto(url + urls.overview(run))
+        expect(page.locator("#how")).to_have_css("display", "block")
+        expect(page.locator("#chart-reward .at")).to_have_text("last step, 20")
+        page.goto(url + urls.why_actions(run))
+        for title in ("First action", "Last action"):
+            table = page.locator(f'.scroll-x[aria-label="{title}"]')
+            assert table.evaluate("it => it.scrollWidth <= it.clientWidth"), title
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

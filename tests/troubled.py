@@ -153,8 +153,33 @@ def longest_first(world: World) -> None:
         world.step(row, client)
 
 
+def calls_of_the_model_that_failed_are_made_again_at_the_end(world: World) -> None:
+    client, failed = Client(), world.two_rows()
+    for row in world.rows:
+        if row in failed:
+            row.tries.append(world.call(client, "reset"))
+            world.fail(row.prompt)
+        else:
+            world.play(row, client, slowly=False)
+    for row in failed:
+        world.play(row, client, slowly=False)
+
+
+def given_up_once_a_call_of_the_model_failed(world: World) -> None:
+    """In its second turn, so that what it has is another row's whole."""
+    failed = world.two_rows()
+    for row in world.rows:
+        client = Client()
+        world.reset(row, client)
+        world.turn(row, client)
+        if row in failed:
+            row.heard(HINT)
+            world.fail(row.prompt + row.completion)
+
+
 TOLD_IN_PART: dict[Pattern, int] = {
     round_robin_and_unparsable: 0, one_skipped_and_another_tried_again: 0,
     one_skipped_and_another_scored_again: 0, one_parsed_of_all: 0, longest_first: 0,
+    calls_of_the_model_that_failed_are_made_again_at_the_end: 0, given_up_once_a_call_of_the_model_failed: 0,
 }  # fmt: skip
 """Rows of which at least the steps are found; the rest is nobody's."""

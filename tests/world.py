@@ -58,13 +58,13 @@ class Client:
 class World:
     """A model and environments, as slow as chance has it; recorded as the instruments do it."""
 
-    def __init__(self, seed: int, mode: tuple[int, int] = MODES[0]) -> None:
+    def __init__(self, seed: int, mode: tuple[int, int] = MODES[0], rows: int = ROWS, group: int = GROUP) -> None:
         self._options, self._shift = mode
         self.made: list[tuple[int, list[list[int]]]] = []  # orders of generations, and their answers
         self._chance = random.Random(seed)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self.rows = [Row([7, i // GROUP]) for i in range(ROWS)]
+        self.rows = [Row([7, i // group]) for i in range(rows)]
 
     def pause(self) -> float:
         with self._lock:
@@ -103,6 +103,15 @@ class World:
         self.made.append((begun.order, answers))
         strand.tree.log.add(Generation(begun.order, begun.began, 0.0, sequences, {}, strand=strand))
         return answers
+
+    def fail(self, context: list[int]) -> None:
+        """A call of the model that raises."""
+        strand = current_strand()
+        assert strand is not None
+        begun = strand.tree.log.begin(strand, "generation")
+        asked = np.array(context, np.int32).tobytes()
+        made = Generation(begun.order, begun.began, 0.0, [], {}, strand=strand, error="E: 503", asked=asked)
+        strand.tree.log.add(made)
 
     def reset(self, row: Row, client: object, pause: float = 0.0) -> None:
         row.resets.append(self.call(client, "reset", pause))

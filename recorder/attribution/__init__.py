@@ -20,6 +20,12 @@ order, or were played more than once, or one answer was sent as several actions,
 many episodes as rows are one for each only if they were begun before the answers, or each took its steps: where one
 failed, it may have been tried again, and a row's answer never sent.
 
+Environments that were all reset ahead are in order only if they were stepped in that order, too, and one answer was not
+sent as several actions, or what was sent goes with what was said far better than if rows were shuffled. In a function
+that did not finish, order tells only rows of one prompt, whichever it is, or what stands in line behind so many rows in
+the order of their prompts that it is no accident. What was begun after a failed generation may be another row's. While
+a function runs its rows are taken to be begun in order: an environment that hangs in its first reset is then seen.
+
 An episode without a step goes with the generation that came next only where no other environment was waiting for one.
 `action` needs nearly all that was sent to stand in answers: an index into a list stands in some by accident.
 """
@@ -56,7 +62,7 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
         return found
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     seen, strange = of_rows(seen, len(tokens))
-    branches, chains = segments(seen, twins=False)
+    branches, chains = segments(seen, finished=True)
     work = Work(seen, len(tokens), branches, strange)
     matching = Matching(tokens, work, lambda index: decode(completions[index]))
     work.give_scoped()
@@ -77,7 +83,9 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
     return _told(work)
 
 
-def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode: Decode = lambda _: "") -> Attribution:
+def attribute_unfinished(
+    count: int, seen: Seen, prompts: Seq[str] = (), decode: Decode = lambda _: "", *, is_running: bool = False
+) -> Attribution:
     """Calls of a rollout function that raised, or has not returned yet: no tokens tell the rows apart.
 
     Args:
@@ -86,10 +94,12 @@ def attribute_unfinished(count: int, seen: Seen, prompts: Seq[str] = (), decode:
         prompts: (N) what a person said last in each prompt, to be found in what the model was given; empty where that
             is not known.
         decode: token ids to text; asked only where prompts differ.
+        is_running: the rows are shown while they run, until more is known: rows are then taken to be begun in order.
     """
     if found := of_one_scope(count, seen):
         return found
     work = give_unfinished(count, *of_rows(seen, count), prompts, decode)
+    work.is_running = is_running
     work.join_branches()
     give_environment_calls(work, decode, finished=False)
     give_functions(work)

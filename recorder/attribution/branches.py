@@ -80,9 +80,9 @@ class Beside:
             self._episodes[branch] = beside
         return self._episodes[branch]
 
-    def lead(self, earlier: Generation, later: Generation) -> bool:
+    def lead(self, earlier: Generation, later: Generation, *, surely: bool) -> bool:
         """Whether the client that was called first after the earlier generation is the one that is called first after
-        the later one, and was not reset between them.
+        the later one, and was not reset between them. Where none was called after the later one, not `surely`.
         """
         between = self.of(earlier).between(earlier.order, later.order)
         if not between:
@@ -90,7 +90,7 @@ class Beside:
         client = between[0].client
         reset = any(call.kind == "reset" for call in between if call.client == client)
         following = self.of(later).first_after(later.order)
-        return not reset and (following is None or following.client == client)
+        return not reset and (not surely if following is None else following.client == client)
 
 
 class Episodes:

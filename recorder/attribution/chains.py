@@ -1,10 +1,13 @@
 """Which generations go on from one another, before it is known whose they are."""
 
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from math import inf
+
+import numpy as np
 
 from logs_ui.recorder.attribution.branches import Beside, Branches, by_order, place_of, row_of
 from logs_ui.recorder.attribution.found import Seen
@@ -76,7 +79,7 @@ class Chain:
         return self.parts[-1][0].order
 
 
-def segments(seen: Seen, *, twins: bool) -> tuple[Branches, list[Chain]]:
+def segments(seen: Seen, *, finished: bool) -> tuple[Branches, list[Chain]]:
     """What tells rows apart, and their chains in the order in which they began.
 
     A generation whose context goes on where another of its branch ended continues its chain. So does one whose context
@@ -86,8 +89,8 @@ def segments(seen: Seen, *, twins: bool) -> tuple[Branches, list[Chain]]:
 
     Args:
         seen: all calls.
-        twins: whether one that goes on from several alike, and nothing tells from which, continues one of them, though
-            branches are turns; else it begins a chain.
+        finished: whether the rows' tokens will tell which goes on from which. Else one that may go on from several,
+            and nothing tells from which, begins a chain.
     """
     branches = Branches(seen.calls)
     made: dict[Strand | None, list[Generation]] = defaultdict(list)
@@ -95,37 +98,39 @@ def segments(seen: Seen, *, twins: bool) -> tuple[Branches, list[Chain]]:
         if generation.sequences:  # one that failed begins nothing, and ends nothing: most often it is asked again
             made[branches.of(generation)].append(generation)
     beside = Beside(seen.environment_calls, branches)
-    chains = [chain for own in made.values() for chain in _chains_in(own, beside)]
+    chains = [chain for own in made.values() for chain in _chains_in(own, beside, finished=finished)]
     if len(made) > 1 and _cross(chains):
         branches.are_turns = True
         answered = sorted((made for own in made.values() for made in own), key=by_order)
-        chains = _chains_in(answered, beside, twins=twins)
+        chains = _chains_in(answered, beside, finished=finished)
     return branches, sorted(chains, key=lambda chain: chain.parts[0][0].order)
 
 
-def _chains_in(generations: Seq[Generation], beside: Beside, *, twins: bool = True) -> list[Chain]:
+def _chains_in(generations: Seq[Generation], beside: Beside, *, finished: bool) -> list[Chain]:
     """Of one branch, or of all where they are turns."""
     chains: list[Chain] = []
+    open_of: dict[int | None, _Open] = defaultdict(_Open)
     current: Chain | None = None  # of the generation before, if it was of one sequence
     for before, generation, after in _neighbours(generations):
         alone = len(generation.sequences) == 1
         if not alone or beside.branches.are_turns or not beside.of(generation).go_on(before, generation.order, after):
             current = None
         row = row_of(generation)
-        own = [chain for chain in chains if chain.row == row]
-        free = _Open(own)
+        own = open_of[row]
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = bytes_of(sequence.context)
-            chain = None if context is None else _continued(generation, context, free, beside, twins=twins)
-            if chain is None and current is not None and not _is_first_again(context, own):
+            chain = None if context is None else _continued(generation, context, own, beside, finished=finished)
+            if chain is None and current is not None and context not in own.heads:
                 chain = current
             if chain is None:
-                chain = Chain(beside.branches.of(generation), row, _begins(context, own))
+                chain = Chain(beside.branches.of(generation), row, own.may_begin(context))
                 chains.append(chain)
-            free.close(chain)
+            own.close(chain)
             chain.add(generation, sequence, context)
             taken[id(chain)] = chain
+        for chain in taken.values():
+            own.open(chain)
         current = next(iter(taken.values()), None) if alone else None
     return chains
 
@@ -149,28 +154,58 @@ def _cross(chains: Seq[Chain]) -> bool:
 
 
 class _Open:
-    """Chains that a generation may continue, by their tails: to look through all of them for each of its sequences
-    takes as long as everything else.
+    """Chains of one scope that a generation may continue, or begin anew.
+
+    Attributes:
+        heads: the first contexts of those that can be a row's first.
     """
 
-    def __init__(self, chains: Iterable[Chain]) -> None:
-        self._by_tail: dict[bytes, list[Chain]] = defaultdict(list)
-        for chain in chains:
-            if chain.tail is not None:
-                self._by_tail[chain.tail].append(chain)
-        self._lengths = sorted({len(tail) for tail in self._by_tail}, reverse=True)
+    def __init__(self) -> None:
+        self.heads: set[bytes] = set()
+        self._by_tail: dict[bytes, list[Chain]] = {}
+        self._tails: list[bytes] = []  # sorted: to look through all of them takes as long as everything else
 
-    def longest_that_begin(self, context: bytes) -> list[Chain]:
-        """Those whose tail the context begins with; of several tails, of the longest."""
-        for length in self._lengths:
-            if length <= len(context) and (found := self._by_tail.get(context[:length])):
-                return found
-        return []
+    def open(self, chain: Chain) -> None:
+        """It ends as it is now."""
+        if chain.begins and chain.head:
+            self.heads.add(chain.head)
+        if chain.tail is None:
+            return
+        if chain.tail not in self._by_tail:
+            insort(self._tails, chain.tail)
+        self._by_tail.setdefault(chain.tail, []).append(chain)
 
     def close(self, chain: Chain) -> None:
         """It is continued, or new."""
-        if chain.tail is not None and chain in (found := self._by_tail.get(chain.tail, [])):
-            found.remove(chain)
+        if chain.tail is None or chain not in (found := self._by_tail.get(chain.tail, [])):
+            return
+        found.remove(chain)
+        if not found:
+            del self._by_tail[chain.tail]
+            del self._tails[bisect_left(self._tails, chain.tail)]
+
+    def longest_that_begin(self, context: bytes) -> list[Chain]:
+        """Those whose tail the context begins with; of several tails, of the longest."""
+        end = len(context)
+        while end and (place := bisect_right(self._tails, context[:end])):
+            tail = self._tails[place - 1]
+            if context.startswith(tail):
+                return self._by_tail[tail]
+            end = _shared(tail, context[:end])
+        return self._by_tail.get(b"", [])
+
+    def may_begin(self, context: bytes | None) -> bool:
+        """Not where the context begins as another's first did and goes on: that is a later turn of some row."""
+        if context is None or context in self.heads:
+            return True
+        return not any(context.startswith(head) for head in self.heads)
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Bytes that both begin with."""
+    size = min(len(one), len(other))
+    differ = np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size)
+    return int(differ.argmax()) if differ.any() else size
 
 
 def bytes_of(ids: Ids | None) -> bytes | None:
@@ -178,31 +213,22 @@ def bytes_of(ids: Ids | None) -> bytes | None:
     return None if ids is None else ids.tobytes()
 
 
-def _continued(generation: Generation, context: bytes, chains: "_Open", beside: Beside, *, twins: bool) -> Chain | None:
+def _continued(
+    generation: Generation, context: bytes, chains: _Open, beside: Beside, *, finished: bool
+) -> Chain | None:
     """The chain whose last answer stands at the end of what the context repeats. Of several the longest; of those,
     twins so far, the one whose episode goes on; then the first of one generation, else the latest.
     """
     fitting = chains.longest_that_begin(context)
     if len(fitting) > 1:
-        leading = [chain for chain in fitting if beside.lead(chain.parts[-1][0], generation)]
-        if beside.branches.are_turns and not twins and len(leading) != 1:
+        sure = not finished
+        leading = [chain for chain in fitting if beside.lead(chain.parts[-1][0], generation, surely=sure)]
+        is_guess = beside.branches.are_turns if finished else len(generation.sequences) == 1
+        if is_guess and len(leading) != 1:
             return None
         fitting = leading or fitting
     latest = max((chain.last for chain in fitting), default=0)
     return next((chain for chain in fitting if chain.last == latest), None)
-
-
-def _begins(context: bytes | None, chains: list[Chain]) -> bool:
-    """Not where the context begins as another's first did and goes on: that is a later turn of some row."""
-    if context is None:
-        return True
-    heads = {chain.head for chain in chains if chain.begins and chain.head}
-    return context in heads or not any(context.startswith(head) for head in heads)
-
-
-def _is_first_again(context: bytes | None, chains: list[Chain]) -> bool:
-    """Whether the context is that of another chain's first turn: the next row of its group."""
-    return context is not None and any(chain.begins and chain.head == context for chain in chains)
 
 
 def _neighbours(generations: Seq[Generation]) -> Iterator[tuple[float, Generation, float]]:

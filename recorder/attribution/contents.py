@@ -2,13 +2,15 @@
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
+from logs_ui.recorder.attribution.chance import beats_shuffles
 from logs_ui.recorder.attribution.found import RowCalls
 from logs_ui.recorder.calls import EnvironmentCall, Ids, Sequence
 
@@ -72,7 +74,7 @@ class Contents:
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
         if known and self._find_homes([episode for episode, _ in pairs]):
             return True
-        return not ahead and self._is_one_answer_sent_as_several(pairs)
+        return self._is_one_answer_sent_as_several(pairs) and not (ahead and self.confirm(pairs))
 
     def _are_exchanged(self, strangers: Seq[tuple[Episode, int]]) -> bool:
         """Whether one of these would go better with another's row, and sent something else than that."""
@@ -87,6 +89,12 @@ class Contents:
         """Whether rows that said the same sent different things. Not where what was sent is new each time, as an id is,
         and not where some other part of it goes with what was said.
         """
+        sent = self._sent_for(pairs).values()
+        varied = [found for found in sent if 1 < len({value for _, value in found}) < len(found)]
+        return bool(varied) and all(_is_against(found) for found in varied)
+
+    def _sent_for(self, pairs: Iterable[tuple[Episode, int]]) -> dict[str, list[tuple[Sequence, str]]]:
+        """The answers of these rows and what was sent then, by where it stood."""
         sent: dict[str, list[tuple[Sequence, str]]] = defaultdict(list)
         for episode, place in pairs:
             for call in episode:
@@ -94,8 +102,32 @@ class Contents:
                 if answer is not None:
                     for path, (_, value) in self._leaves[call.order].items():
                         sent[path].append((answer, value))
-        varied = [found for found in sent.values() if 1 < len({value for _, value in found}) < len(found)]
-        return bool(varied) and all(_is_against(found) for found in varied)
+        return sent
+
+    def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
+        """Whether what was sent goes with what was said as it would hardly if rows were shuffled: actions that stand in
+        answers, or the same ones where answers are the same.
+        """
+        episodes = [episode for episode, _ in pairs if is_stepped(episode)]
+        places = [place for episode, place in pairs if is_stepped(episode)]
+        calls = sum(map(len, episodes))
+        return any(
+            beats_shuffles(partial(score, episodes), places, calls) for score in (self._standing, self._sent_alike)
+        )
+
+    def _standing(self, episodes: Seq[Episode], places: Seq[int]) -> int:
+        """How many episodes stand in the answers of these rows."""
+        return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
+
+    def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
+        """How many values are those that were most often sent where these rows had said the same."""
+        found = self._sent_for(zip(episodes, places, strict=True)).values()
+        sent = [Counter((_said(answer), value) for answer, value in pairs) for pairs in found]
+        most: dict[tuple[int, object], int] = defaultdict(int)
+        for path, counted in enumerate(sent):
+            for (said, _), times in counted.items():
+                most[path, said] = max(most[path, said], times)
+        return sum(most.values())
 
     def certain(self, episodes: Seq[Episode], places: Seq[int]) -> Iterator[tuple[Episode, int]]:
         """The episodes that can be one row's alone, where some failed, and may have been tried again, and as many rows
@@ -112,13 +144,21 @@ class Contents:
 
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
         """The episodes that go with one row alone, which goes with no other of them; none where too many go with no
-        row.
+        row. Of rows that said the same, as far as it was sent, answers may have been exchanged: they are no evidence.
         """
         homes = self._find_homes(episodes)
         times = Counter(place for found in homes for place in found)
         for episode, found in zip(episodes, homes, strict=False):
-            if len(found) == 1 and times[found[0]] == 1:
+            if len(found) == 1 and times[found[0]] == 1 and not self._has_twin(found[0], len(episode)):
                 yield episode, found[0]
+
+    def _has_twin(self, place: int, turns: int) -> bool:
+        """Whether another row said the same in its first turns."""
+        said = [_said(turn.sequence) for turn in self._turns[place][:turns]]
+        return any(
+            other != place and len(own) >= len(said) and [_said(turn.sequence) for turn in own[: len(said)]] == said
+            for other, own in self._turns.items()
+        )
 
     def _find_homes(self, episodes: Seq[Episode]) -> list[list[int]]:
         """The rows that each episode fits; empty unless nearly all that sent something find one of their own. Else what

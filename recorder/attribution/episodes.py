@@ -33,7 +33,7 @@ def give_environment_calls(work: Work, decode: Decode, *, finished: bool) -> Non
             work.give_calls(rows[0], episode, "strand")
         else:
             together.append(episode)
-    together = _give_by_numbers(work, together, homes)
+    together = _give_by_numbers(work, together, homes, finished=finished)
     for branch in _of_several(work, together, homes):
         own = [episode for episode in together if work.branch_of(episode) is branch]
         together = [episode for episode in together if work.branch_of(episode) is not branch]
@@ -52,11 +52,18 @@ def _of_several(work: Work, episodes: list[Episode], homes: Mapping[Strand | Non
     return branches and {branch for episode in episodes if (branch := work.branch_of(episode)) in branches and branch}
 
 
-def _give_by_numbers(work: Work, episodes: list[Episode], homes: Mapping[Strand | None, list[int]]) -> list[Episode]:
+def _give_by_numbers(
+    work: Work, episodes: list[Episode], homes: Mapping[Strand | None, list[int]], *, finished: bool
+) -> list[Episode]:
     """Where there is a branch for each row, in the order in which they were started. Returns the episodes of others."""
     ranked = work.numbered()
     if not ranked or not all(homes.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
         return episodes
+    if not finished:
+        bare = [place for place, row in enumerate(work.rows) if not row.turns]
+        known = [homes.get(branch, [None])[0] for branch in ranked]
+        if not work.are_of_one_prompt(bare) and not work.are_in_line(known):
+            return episodes
     places: dict[Strand | None, int] = {branch: place for place, branch in enumerate(ranked)}
     left = []
     for episode in episodes:
@@ -116,17 +123,19 @@ def _give_by_order(work: Work, episodes: list[Episode], places: Seq[int], decode
     """By the generations that steps follow, then as many as there are rows left, in order."""
     left = give_by_generations(work, episodes, places)
     open_places = [place for place in places if not work.rows[place].environment_calls]
-    enough = len(left) == len(open_places)
-    if not finished:
-        enough = not work.left and (enough or _are_the_next(work, left, open_places))
-    _give_as_they_stand(work, left, open_places if enough else (), decode, "order", open_places)
+    enough = len(left) == len(open_places) if finished else _are_the_next(work, left, open_places)
+    told = finished or _are_in_line(work, episodes, open_places)
+    _give_as_they_stand(work, left, open_places if enough else (), decode, "order", open_places, told=told)
 
 
 def _are_the_next(work: Work, episodes: Seq[Episode], places: Seq[int]) -> bool:
-    """Whether these are those of the next rows of a function that did not finish: all rows before have theirs, these
-    were reset above all branches, before their rows answered, and none of them in place of one that failed.
+    """Whether these can be those of the next rows of a function that did not finish: as many as there are rows left; or
+    all rows before have theirs, these were reset above all branches, before their rows answered, and none of them in
+    place of one that failed.
     """
-    if len(episodes) > len(places) or any(work.branches.of(episode[0]) for episode in episodes):
+    if work.left or len(episodes) >= len(places):
+        return not work.left and len(episodes) == len(places)
+    if any(work.branches.of(episode[0]) for episode in episodes):
         return False
     begun = [place for place, row in enumerate(work.rows) if row.environment_calls]
     if not begun == list(range(len(begun))) == [*range(places[0] if places else 0)]:
@@ -136,39 +145,58 @@ def _are_the_next(work: Work, episodes: Seq[Episode], places: Seq[int]) -> bool:
     return _is_ahead(work, pairs) and not stepped_unanswered and not any(map(has_failed, episodes[:-1]))
 
 
+def _are_in_line(work: Work, episodes: Seq[Episode], places: Seq[int]) -> bool:
+    """Whether a function that did not finish is seen to go through its rows in order, or it does not matter: the rows
+    that have no call yet are of one prompt.
+    """
+    if work.are_of_one_prompt(places) and not any(work.rows[place].turns for place in places):
+        return True
+    of = {call.order: place for place, row in enumerate(work.rows) for call in row.environment_calls}
+    return work.are_in_line([of.get(episode[0].order) for episode in episodes])
+
+
 def _give_as_they_stand(
-    work: Work, episodes: list[Episode], places: Seq[int], decode: Decode, evidence: str, instead: Seq[int] = ()
+    work: Work,
+    episodes: list[Episode],
+    places: Seq[int],
+    decode: Decode,
+    evidence: str,
+    instead: Seq[int] = (),
+    *,
+    told: bool = True,
 ) -> None:
     """In the order in which they began, unless rows were not begun in theirs, or what was sent is against it. Then only
     those of which this tells alone whose they are; the others are lost.
 
     `places` are those of the rows, one for each episode; empty where order says nothing. `instead` are rows to look
-    among then.
+    among then. Where it is not `told` that rows are gone through in order, what was sent must show it.
     """
     rows = {place: work.rows[place] for place in places or instead}
     contents = Contents(episodes, rows, decode)
-    told = _in_order(work, episodes, places, contents)
-    if told is None:
-        told, evidence = list(contents.alone(episodes)), "action"
-    work.lost += sum(map(len, episodes)) - sum(len(episode) for episode, _ in told)
-    for episode, place in told:
+    pairs = _in_order(work, episodes, places, contents, told=told)
+    if pairs is None:
+        pairs, evidence = list(contents.alone(episodes)), "action"
+    work.lost += sum(map(len, episodes)) - sum(len(episode) for episode, _ in pairs)
+    for episode, place in pairs:
         work.give_calls(place, episode, evidence)
 
 
 def _in_order(
-    work: Work, episodes: list[Episode], places: Seq[int], contents: Contents
+    work: Work, episodes: list[Episode], places: Seq[int], contents: Contents, *, told: bool
 ) -> list[tuple[Episode, int]] | None:
     """The episodes of which order tells whose they are: all, or, where one that failed may have been tried again for
     the same row, those that this leaves where they are. None where order tells nothing.
     """
     started = _as_started(work, episodes)
-    if started is None or len(places) < len(started) or not work.is_in_order():
+    if started is None or len(places) < len(started) or not work.is_in_order() or _may_be_anothers(work, started):
         return None
     pairs = list(zip(started, places, strict=False))
     if not all(_is_plausible(episode, work.rows[place]) for episode, place in pairs) or not _is_ascending(work, pairs):
         return None
     ahead = _is_ahead(work, pairs)
     if contents.contradict(pairs, ahead=ahead):
+        return None
+    if not (told and _is_stepped_as_reset(work, pairs)) and not contents.confirm(pairs):
         return None
     if ahead or not any(has_failed(episode) or not is_stepped(episode) for episode in started):
         return pairs
@@ -186,6 +214,28 @@ def _is_ahead(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:
         episode[0].kind == "reset" and (order is None or episode[0].order < order)
         for (episode, _), order in zip(pairs, answered, strict=True)
     )
+
+
+def _may_be_anothers(work: Work, episodes: Seq[Episode]) -> bool:
+    """Whether one was begun after a generation failed: an environment may have been reset again to ask again, and a row
+    been given up.
+    """
+    return bool(work.failed) and min(work.failed) < max((episode[0].order for episode in episodes), default=-1)
+
+
+def _is_stepped_as_reset(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:
+    """Whether environments were stepped in the order in which they were reset, wherever several were between two
+    generations: else one of both is not the rows' order.
+    """
+    made = sorted(generation.order for generation in work.seen.generations)
+    rounds: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    for place, (episode, _) in enumerate(pairs):
+        for call in episode:
+            if call.kind != "reset":
+                key = place_of(work.branches.of(call)), call.order
+                rounds[bisect_right(made, call.order)].append((key, place))
+    stepped = [[place for _, place in sorted(steps)] for steps in rounds.values()]
+    return all(places == sorted(places) for places in stepped)
 
 
 def _as_started(work: Work, episodes: list[Episode]) -> list[Episode] | None:

@@ -106,6 +106,8 @@ def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[se
         if place == len(orders):
             continue
         asked = orders[place]
+        if any(episodes[i][-1].order < failed < asked for failed in work.failed):
+            continue  # it waited for that one, and its row may have been given up
         own = {None, of_generation[asked]}
         waiting = [
             episode

@@ -73,13 +73,19 @@ class RowCalls:
 
     def may_hold(self, failure: Generation) -> bool:
         """Whether a failed generation can be one of its turns. Not if an environment's call made it, nor if it is seen
-        to be of another model than all that answered: a judge's. Of one that has not come back only the seam is known.
+        to be of another model than all that answered: a judge's.
         """
         if failure.strand is not None and failure.strand.call is not None:
             return False
-        seam, model, known = failure.seam, failure.sampling.get("model"), bool(failure.sampling)
-        own = [turn.generation for turn in self.turns]
-        return not own or any(one.seam == seam and (not known or one.sampling.get("model") == model) for one in own)
+        return not self.turns or any(_may_be_alike(turn.generation, failure) for turn in self.turns)
+
+    def may_end_by(self, failure: Generation) -> bool:
+        """Whether a failed generation, which it holds, can be of the model that plays it: the one whose answers stand
+        in its completion; where less than two do, the one that answered first.
+        """
+        standing = [turn for turn in self.turns if turn.start is not None]
+        own = standing if len(standing) > 1 else sorted(self.turns, key=lambda turn: turn.order)[:1]
+        return not own or any(_may_be_alike(turn.generation, failure) for turn in own)
 
     def sort(self) -> None:
         """By the order in which they began."""
@@ -87,6 +93,13 @@ class RowCalls:
         self.environment_calls.sort(key=lambda call: call.order)
         self.notes.sort(key=lambda note: note.order)
         self.failures.sort(key=lambda failure: failure.order)
+
+
+def _may_be_alike(answered: Generation, failure: Generation) -> bool:
+    """Whether both can be of one model; of a failure that never came back only the seam is known."""
+    is_known = bool(failure.sampling)
+    same_model = answered.sampling.get("model") == failure.sampling.get("model")
+    return answered.seam == failure.seam and (same_model or not is_known)
 
 
 @dataclass(frozen=True)

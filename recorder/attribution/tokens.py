@@ -268,6 +268,8 @@ class Matching:
             left = [branch for branch in branches if branch not in taken]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
                 self._work.contest(i for i, row in enumerate(self._tokens) if row.data == data)
+                if self._work.failed:  # then what stands in a part of another row may be all that this one has
+                    self._work.contest(j for i in claimants for j in fits[i])
                 continue
             for i in (i for i in claimants if chains[i].branch in taken):
                 fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}

@@ -26,8 +26,8 @@ def give_unfinished(count: int, seen: Seen, strange: int, prompts: Seq[str], dec
     brought no answer: nobody knows whose that was, nor whose come after it. `place_turns` then says where they stand.
     What is only known to be a later turn is nobody's. For `strange` see `Work`.
     """
-    branches, chains = segments(seen, twins=True)
-    work = Work(seen, count, branches, strange)
+    branches, chains = segments(seen, finished=False)
+    work = Work(seen, count, branches, strange, [*map(plain, prompts)])
     work.give_scoped()
     free = list(range(count))
     groups = _Prompts(prompts, decode)
@@ -51,6 +51,8 @@ def give_unfinished(count: int, seen: Seen, strange: int, prompts: Seq[str], dec
             work.left.append(chain)
         else:
             free.remove(place)
+            if chain.likely is not None:
+                work.asked.add(place)
             evidence = "prompt" if chain.likely is not None else "order" if ranks else "position"
             work.give(place, chain, [None] * len(chain.parts), evidence)
     return work

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 
 from logs_ui.recorder.attribution.branches import Branches, place_of, row_of
 from logs_ui.recorder.attribution.chains import Chain
+from logs_ui.recorder.attribution.chance import are_in_line
 from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
 from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Note, Sequence
 from logs_ui.recorder.strands import Strand
@@ -20,24 +21,33 @@ class Work:
         own: calls of environments, without those that calls made themselves.
         functions: calls of tools that are functions, and have no episode.
         left: chains of generations that no row holds.
+        is_running: what is found is shown until more is known.
+        asked: rows whose prompts their generations are seen to hold.
         lost: calls that are nobody's.
     """
 
-    def __init__(self, seen: Seen, count: int, branches: Branches, strange: int = 0) -> None:
+    def __init__(
+        self, seen: Seen, count: int, branches: Branches, strange: int = 0, prompts: Seq[str] = ()
+    ) -> None:  # fmt: skip
         """
         Args:
             seen: what there is to give.
             count: of the rows.
             branches: of its calls.
             strange: calls that are nobody's, beside `seen`.
+            prompts: (N) of the rows; empty where they are one, or not known.
         """
         self.seen, self.branches = seen, branches
+        self._prompts = prompts
+        self.is_running = False
+        self.asked: set[int] = set()
         self.rows = [RowCalls() for _ in range(count)]
         own = [call for call in seen.environment_calls if call.within is None]
         self.own = [call for call in own if call.client >= 0]
         self.functions = [call for call in own if call.client < 0]
         self.left: list[Chain] = []
         self.lost = self._strange = strange
+        self._failures = [made for made in seen.generations if made.is_failure]
         self._given: set[int] = set()  # orders of the environment calls that have a row
         self._scoped: set[int] = set()  # orders of those that said themselves whose they are
         self._contested: set[int] = set()
@@ -66,6 +76,29 @@ class Work:
     def is_open(self, call: EnvironmentCall) -> bool:
         """Whether nobody has it."""
         return call.order not in self._given
+
+    @property
+    def failed(self) -> list[int]:
+        """Orders of the generations without an answer that a row may have been given up for, or asked again later: not
+        those of another model than rows have, as a judge's, nor of an environment's call.
+        """
+        if not self._failures:
+            return []
+        answered = [row for row in self.rows if row.turns] or self.rows
+        return [made.order for made in self._failures if any(row.may_hold(made) for row in answered)]
+
+    def are_of_one_prompt(self, places: Iterable[int]) -> bool:
+        """Whether these rows cannot be told apart by what they were asked."""
+        return self.is_running or not self._prompts or len({self._prompts[place] for place in places}) <= 1
+
+    def are_in_line(self, begun: Seq[int | None]) -> bool:
+        """Whether rows, in the order in which they were begun, are seen to be of the prompts that stand there, so that
+        what has no row yet is that of the row in its place; None stands for such.
+        """
+        if self.is_running:
+            return True
+        seen = [self._prompts[place] if place in self.asked else None for place in begun] if self._prompts else []
+        return are_in_line(self._prompts, seen)
 
     def contest(self, rows: Iterable[int]) -> None:
         """Keeps in mind that more generations than these rows' own could be theirs."""
@@ -145,8 +178,10 @@ class Work:
 
     def _are_in_order(self, twins: Seq[RowCalls]) -> bool:
         """Among those that were made in the same strand; else among all, if each has one of its own. Of workers that
-        take rows from a queue nobody knows in which order they took them.
+        take rows from a queue nobody knows in which order they took them, nor of rows that were asked again later.
         """
+        if self.failed:
+            return False
         places = [branch for row in self.rows if (branch := self.branch_of(row.calls)) is not None]
         of_twins = {self.branch_of(row.calls) for row in twins}
         if len(of_twins) == 1:

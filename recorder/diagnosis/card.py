@@ -60,7 +60,7 @@ class Card:
         where: the filter that opens its rollouts.
         is_part: whether the cost is a part of the waterfall.
         trend: of the figure that is held against the threshold.
-        since_step: the first of the steps from which on it was above the threshold; None where that cannot be told.
+        since_step: the first of the last unbroken stretch of steps above the threshold; None where that cannot be told.
         limit: the threshold, where it is one figure that the trend can be drawn against.
         explains: ids of cards that may be only its consequence. They stand below it where its rollouts, with those of
             others that explain them, hold at least half of what they lost; in a report only those are named.
@@ -85,6 +85,17 @@ class Card:
     own: Bools | None = field(default=None, repr=False, compare=False)
     is_setup: bool = False
     needs: float | None = None
+
+    @property
+    def began(self) -> str:
+        """`since step 16`; `again since step 16` where it was above the threshold before, too, and not in between; ""
+        where neither can be told.
+        """
+        if self.since_step is None:
+            return ""
+        before = [value for step, value in self.trend if step < self.since_step]
+        is_again = self.limit is not None and max(before, default=self.limit) > self.limit
+        return f"{'again ' if is_again else ''}since step {self.since_step:,}"
 
 
 @dataclass(frozen=True)

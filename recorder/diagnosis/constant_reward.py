@@ -67,8 +67,8 @@ DIAGNOSTIC = Diagnostic(
     "constant_reward",
     "Constant reward",
     f"All rewards of the last steps differ by at most {SAME:g}, and are not the best. Not where all are 0 and the "
-    "environment rewarded none either; where other failures account for them, only what is left to wrong answers "
-    "counts.",
+    "environment rewarded none either; where other failures account for them, only what is left to those "
+    "that came to their end counts.",
     "ours",
     _missing,
     _look,

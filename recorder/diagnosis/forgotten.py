@@ -41,9 +41,10 @@ def _look(run: Run) -> Card | None:
     lost = np.maximum(losses(run.rows, run.scale), 0)[own].sum() / len(run.rows)
     names = [run.all.tasks[task] for task in gone.tolist()]
     trend = run.all.where(of).by_step(won[of].astype(float))
+    said = "was solved before, and is not" if len(gone) == 1 else "were solved before, and are not"
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(run.all.tasks)} tasks were solved before, and are not any more",
+        title=f"{len(gone)} of {len(run.all.tasks)} tasks {said} any more",
         cost=float(lost) * share,
         evidence=(
             (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.say import figure
+from logs_ui.recorder.diagnosis.waterfall import LITTLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ def explaining(cards: Iterable[Card], card: Card) -> str | None:
 def card_lines(card: Card, behind: str | None = None) -> list[Line]:
     """What a card says below its title."""
     facts = [f"costs {figure(card.cost)} for each rollout"]
-    facts += [] if card.since_step is None else [f"since step {card.since_step}"]
+    facts += [card.began] if card.began else []
     facts += ["part of the waterfall" if card.is_part else "overlaps with others"]
     facts += [f"may follow from {behind}"] if behind else []
     said = [Line(" · ".join(facts), "dim")]
@@ -141,8 +142,10 @@ def _headline(report: "Report") -> Iterator[Line]:
     )
     if report.warming_up:
         yield Line("Warming up: too little is recorded yet to judge it.", "yellow")
-    elif not report.cards:
+    elif not report.cards and fall.lost <= LITTLE * abs(fall.best):
         yield Line("Healthy: no diagnostic is above its threshold.", "green")
+    elif not report.cards:
+        yield Line("No diagnostic is above its threshold; what was lost went to the causes below.", "yellow")
 
 
 def _waterfall(report: "Report") -> Iterator[Line]:

@@ -19,7 +19,8 @@ def looping(rows: Rows) -> Bools:
 
 
 def _missing(run: Run) -> str | None:
-    return None if (~np.isnan(run.rows.facts["action_streak"])).any() else "actions"
+    has_actions = (~np.isnan(run.rows.facts["action_streak"])).any()
+    return None if has_actions else "actions, as record_environment() or trace_env() records them"
 
 
 def charged(run: Run) -> Bools:

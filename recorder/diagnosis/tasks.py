@@ -74,11 +74,11 @@ def _look_never(run: Run) -> Card | None:
     attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
     return Card(
         id="never_solved",
-        title=f"{int(hopeless.sum())} of {len(rows.tasks)} tasks are never solved",
+        title=f"{len(names)} of {len(rows.tasks)} tasks {'is' if len(names) == 1 else 'are'} never solved",
         cost=cost,
         evidence=(
-            f"{listed(names)}: {attempts} attempts, none at {figure(run.scale.solved)} or more.",
-            f"They are {percent(float(own.mean()))} of the rollouts of these steps.",
+            f"{listed(names)}: {attempts} attempts over the whole run, none at {figure(run.scale.solved)} or more.",
+            f"{int(own.sum())} of them, {percent(float(own.mean()))} of all rollouts, are of these steps.",
         ),
         suggestion="Leave them out, begin with easier ones, or check by hand that they can be solved at all.",
         where=links.tasks(names),

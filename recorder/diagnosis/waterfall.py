@@ -4,17 +4,21 @@ The loss of a rollout is the best reward less its own; one without a reward coun
 of it. Its cause is what ended it; of several, the first of `CAUSES`. [ours]
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows, Texts
 from logs_ui.recorder.diagnosis.settings import Scale
-from logs_ui.recorder.models import LossCause, Status, StopReason
+from logs_ui.recorder.models import EvaluationRow, LossCause, Status, StopReason
 
 LOOP = 3  # equal actions in a row: diagnosis.md's
 REPEATS = 0.5  # share of moves: ours
-_SAME = 1e-6  # what filters take for equal
+LITTLE = 0.1  # of the best: who loses no more does well; ours
+_TOLD_BY = ("parse_tail", "action_streak", "repeats", "env_steps")  # of the facts
+SAME = 1e-6  # what filters take for equal
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,11 @@ CAUSES = (
         "It did the same again and again, or the turns ran out before the environment was done.",
     ),
     Cause(LossCause.NEVER_SUBMITTED, "never acted", "It ended without a single action in its environment."),
-    Cause(LossCause.WRONG_ANSWER, "wrong answer", "It came to its end, and was not worth the best reward."),
+    Cause(
+        LossCause.WRONG_ANSWER,
+        "ended, scored low",
+        "It came to its end, and got less than the best reward: a wrong answer, or a right one that was worth less.",
+    ),
 )
 BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
 
@@ -85,7 +93,51 @@ class Waterfall:
     shares: tuple[Share, ...]
 
 
-def causes(rows: Rows) -> Ints:
+class Ends(Protocol):
+    """How rollouts ended, as `Rows` has it: all that a cause is told by."""
+
+    @property
+    def status(self) -> Texts: ...
+    @property
+    def stop_reason(self) -> Texts: ...
+    @property
+    def reward(self) -> Floats: ...
+    @property
+    def scored(self) -> Bools: ...
+    @property
+    def odd(self) -> Bools: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class _End:
+    """Of one rollout."""
+
+    status: Texts
+    stop_reason: Texts
+    reward: Floats
+    scored: Bools
+    odd: Bools
+    facts: Mapping[str, Any]
+
+
+def cause_of(row: EvaluationRow) -> Cause | None:
+    """What would account for a loss of this one; None where none can be told yet."""
+    end = _End(
+        status=np.array([row.status], object),
+        stop_reason=np.array([row.stop_reason], object),
+        reward=np.array([row.reward], float),
+        scored=np.array([row.scored is not None]),
+        odd=np.array([row.odd_rewards is not None]),
+        facts={name: np.array([getattr(row, name)], float) for name in _TOLD_BY},
+    )
+    if row.status == Status.RUNNING or not judged(end)[0]:
+        return None
+    return CAUSES[int(causes(end)[0])]
+
+
+def causes(rows: Ends) -> Ints:
     """(N,) index into CAUSES of what would account for a loss."""
     facts = rows.facts
     unparsed = facts["parse_tail"] > 0
@@ -106,7 +158,7 @@ def losses(rows: Rows, scale: Scale) -> Floats:
     return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
 
 
-def judged(rows: Rows) -> Bools:
+def judged(rows: Ends) -> Bools:
     """(N,) of which a loss can be told: the trainer asked for its reward, or it broke before that."""
     return rows.scored | np.isin(rows.status, (Status.ERROR,))
 
@@ -119,7 +171,7 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     loss, cause = losses(rows, scale), causes(rows)
     short = np.maximum(loss, 0.0)
     cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
-    count = np.bincount(cause[short > _SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
+    count = np.bincount(cause[short > SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
     shares = [
         Share(*it, f"cause:{it[0].id} -reward>={scale.best:.9g}")
         for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)

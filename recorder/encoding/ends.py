@@ -11,14 +11,16 @@ from logs_ui.recorder.calls import EnvironmentCall
 from logs_ui.recorder.encoding.figures import MOVES
 from logs_ui.recorder.masking import without_keys
 from logs_ui.recorder.models import Status, StopReason
+from logs_ui.recorder.raised import reason_of_text
 from logs_ui.recorder.rollout_call import RowOptions
 
-_TIMEOUTS = ("TimeoutError", "CancelledError", "ReadTimeout", "ConnectTimeout", "TimeoutException", "APITimeoutError")
-_AT_CAPACITY = ("CAPACITY_REACHED", "at capacity")  # OpenEnv's words for a server that has no session left
+_CUT_OFF = (None, "abort", "content_filter", "error")  # not seen to its end, or ended by another than the model
 _done = attrgetter("done")
 
 Moves = Sequence[EnvironmentCall]
 Actions = Sequence[dict[str, Any]]
+Raised = tuple[str, str | None]
+"""An error, and its `raised.reason_of`."""
 
 
 def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> dict[str, Any]:
@@ -32,14 +34,14 @@ def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> 
     """
     broken, failure = _what_broke(row), _said_error(row) if row.notes else None
     unanswered = _unanswered(row, moves) if row.failures else None
-    error = broken or failure or unanswered
+    error = broken.error if broken else next((told for told, _ in filter(None, (failure, unanswered))), None)
     if broken:
         reason = error_reason(broken)
-    elif failure is not None:
-        reason = _raised_reason(failure)
+    elif failure:
+        reason = _raised_reason(*failure)
     else:
         said = _said_reason(row) if row.notes else None
-        seen = _raised_reason(unanswered) if unanswered else _stop_reason(row, moves, actions, by_tools=by_tools)
+        seen = _raised_reason(*unanswered) if unanswered else _stop_reason(row, moves, actions, by_tools=by_tools)
         reason = said or seen
     return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error}
 
@@ -49,11 +51,9 @@ def acts_by_tools(moves: Moves, options: RowOptions) -> bool:
     return {call.kind for call in moves} == {"tool"} if moves else options.offers_tools
 
 
-def error_reason(error: str) -> StopReason:
-    """Of an environment's call that raised."""
-    if any(words in error for words in _AT_CAPACITY):
-        return StopReason.AT_CAPACITY
-    return StopReason.TIMEOUT if error.startswith(_TIMEOUTS) else StopReason.ENVIRONMENT_ERROR
+def error_reason(call: EnvironmentCall) -> StopReason:
+    """Of one that raised."""
+    return call.reason or reason_of_text(call.error or "") or StopReason.ENVIRONMENT_ERROR
 
 
 def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> StopReason:
@@ -65,11 +65,12 @@ def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: boo
     last = row.turns[-1]
     if last.sequence.finish == "length":
         return StopReason.LENGTH
-    unparsed = bool(actions) and (actions[-1]["metadata"] or {}).get("parsed") is False
+    said = next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
+    unparsed = (said.get("metadata") or {}).get("parsed") is False
     answered = bool(moves) and moves[-1].order > last.order
     spoke = by_tools and not answered and not unparsed and not _calls_a_tool(actions)
     if spoke or not row.environment_calls:
-        return StopReason.STOP if row.is_whole else StopReason.NOT_RECORDED
+        return StopReason.STOP if row.is_whole and last.sequence.finish not in _CUT_OFF else StopReason.NOT_RECORDED
     if not answered or unparsed:
         return StopReason.NO_ACTION
     # Of an environment that never says whether it is over nobody knows whether it would have gone on.
@@ -92,10 +93,10 @@ def _calls_a_tool(actions: Actions) -> bool:
     return "tool_call" in said
 
 
-def _said_error(row: RowCalls) -> str | None:
+def _said_error(row: RowCalls) -> Raised | None:
     """What the function itself says broke the row, last."""
-    said = [orjson.loads(note.values)["error"] for note in row.notes if note.kind == "error"]
-    return without_keys(said[-1]) if said else None
+    said = [orjson.loads(note.values) for note in row.notes if note.kind == "error"]
+    return (without_keys(said[-1]["error"]), said[-1].get("reason")) if said else None
 
 
 def _said_reason(row: RowCalls) -> StopReason | None:
@@ -104,24 +105,27 @@ def _said_reason(row: RowCalls) -> StopReason | None:
     return said[-1] if said else None
 
 
-def _unanswered(row: RowCalls, moves: Moves) -> str | None:
-    """The error of the last model call, where nothing came after it and the episode was not over. Of two that were
-    asked at once, where one answered, the other is no loss.
+def _unanswered(row: RowCalls, moves: Moves) -> Raised | None:
+    """The error of the last call of the model that plays the row, where nothing came after it and the episode was not
+    over. Of two that were asked at once, where one answered, the other is no loss.
     """
-    last = row.failures[-1]
-    if last.error is None or any(call.order > last.order for call in row.environment_calls):
+    last = next((failure for failure in reversed(row.failures) if row.may_end_by(failure)), None)
+    if last is None or last.error is None or any(call.order > last.order for call in row.environment_calls):
         return None
     if any(turn.generation.began + (turn.generation.seconds or 0.0) > last.began for turn in row.turns):
         return None
-    return None if any(map(_done, _last_episode(row, moves))) else without_keys(last.error)
+    return None if any(map(_done, _last_episode(row, moves))) else (without_keys(last.error), last.reason)
 
 
-def _raised_reason(error: str) -> StopReason:
+def _raised_reason(error: str, reason: str | None) -> StopReason:
     """Of what is no environment's."""
-    return StopReason.TIMEOUT if error.startswith(_TIMEOUTS) else StopReason.EXCEPTION
+    timed_out = StopReason.TIMEOUT in (reason, reason_of_text(error))
+    return StopReason.TIMEOUT if timed_out else StopReason.EXCEPTION
 
 
-def _what_broke(row: RowCalls) -> str | None:
-    """The error of the last environment call, unless the model was told and answered."""
+def _what_broke(row: RowCalls) -> EnvironmentCall | None:
+    """The last environment call, where it raised, unless the model was told and answered."""
     last = row.environment_calls[-1] if row.environment_calls else None
-    return None if last is None or (row.turns and row.turns[-1].order > last.order) else last.error
+    if last is None or not last.error or (row.turns and row.turns[-1].order > last.order):
+        return None
+    return last

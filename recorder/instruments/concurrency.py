@@ -1,22 +1,25 @@
-"""asyncio and concurrent.futures: what a rollout function starts gets a strand of its own, below the one it was started
-from. Context variables alone would give all tasks the same, and an executor's threads none.
+"""asyncio, concurrent.futures and threading: what a rollout function starts gets a strand of its own, below the one it
+was started from. Context variables alone would give all tasks the same, and threads none.
 """
 
 import asyncio
 import concurrent.futures
 import contextvars
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
-from logs_ui.recorder.strands import branch, enter, within
+from logs_ui.recorder.strands import Strand, branch, enter, leave, strand_of_thread, within
 
 
 def install() -> None:
-    """Patches the event loop of asyncio and the thread pool. Another loop, as uvloop's, is told apart by its tasks."""
+    """Patches asyncio's event loop, thread pools and threads. Another loop, as uvloop's, is told apart by its tasks."""
     patches.method(asyncio.BaseEventLoop, "create_task", _task_with_strand)
     patches.method(concurrent.futures.ThreadPoolExecutor, "submit", _work_with_strand)
+    patches.method(threading.Thread, "start", _thread_with_strand)
 
 
 def _task_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +49,33 @@ def _work_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
             with within(strand):
                 return fn(*args, **kwargs)
 
-        return original(self, work, *args, **kwargs)
+        entered = enter(None)  # a worker that begins with this takes others' work, too
+        try:
+            return original(self, work, *args, **kwargs)
+        finally:
+            leave(entered)
 
     return submit
+
+
+def _thread_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> None:
+        with guard("following a thread"):
+            if self.ident is None and (strand := strand_of_thread(self)) is not None:
+                _run_in(self, strand)
+        original(self)
+
+    return start
+
+
+def _run_in(thread: threading.Thread, strand: Strand) -> None:
+    """Of the thread itself: its class may have a `run` of its own."""
+    work = thread.run
+
+    def run() -> None:
+        del thread.run  # it holds the thread, the strand and its log
+        with within(strand):
+            work()
+
+    thread.run = run  # type: ignore[method-assign]

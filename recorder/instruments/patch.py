@@ -5,6 +5,8 @@ from typing import Any
 
 import wrapt
 
+from logs_ui.recorder.guard import guard
+
 _MARK = "__logs_ui_original__"
 
 
@@ -13,6 +15,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[tuple[type, str, Any]] = []
+        self._era = object()  # since the last undo
 
     def method(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replaces `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
@@ -25,11 +28,21 @@ class Patches:
         self._undo.append((owner, name, original))
 
     def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
-        """Calls `attach(module)` now if it is imported already, else right after its import. Imports nothing."""
-        wrapt.register_post_import_hook(attach, module)
+        """Calls `attach(module)` now if it is imported already, else right after its import, unless that is undone
+        before. Imports nothing.
+        """
+        era = self._era
+
+        def attach_unless_undone(imported: Any) -> None:
+            if self._era is era:
+                with guard(f"attaching to {module}"):
+                    attach(imported)
+
+        wrapt.register_post_import_hook(attach_unless_undone, module)
 
     def undo(self) -> None:
-        """Puts every method back, last replaced first."""
+        """Puts every method back, last replaced first, and attaches to no import that is still to come."""
+        self._era = object()
         while self._undo:
             owner, name, original = self._undo.pop()
             setattr(owner, name, original)

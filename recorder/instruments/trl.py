@@ -14,14 +14,16 @@ Where TRL rolls out by itself, in recorded environments (0.29.1 to 1.16):
     trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments` tell)
 
 A subclass may override these and call what it overrides: each class is patched, and the outermost call is listened to,
-since its result is what the trainer goes on with.
+since its result is what the trainer goes on with. Beside GRPOTrainer, classes are patched only of trainers that have a
+rollout function, or environments while some are recorded. Patched methods pass on whatever they are given, and read
+what comes back only where somebody listens.
 """
 
 import functools
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -253,6 +255,14 @@ def _patch_loops(owner: type) -> None:
     patches.method(owner, "evaluate", _with_its_classes)
 
 
+def _may_be_recorded(trainer: Any) -> bool:
+    """Its rollout function may call a recorded one, and who plays in its environments is known at its first batch."""
+    if trainer in _listeners or getattr(trainer, "rollout_func", None) is not None:
+        return True
+    own = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
+    return _door is not None and bool(own)
+
+
 def _patch_classes(trainer: Any) -> None:
     for owner in type(trainer).__mro__:
         _patch(owner)
@@ -282,7 +292,8 @@ def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
         with guard("preparing a trainer"):
-            _patch_classes(self)
+            if _may_be_recorded(self):
+                _patch_classes(self)
         return original(self, *args, **kwargs)
 
     return loop
@@ -290,31 +301,48 @@ def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def calculate(self: Any, inputs: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    def calculate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _listeners.get(self)
+        if listener is None:
+            return original(self, *args, **kwargs)
         returned: dict[int, Any] = {}
         with _outermost(_scoring, self) as outermost, _watched(self, returned):
-            gathered = original(self, inputs, prompts, *args, **kwargs)
+            gathered = original(self, *args, **kwargs)
         if outermost and _door is not None:
             with guard("recording that a batch was scored"):
                 _door.scored(self)
-        listener = _listeners.get(self)
-        if outermost and listener is not None:
+        if outermost:
             with guard("recording rewards"):
-                first = self.accelerator.process_index * len(prompts)
-                rows = slice(None) if trl_shapes.only_main_calls(self) else slice(first, first + len(prompts))
-                own = gathered[rows].detach().cpu().numpy().astype(np.float64)
-                weights = [float(weight) for weight in self.reward_weights.tolist()]
-                declined = _declined(own.shape, returned)
-                listener.rewards(own, declined, list(self.reward_func_names), weights, inputs)
+                _tell_rewards(listener, self, gathered, returned, *args, **kwargs)
         return gathered
 
     return calculate
 
 
+def _tell_rewards(
+    listener: Listener,
+    trainer: Any,
+    gathered: Any,
+    returned: dict[int, Any],
+    inputs: Any,
+    prompts: Any,
+    *_: Any,
+    **__: Any,
+) -> None:
+    first = trainer.accelerator.process_index * len(prompts)
+    rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(prompts))
+    own = gathered[rows].detach().cpu().numpy().astype(np.float64)
+    weights = [float(weight) for weight in trainer.reward_weights.tolist()]
+    listener.rewards(own, _declined(own.shape, returned), list(trainer.reward_func_names), weights, inputs)
+
+
 @contextmanager
 def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
     """Keeps what each reward function returns, by its index: TRL turns None into NaN, and then they look alike."""
-    functions = trainer.reward_funcs
+    functions = getattr(trainer, "reward_funcs", None)
+    if not isinstance(functions, list):
+        yield
+        return
     with guard("preparing to see what reward functions return"):
         trainer.reward_funcs = [_watching(function, i, returned) for i, function in enumerate(functions)]
     try:
@@ -359,15 +387,14 @@ def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bo
 
 def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def generate_and_score(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate_and_score(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _outermost(_generating, self) as outermost:
-            if outermost:
-                _batches[self] = Batch(_counts.setdefault(self, 0), inputs)
-                _counts[self] += 1
-            with _recorded_batch(self, inputs, outermost=outermost):
-                scored = original(self, inputs, *args, **kwargs)
+            if not outermost:
+                return original(self, *args, **kwargs)
+            with _recorded_batch(self, args, kwargs):
+                scored = original(self, *args, **kwargs)
         listener = _listeners.get(self)
-        if outermost and listener is not None:
+        if listener is not None:
             with guard("recording advantages"):
                 listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
         return scored
@@ -375,21 +402,27 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
     return generate_and_score
 
 
-def _recorded_batch(trainer: Any, inputs: Any, *, outermost: bool) -> AbstractContextManager[None]:
+def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
     """A rollout function records its own batches."""
-    if _door is None or not outermost or getattr(trainer, "rollout_func", None) is not None:
+    inputs = args[0] if args else kwargs.get("inputs")
+    rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
+    _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
+    _counts[trainer] += 1
+    if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:
         return nullcontext()
-    return _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in inputs])
+    return _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in rows])
 
 
 def _with_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _door is None or self not in _listeners or getattr(self, "rollout_func", None) is not None:
+            return original(self, *args, **kwargs)
         with _outermost(_rolling_out, self) as outermost:
-            generated = original(self, prompts, *args, **kwargs)
-        if outermost and _door is not None:
+            generated = original(self, *args, **kwargs)
+        if outermost:
             with guard("recording the tokens of a batch"):
-                _door.generated(self, prompts, _output(generated))
+                _door.generated(self, args[0] if args else kwargs["prompts"], _output(generated))
         return generated
 
     return generate

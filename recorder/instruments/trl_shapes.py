@@ -15,7 +15,9 @@ and without vLLM the function is not called at all.
 
 import functools
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -30,15 +32,20 @@ class AbsentTrainer:
     """
 
     def __init__(self, args: Any, processing_class: Any) -> None:
-        self.args = args
+        self._args = _weakly(args)
         self.processing_class = processing_class
         self.num_generations = int(args.num_generations)
         self.model = None
         self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
         self.state = SimpleNamespace(global_step=-1, epoch=None, max_steps=args.max_steps)
 
+    @property
+    def args(self) -> Any:
+        """The arguments, as long as they live."""
+        return self._args()
 
-_absent: dict[int, AbsentTrainer] = {}  # by id of their arguments, which they keep alive
+
+_absent: dict[int, AbsentTrainer] = {}  # by id of their arguments, as long as those live
 
 
 @dataclass(frozen=True)
@@ -99,10 +106,20 @@ def _trainer_of(args: Any, generating: Mapping[Any, int]) -> Any:
 
 
 def _absent_trainer(args: Any, processing_class: Any) -> AbsentTrainer:
-    trainer = _absent.get(id(args)) or AbsentTrainer(args, processing_class)
-    _absent[id(args)] = trainer
+    trainer = _absent.get(id(args))
+    if trainer is None:
+        trainer = _absent[id(args)] = AbsentTrainer(args, processing_class)
+        with suppress(TypeError):  # there are no references to it: it is kept
+            weakref.finalize(args, _absent.pop, id(args), None).atexit = False
     trainer.state.global_step += 1
     return trainer
+
+
+def _weakly(args: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(args)
+    except TypeError:  # of a class with slots and none for references
+        return lambda: args
 
 
 def _copies(prompts: int, trainer: Any, rows: int) -> int:

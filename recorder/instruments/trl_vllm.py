@@ -6,7 +6,8 @@ What is relied on (run on trl 0.29.1 and 1.16, read from 0.25 on), and what is l
     VLLMGeneration.mode, .temperature, .max_completion_length, ...   its sampling parameters
     VLLMClient.generate, .chat -> {"prompt_ids": ..., "completion_ids": ..., "logprobs": ...}   the calls
     VLLMClient._post(...) -> a reply of vLLM's, whose lists of ids are the ones that the calls return   why each answer
-                                                     ended, from 1.11 on; TRL's own server before that does not say it
+                                                     ended, from 1.11 on; before that TRL's own server does not say it
+    VLLMGeneration.model, .processing_class, .max_completion_length   the same, as far as the ids show it
 
 `VLLMGeneration` gathers the prompts of all ranks and returns to each its slice of the answers: each rank records its
 slice. With a server, only the main rank hears why they ended. Retries are the HTTP session's own, below these seams: a
@@ -14,7 +15,7 @@ call that was sent thrice is recorded once.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from logs_ui.recorder.calls import Sequence
 from logs_ui.recorder.instruments.patch import patches
 from logs_ui.recorder.instruments.vllm import Finishes, Method, Seen, array_of, recorded, sampling_of, tell
+from logs_ui.recorder.sequences import end_tokens, finish_of
+from logs_ui.recorder.strands import current_strand
 
 _SEAM = "trl-vllm"
 
@@ -66,17 +69,25 @@ def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Se
         "max_tokens": generation.max_completion_length,
         **(generation.generation_kwargs or {}),
     }
-    return Seen(_sequences(prompts, completions, logprobs, tops, heard), sampling_of(parameters))
+    ends = end_tokens(getattr(generation, "model", None), getattr(generation, "processing_class", None))
+    by_ids = functools.partial(finish_of, ends=ends, limit=parameters["max_tokens"])
+    return Seen(_sequences(prompts, completions, logprobs, tops, heard, by_ids), sampling_of(parameters))
 
 
 def _replied(arguments: Mapping[str, Any], reply: Any, heard: Finishes) -> Seen:
     """Of `VLLMClient`."""
     parts = (reply["prompt_ids"], reply["completion_ids"], reply.get("logprobs"), reply.get("logprob_token_ids"))
-    return Seen(_sequences(*parts, heard), sampling_of({**arguments, **(arguments["generation_kwargs"] or {})}))
+    parameters = {**arguments, **(arguments["generation_kwargs"] or {})}
+    strand = current_strand()
+    ends = end_tokens(None if strand is None else strand.tree.log.model)
+    by_ids = functools.partial(finish_of, ends=ends, limit=parameters.get("max_tokens"))
+    return Seen(_sequences(*parts, heard, by_ids), sampling_of(parameters))
 
 
-def _sequences(prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: Finishes) -> list[Sequence]:
-    """Of P prompts and their P x n answers, prompt by prompt."""
+def _sequences(
+    prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: Finishes, by_ids: Callable[[Any], str | None]
+) -> list[Sequence]:
+    """Of P prompts and their P x n answers, prompt by prompt; `by_ids` says why one ended that nothing was heard of."""
     finishes = {id(ids): finish for ids, finish in heard}
     copies = len(completions) // max(len(prompts), 1)
     contexts = [array_of(prompt) for prompt in prompts]
@@ -84,7 +95,7 @@ def _sequences(prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: 
         Sequence(
             contexts[i // copies],
             array_of(sampled),
-            finishes.get(id(sampled)),
+            finishes.get(id(sampled)) or by_ids(sampled),
             None if logprobs is None else _of_sampled(sampled, logprobs[i], None if tops is None else tops[i]),
         )
         for i, sampled in enumerate(completions)

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import select
+import orjson
+from sqlalchemy import JSON, ColumnElement, cast, func, literal, select
 from sqlalchemy.orm import Session
+from sqlalchemy.types import String
 from sqlmodel import col
 
 from logs_ui.recorder.filters import RolloutFilter
@@ -17,33 +19,54 @@ from logs_ui.recorder.selection import lost_until
 
 _ALWAYS = ("id", "uid", "created")
 _SAID = ("status", "stop_reason", "error")  # of rows that are lost
+_AT_ONCE = 500  # rows that are Python's objects at a time: of more, the processor waits for memory
+
+Values = dict[str, Sequence[Any]]
+"""By column."""
 
 
 def headers(
     db: Database, run_id: int, filter: RolloutFilter, names: Sequence[str], *, chunk: int = 4_000  # noqa: A002
-) -> Iterator[dict[str, list[Any]]]:  # fmt: skip
-    """All rows of the filter, oldest first, in short reads, as `rows.rollouts` has them: by column of `evaluation_row`,
-    those of `names` and `id`, `uid`, `created`; with one of `status`, `stop_reason`, `error` all of them.
+) -> Iterator[Values]:  # fmt: skip
+    """All rows of the filter, oldest first, in short reads, as `rows.rollouts` has them, a few at a time: columns of
+    `evaluation_row`, those of `names` and `id`, `uid`, `created`; with one of `status`, `stop_reason`, `error` all of
+    them.
     """
     wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_SAID).isdisjoint(names) else _SAID), *names)))
-    columns, of_id = [getattr(EvaluationRow, name) for name in wanted], col(EvaluationRow.id)
+    nested = [name for name in wanted if isinstance(_column(name).type, JSON)]
+    columns = [_text(name) if name in nested else _column(name) for name in wanted]
     last: int | None = 0
     while last is not None:
-        with Session(db) as session, planning(session.connection()):
-            some = of_id.in_(ids_after(run_id, filter, last, chunk))
-            # As Core: the session would go through every row.
-            rows = session.connection().execute(select(*columns).where(some).order_by(of_id)).all()
-            found = dict(zip(wanted, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}
-            if Status.RUNNING in found.get("status", ()):
-                _say_lost(found, session.scalar(select(lost_until(run_id))) or 0)
-        last = found["id"][-1] if found else None
-        if found:
-            yield found
+        with Session(db) as session:
+            with planning(session.connection()):
+                some = col(EvaluationRow.id).in_(ids_after(run_id, filter, last, chunk))
+            query = select(*columns).where(some).order_by(col(EvaluationRow.id))
+            last = None
+            # As the driver has them: SQLAlchemy would go through every row, and every value of JSON.
+            cursor = session.connection().execute(query).cursor
+            while rows := cursor.fetchmany(_AT_ONCE):
+                found: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
+                found |= {name: orjson.loads(f"[{','.join(found[name])}]") for name in nested}
+                if Status.RUNNING in found.get("status", ()):
+                    found |= _said_of_lost(found, session.scalar(select(lost_until(run_id))) or 0)
+                last = found["id"][-1]
+                yield found
 
 
-def _say_lost(found: dict[str, list[Any]], until: int) -> None:
-    """Of those that will never return: see `selection.lost_until`."""
+def _column(name: str) -> Any:
+    return getattr(EvaluationRow, name)
+
+
+def _text(name: str) -> ColumnElement[str]:
+    """Of JSON: many together are read at once."""
+    return func.coalesce(cast(_column(name), String), literal("null", literal_execute=True))
+
+
+def _said_of_lost(found: Values, until: int) -> Values:
+    """What is said in place of it where a row will never return: see `selection.lost_until`."""
+    said: dict[str, list[Any]] = {name: list(found[name]) for name in _SAID}
     for at, (status, created) in enumerate(zip(found["status"], found["created"], strict=True)):
         if status == Status.RUNNING and created <= until:
-            found["status"][at], found["stop_reason"][at] = Status.ABORTED.value, StopReason.ABORTED.value
-            found["error"][at] = found["error"][at] or LOST_ERROR
+            said["status"][at], said["stop_reason"][at] = Status.ABORTED.value, StopReason.ABORTED.value
+            said["error"][at] = said["error"][at] or LOST_ERROR
+    return {**said}

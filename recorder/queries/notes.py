@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal, null, select, text, union_all
 from sqlalchemy.orm import Session
@@ -63,27 +63,29 @@ class Annotated:
     noted: int
 
 
-class Named(NamedTuple):
-    """A rollout's names: its id, and its own within the run."""
-
-    id: int | None
-    uid: str
-
-
-def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow | Named]) -> dict[int, Annotation]:
+def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[int, Annotation]:
     """Of these rollouts of a run, by id; those of which nothing is said are left out."""
     ids = {row.uid: row.id or 0 for row in rows}
     if not ids:
         return {}
-    recorded: dict[int, list[str]] = {}
-    tags = select(col(RowTag.row_id), col(RowTag.tag)).where(col(RowTag.row_id).in_(ids.values()))
     with Session(db) as session:
-        for row_id, tag in session.execute(tags.order_by(col(RowTag.tag))):
-            recorded.setdefault(row_id, []).append(tag)
+        recorded = _recorded(session, col(RowTag.row_id).in_(ids.values()))
         said = _said(session, _SAID.c.run == run.uid, _SAID.c.row.in_(ids))
-    people = {ids[row]: found for (_, row), found in said.items()}
-    found = {row_id: people.get(row_id, NOTHING) for row_id in {*people, *recorded}}
-    return {row_id: replace(it, recorded=tuple(recorded.get(row_id, ()))) for row_id, it in found.items()}
+    return _together(recorded, {ids[row]: found for (_, row), found in said.items()})
+
+
+def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
+    """Likewise, of those whose ids lie between these: of many, without a question that names each."""
+    of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
+    named = _SAID.join(EvaluationRow, col(EvaluationRow.uid) == _SAID.c.row)
+    ids = (
+        select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(named).where(_SAID.c.run == run.uid, *of_run)
+    )
+    with Session(db) as session:
+        recorded = _recorded(session, col(RowTag.run_id) == run.id, col(RowTag.row_id).between(first, last))
+        id_of = {found.uid: found.id for found in session.execute(ids)}
+        said = _said(session, _SAID.c.run == run.uid, _SAID.c.row != _ITSELF) if id_of else {}
+    return _together(recorded, {id_of[row]: found for (_, row), found in said.items() if row in id_of})
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
@@ -138,6 +140,19 @@ def _is_there(session: Session) -> bool:
         return True
     asked = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
     return session.scalar(asked) is not None
+
+
+def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
+    """Tags of rollout functions, by the row's id."""
+    tags: dict[int, list[str]] = {}
+    found = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
+    for row_id, tag in session.execute(found):
+        tags.setdefault(row_id, []).append(tag)
+    return {row_id: tuple(of_row) for row_id, of_row in tags.items()}
+
+
+def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation]) -> dict[int, Annotation]:
+    return {id_: replace(people.get(id_, NOTHING), recorded=recorded.get(id_, ())) for id_ in {*people, *recorded}}
 
 
 def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:

@@ -37,7 +37,7 @@ def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
         return db
     given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
     if given is None:
-        return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
+        return _own_file()
     scheme, separator, rest = given.partition("://")
     if not separator:
         if given.partition(":")[0] in _POSTGRES or given.partition("//")[0] in _POSTGRES:
@@ -81,9 +81,11 @@ def without_password(address: Address) -> str:
 
 
 def db_option(address: Address) -> str:
-    """What a command that people copy needs to find it: empty where it would without, else ` --db ...`, for a shell."""
+    """What a command that people copy needs to find it, in whatever terminal: empty for the file that is this user's
+    where LOGS_UI_DB names no other, else ` --db ...`, for a shell.
+    """
     with suppress(DatabaseError):  # LOGS_UI_DB names none
-        if absolute(address) == absolute(database_address()):
+        if absolute(address) == _own_file() == absolute(database_address()):
             return ""
     return f" --db {shlex.quote(without_password(address))}"
 
@@ -93,6 +95,11 @@ def as_text(address: Address) -> str:
     if isinstance(address, Path):
         return str(address.absolute())
     return address.render_as_string(hide_password=False)
+
+
+def _own_file() -> Path:
+    """What is taken where nobody names a database."""
+    return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
 
 
 def _postgres(text: str) -> URL:

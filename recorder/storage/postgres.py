@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from logs_ui.recorder.clean import json_column
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.storage import schema
-from logs_ui.recorder.storage.address import shown, without_password
+from logs_ui.recorder.storage.address import shown
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.rights import refuse_who_may_not_migrate, refuse_who_may_not_record
 from logs_ui.recorder.storage.schema import Purpose
@@ -308,4 +308,4 @@ def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool
         raise RefusedDatabaseError(
             f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
         )
-    return schema.check(without_password(url), connection, purpose=purpose)  # it offers a command to copy
+    return schema.check(url, connection, purpose=purpose)

@@ -6,7 +6,7 @@ from sqlalchemy import URL, Connection, Engine, text
 
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.models import SchemaVersion, Table
-from logs_ui.recorder.storage.address import shown, without_password
+from logs_ui.recorder.storage.address import db_option, shown
 
 _MAY_WRITE = """
 SELECT NOT pg_is_in_recovery() AND coalesce(
@@ -98,7 +98,7 @@ def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
 
 
 def _migrate(url: URL) -> str:
-    return f"logs-ui db migrate --db {without_password(url.set(username='OWNER'))}"
+    return f"logs-ui db migrate{db_option(url.set(username='OWNER'))}"
 
 
 def _lacking(connection: Connection) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from sqlmodel import col
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
 from logs_ui.recorder.storage import migrations
+from logs_ui.recorder.storage.address import Address, db_option, shown
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.prepared import run
 
@@ -55,18 +56,18 @@ def known() -> int:
     return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
 
 
-def check(said: str, connection: Connection, *, purpose: Purpose) -> bool:
+def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool:
     """Whether it is there, and this program may use it.
 
     Args:
-        said: what to call the database.
+        address: of the database.
         connection: to it.
         purpose: of the connections to come.
 
     Raises:
         RefusedDatabaseError: it may not; the message says what to do.
     """
-    there = _columns(connection)
+    there, said = _columns(connection), shown(address)
     if SchemaVersion.__tablename__ not in {table for table, _ in there}:
         return False
     if lacking := _lacking(there, str(SchemaVersion.__tablename__)):
@@ -81,7 +82,7 @@ def check(said: str, connection: Connection, *, purpose: Purpose) -> bool:
         steps = pending(stamp)
         can_record = purpose == Purpose.RECORD and all(step.is_additive for step in steps)
         if purpose != Purpose.MIGRATE and not can_record:
-            raise RefusedDatabaseError(_is_behind(said, stamp, steps))
+            raise RefusedDatabaseError(_is_behind(address, stamp, steps))
     elif lacking := _lacking(there):
         raise _from_before(said, lacking)
     return True
@@ -159,11 +160,11 @@ def _stamped() -> Any:
     return select(col(SchemaVersion.version), col(SchemaVersion.oldest_writer))
 
 
-def _is_behind(said: str, stamp: Stamp, steps: list[Migration]) -> str:
+def _is_behind(address: Address, stamp: Stamp, steps: list[Migration]) -> str:
     first = "" if all(step.is_additive for step in steps) else ", once no run is recorded into it any more"
     return (
-        f"{said} has schema {stamp.version}, and this logs-ui works with {known()}. Bring it up to date{first}: "
-        f"logs-ui db migrate --db {said}"
+        f"{shown(address)} has schema {stamp.version}, and this logs-ui works with {known()}. "
+        f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
     )
 
 

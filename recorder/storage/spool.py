@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import platformdirs
 
-from logs_ui.recorder.storage.address import Address, without_password
+from logs_ui.recorder.storage.address import Address, db_option
 from logs_ui.recorder.storage.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
@@ -89,7 +89,7 @@ def what_to_do_first(address: Address) -> str:
     """Where a database has nothing yet: what was recorded may wait for it."""
     folder = spool_folder(address)
     if spool_files(folder):
-        return f"What was recorded waits in {folder}. Take it in: logs-ui db ingest --db {without_password(address)}"
+        return f"What was recorded waits in {folder}. Take it in: logs-ui db ingest{db_option(address)}"
     return "Record a training into it first, or name another database (--db, db= or LOGS_UI_DB)."
 
 

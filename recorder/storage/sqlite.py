@@ -295,7 +295,7 @@ def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
     """
     if not inspect(connection).get_table_names():
         return False
-    if not schema.check(str(path), connection, purpose=purpose):
+    if not schema.check(path, connection, purpose=purpose):
         raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
     return True
 

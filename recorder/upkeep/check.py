@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from logs_ui.recorder.payload import unpack_content, unpack_tokens
 from logs_ui.recorder.queries.payloads import with_contents, with_tokens
 from logs_ui.recorder.search import search_state
 from logs_ui.recorder.storage import store
-from logs_ui.recorder.storage.address import Address, database_address, db_option, shown, without_password
+from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
 from logs_ui.recorder.storage.dialects import total
 from logs_ui.recorder.storage.sidecars import SIDECARS
 from logs_ui.recorder.storage.spool import SpoolFile, spool_files, spool_folder
@@ -95,7 +96,7 @@ _RESTORE = "Restore it from a copy, or save what can be read: sqlite3 OLD .recov
 
 
 def _copied(address: Address) -> str:
-    return f"Copy what is whole into a new one: logs-ui db merge {shown(address)} --into NEW.db"
+    return f"Copy what is whole into a new one: logs-ui db merge {shlex.quote(without_password(address))} --into NEW.db"
 
 
 def _pages(address: Address, engine: Engine, *, thorough: bool) -> Iterator[Finding]:
@@ -154,7 +155,7 @@ def _rollouts(address: Address, engine: Engine, progress: Progress) -> Iterator[
     if damaged:
         ids, more = ",".join(map(str, damaged[:_NAMED])), "" if len(damaged) <= _NAMED else " and others"
         todo = f"Restore them from a copy, or keep their figures alone: logs-ui prune --where id:{ids} --keep nothing"
-        said = f"{len(damaged):,} of {looked:,} cannot be read: {ids}{more}. {todo} --db {shown(address)}"
+        said = f"{len(damaged):,} of {looked:,} cannot be read: {ids}{more}. {todo}{db_option(address)}"
         yield Finding("rollouts", is_whole=False, said=said)
     else:
         yield Finding("rollouts", is_whole=True, said=f"text and tokens of all {looked:,} can be read")
@@ -284,7 +285,7 @@ def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         taken = store.positions(connection)
     if any(_holds_more(file, taken.get(file.writer, 0)) for file in spool_files(folder)):
-        todo = f"logs-ui db ingest --db {without_password(address)}"
+        todo = f"logs-ui db ingest{db_option(address)}"
         yield Finding("spool", is_whole=True, said=f"some waits in {folder}, and is not looked at. Take it in: {todo}")
 
 

@@ -137,7 +137,7 @@
     const here = place < 0 ? known.at(-1) : pointed;
     box.setAttribute("aria-valuenow", here);
     box.setAttribute("aria-valuetext", `step ${here}: ${said.join(", ")}`);
-    figure.querySelector(".at").textContent = place < 0 ? "" : `step ${pointed.toLocaleString("en")}`;
+    figure.querySelector(".at").textContent = `${place < 0 ? "last step, " : "step "}${here.toLocaleString("en")}`;
   };
 
   // --- Several steps.

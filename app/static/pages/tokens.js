@@ -32,6 +32,7 @@
   };
   const read = (element) => {
     const { kind, first, ids, lengths, backs, marks, logps } = element.dataset;
+    element.normalize(); // a parser may end a text node at 65,536 characters
     const segment = { element, kind, first: Number(first), node: element.firstChild, ids: numbers(ids), starts: [], ends: [] };
     const back = backs ? numbers(backs) : null;
     let at = 0;
