@@ -7,9 +7,8 @@ import re
 
 from logs_ui.recorder.models import StopReason
 
-_TIMEOUT = re.compile(
-    r"(?i:timed?_?out(error|exception|expired)?$)"
-)  # httpx's, requests' and openai's are no TimeoutError
+# Of types: httpx's, requests' and openai's are no TimeoutError.
+_TIMEOUT = re.compile(r"(?i:timed?_?out(error|exception|expired)?$)")
 _REFUSAL = re.compile(  # what OpenEnv's clients make of it: on a socket, and of MCP over HTTP
     r"Server error: .*\(code: CAPACITY_REACHED\)"
     r"|Failed to create MCP session: Server at capacity: \d+/\d+ sessions active\. Cannot accept new connections\.",

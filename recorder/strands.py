@@ -82,7 +82,7 @@ class StrandTree:
 
 
 class Strand(Struct, eq=False):  # no dataclass, which takes twice as long, for each call of an environment
-    """One thread of control. Nobody changes it once it is made.
+    """One thread of control. Nobody changes it once it is made, but for the row of a thread that outlived it.
 
     Attributes:
         number: in the order in which strands were started.

@@ -338,6 +338,15 @@ def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
         assert stored["status"] == ("ok" if last == "judge" else "error")
 
 
+def check_that_both_rows_tell_of_it(db: Path, rollout: Callable[..., Any]) -> None:
+    """Of the refusal that ends the function."""
+    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+    with pytest.raises(openai.InternalServerError):
+        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+    assert flush()
+    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+
+
 def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
     db: Path, server: ModelServer, client: openai.OpenAI
 ) -> None:
@@ -348,11 +357,7 @@ def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
         assert ask(client) is None
         return client.chat.completions.create(model="tiny", messages=QUESTION)
 
-    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
-    with pytest.raises(openai.InternalServerError):
-        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
-    assert flush()
-    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+    check_that_both_rows_tell_of_it(db, rollout)
     assert unattributed(db) == 2
 
 
@@ -380,11 +385,7 @@ def test_one_that_ends_the_function_is_told_on_all_rows(db: Path, server: ModelS
     def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
         return client.chat.completions.create(model="tiny", messages=QUESTION)
 
-    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
-    with pytest.raises(openai.InternalServerError):
-        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
-    assert flush()
-    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+    check_that_both_rows_tell_of_it(db, rollout)
     assert unattributed(db) == 0, "that it is of neither alone is no riddle"
 
 

@@ -220,7 +220,7 @@ def _may_be_anothers(work: Work, episodes: Seq[Episode]) -> bool:
     """Whether one was begun after a generation failed: an environment may have been reset again to ask again, and a row
     been given up.
     """
-    return bool(work.failed) and min(work.failed) < max((episode[0].order for episode in episodes), default=-1)
+    return min(work.failed, default=inf) < max((episode[0].order for episode in episodes), default=-1)
 
 
 def _is_stepped_as_reset(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:

@@ -97,7 +97,7 @@ def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[se
     found: list[set[int]] = [set() for _ in episodes]
     if max(begun, default=0) < inf:
         return found
-    have_all_turns = all(row.turns for row in work.rows)
+    failed, have_all_turns = work.failed, all(row.turns for row in work.rows)
     branches = [work.branch_of(episode) for episode in episodes]
     of_generation = {one.order: work.branches.of(one) for one in work.seen.generations}
     for i in (i for i, first in enumerate(begun) if first == inf):
@@ -106,7 +106,7 @@ def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[se
         if place == len(orders):
             continue
         asked = orders[place]
-        if any(episodes[i][-1].order < failed < asked for failed in work.failed):
+        if any(episodes[i][-1].order < order < asked for order in failed):
             continue  # it waited for that one, and its row may have been given up
         own = {None, of_generation[asked]}
         waiting = [
