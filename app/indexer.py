@@ -1,6 +1,7 @@
 """Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
 
 import logging
+import time
 from contextlib import suppress
 
 from logs_ui.app.background import Background
@@ -12,7 +13,9 @@ from logs_ui.recorder.storage.address import Address
 _log = logging.getLogger(__name__)
 _PAUSE = 2.0  # seconds between two looks
 _PATIENCE = 30.0  # after a failure
-_STEP_REST = 0.02  # seconds after each step, for the pages, which share the interpreter with this thread
+_STEP_REST = 0.02  # seconds after each step
+_QUIET = 0.15  # seconds without a page before the next: pages share the processor, and the interpreter, with this thread
+_LONGEST_REST = 3.0  # seconds, however many pages are asked for
 
 
 class Indexer(Background):
@@ -27,7 +30,7 @@ class Indexer(Background):
         self.trouble: str | None = None
         self._has_filled = False
         self._source = source
-        self._index = SearchIndex(db, source.reading)
+        self._index = SearchIndex(db, source.reading_beside)
 
     def stop(self) -> None:
         """Lets go of the database, too: no page is asked for any more."""
@@ -61,5 +64,9 @@ class Indexer(Background):
         return True
 
     def _rested(self) -> bool:
-        """Whether to stop."""
-        return self._stop.wait(_STEP_REST)
+        """Whether to stop, once no page needs the time."""
+        latest = time.monotonic() + _LONGEST_REST
+        while not self._stop.wait(_STEP_REST):
+            if self._source.quiet > _QUIET or time.monotonic() > latest:
+                return False
+        return True

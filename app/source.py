@@ -2,7 +2,9 @@
 lies beside it.
 """
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
@@ -31,13 +33,37 @@ class Source:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._identity: tuple[FileIdentity | None, ...] = ()
+        self._pages = 0  # that read it now
+        self._read_at = -math.inf  # by a page, at last: of `time.monotonic`
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One moment of it: what is written meanwhile shows in none of a page's figures, rather than in some.
+        """One moment of it, for a page: what is written meanwhile shows in none of its figures, rather than in some.
 
         Raises:
             DatabaseError: missing, not one of ours, or it went wrong while it was read.
+        """
+        with self._lock:
+            self._pages += 1
+        try:
+            with self.reading_beside() as connection:
+                yield connection
+        finally:
+            with self._lock:
+                self._pages -= 1
+                self._read_at = time.monotonic()
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since a page last read it; 0 while one does."""
+        return 0.0 if self._pages else time.monotonic() - self._read_at
+
+    @contextmanager
+    def reading_beside(self) -> Iterator[Connection]:
+        """As `reading`, for what can wait while pages read.
+
+        Raises:
+            DatabaseError: as `reading`.
         """
         with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
             yield connection

@@ -40,13 +40,24 @@ def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
         value: of any kind.
         special: what to write of a value that JSON lacks, arrays among them; None where it does not know better.
     """
+    shallow = shallow_snapshot(value)
+    if shallow is not None:
+        return shallow
     try:
-        if is_shallow(value):
-            return _copy(orjson.dumps(value, option=_OPTIONS))
         options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
         return _copy(orjson.dumps(value, default=_Conversion(value, special).replacement, option=options))
     except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
         return _copy(orjson.dumps(plain(value)))
+
+
+def shallow_snapshot(value: Any) -> bytes | None:
+    """The same of a value that `is_shallow`, and None of any other."""
+    if is_shallow(value):
+        try:
+            return b"%b" % orjson.dumps(value, option=_OPTIONS)  # as `_copy`
+        except TypeError:  # lone surrogates, integers beyond 64 bits
+            pass
+    return None
 
 
 def tree(value: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import Token
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from logs_ui.recorder.clean import error_line, snapshot
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.images import observed
 from logs_ui.recorder.raised import reason_of
-from logs_ui.recorder.strands import Strand, current_strand, enter, leave
+from logs_ui.recorder.strands import current_strand, enter, leave
 
 T = TypeVar("T")
 
@@ -36,32 +35,24 @@ class Answer(Struct, frozen=True):
     metadata: Any = None
 
 
-def environment_call(
-    kind: str, client: object, sent: Callable[[], Any], read: Callable[[Any], Answer]
-) -> AbstractContextManager[Callable[[Any], Any]]:
-    """Records the call that is made inside, unless nothing is recorded here.
+class RecordedCall(Struct, eq=False):
+    """Records the call that is made inside it, unless nothing is recorded here. No generator, and as few functions as
+    may be, since this is the caller's time. Inside it is a function that takes what came back, and returns it; where
+    that is not called, the call raised, or turned out to be none.
 
-    Args:
+    Attributes:
         kind: "reset", "step" or "tool".
         client: what it is made on; None for a function, which is no environment.
         sent: makes what was sent, as the row shows it; asked only if it is recorded.
         read: takes apart what came back.
-
-    Returns:
-        What to make it in. It gives a function that takes what came back and returns it; where that is not called, the
-        call raised, or turned out to be none.
     """
-    return _EnvironmentCall(kind, client, sent, read)
 
-
-class _EnvironmentCall(Struct, eq=False):
-    """A call that is made. No generator, since this is the caller's time."""
-
-    _kind: str
-    _client: object
-    _sent: Callable[[], Any]
-    _read: Callable[[Any], Answer]
-    _open: tuple[Begun, Token[Strand | None]] | None = None
+    kind: str
+    client: object
+    sent: Callable[[], Any]
+    read: Callable[[Any], Answer]
+    _begun: Begun | None = None
+    _entered: Token[Any] | None = None
     _result: Any = _NOTHING
 
     def __enter__(self) -> Callable[[Any], Any]:
@@ -69,33 +60,35 @@ class _EnvironmentCall(Struct, eq=False):
         if strand is not None:
             message = b"null"
             try:
-                message = snapshot(self._sent())
+                message = snapshot(self.sent())
             except Exception as error:  # noqa: BLE001 - of any kind
                 guard.swallow("recording what was sent to an environment", error)
-            begun = strand.tree.log.begin(strand, self._kind, self._client, message)
-            self._open = begun, enter(strand.tree.calling(strand, begun.order))
+            tree = strand.tree
+            begun = self._begun = tree.log.begin(strand, self.kind, self.client, message)
+            self._entered = enter(tree.calling(strand, begun.order))
         return self._came_back
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if self._open is None:
+        begun, entered = self._begun, self._entered
+        if begun is None or entered is None:
             return
-        begun, entered = self._open
         seconds = time.perf_counter() - begun.began
         leave(entered)
+        log = begun.strand.tree.log
         try:
             if error is not None:  # also where a timeout cancels it
-                _add(begun, seconds, None, error)
+                log.add(_raised(begun, seconds, error))
             elif self._result is not _NOTHING:
-                _add(begun, seconds, self._answer(), None)
+                log.add(_answered(begun, seconds, self._answer()))
             else:  # it turned out to be none
-                begun.strand.tree.log.forget(begun)
+                log.forget(begun)
         except Exception as failure:  # noqa: BLE001 - of any kind
-            begun.strand.tree.log.forget(begun)
+            log.forget(begun)
             guard.swallow("recording an environment's answer", failure)
 
     def _answer(self) -> Answer:
         try:
-            return self._read(self._result)
+            return self.read(self._result)
         except Exception as error:  # noqa: BLE001 - of any kind, as the result's own methods may raise it
             guard.swallow("reading an environment's answer", error)
             return Answer(self._result)
@@ -105,36 +98,35 @@ class _EnvironmentCall(Struct, eq=False):
         return result
 
 
-def _add(begun: Begun, seconds: float, answer: Answer | None, error: BaseException | None) -> None:
-    """Keeps it; without an answer where it raised."""
-    said = images = reward = done = metadata = None
-    if answer is not None:
-        said, images = observed(answer.observation)
-        reward = answer.reward if type(answer.reward) is float else _as(float, answer.reward)
-        done = answer.done if type(answer.done) is bool else _as(bool, answer.done)
-        metadata = _metadata(answer, reward, done)
-    line = reason = None
-    if error is not None:
-        line, reason = error_line(error), reason_of(error)
-    begun.strand.tree.log.add(
-        EnvironmentCall(  # by place: names take half a microsecond of the caller's
-            begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", said, reward, done,
-            metadata, line, begun.strand, begun.strand.call, images, reason,
-        )
+def _answered(begun: Begun, seconds: float, answer: Answer) -> EnvironmentCall:
+    observation, images = observed(answer.observation)
+    reward, done, metadata = answer.reward, answer.done, answer.metadata
+    if type(reward) is not float or type(done) is not bool:
+        reward, done = _as(float, reward), _as(bool, done)
+        metadata = _with_odd(answer, reward, done)
+    return EnvironmentCall(  # by place: names take half a microsecond of the caller's
+        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", observation, reward, done,
+        None if metadata is None else snapshot(metadata), None, begun.strand, begun.strand.call, images,
     )  # fmt: skip
 
 
-def _metadata(answer: Answer, reward: object, done: object) -> bytes | None:
-    """JSON of it, with what is no single number, or neither true nor false: `reward` or `done` is None then."""
-    metadata = answer.metadata
+def _raised(begun: Begun, seconds: float, error: BaseException) -> EnvironmentCall:
+    return EnvironmentCall(
+        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", None, None, None, None,
+        error_line(error), begun.strand, begun.strand.call, None, reason_of(error),
+    )  # fmt: skip
+
+
+def _with_odd(answer: Answer, reward: object, done: object) -> Any:
+    """The metadata, with what is no single number, or neither true nor false: `reward` or `done` is None then."""
     odd = {}
     if reward is None and answer.reward is not None:
         odd["reward"] = answer.reward
     if done is None and answer.done is not None:
         odd["done"] = answer.done
-    if odd:
-        metadata = {"metadata": metadata, **odd} if metadata is not None else odd
-    return None if metadata is None else snapshot(metadata)
+    if not odd:
+        return answer.metadata
+    return odd if answer.metadata is None else {"metadata": answer.metadata, **odd}
 
 
 def _as(convert: Callable[[Any], T], value: Any) -> T | None:

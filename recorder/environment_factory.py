@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from logs_ui.recorder.calls import collecting
 from logs_ui.recorder.clean import name as shortened
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import install, trl
 from logs_ui.recorder.recording import Recording, Recordings, Wanted
@@ -263,7 +263,7 @@ def _call_of(
     def read(result: Any) -> Answer:
         return Answer(None, reward=result) if kind == "reward" else Answer(result)
 
-    with scope, environment_call(kind, environment, sent, read) as came_back:
+    with scope, RecordedCall(kind, environment, sent, read) as came_back:
         yield came_back
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from logs_ui.recorder.clean import is_shallow, snapshot
+from logs_ui.recorder.clean import shallow_snapshot, snapshot
 from logs_ui.recorder.guard import guard
 
 MAX_PIXELS = 4096 * 4096
@@ -135,9 +135,9 @@ class Images:
 
 def observed(value: Any) -> tuple[bytes, Images | None]:
     """JSON of what an environment answered as it is now, and its images; None where it cannot hold any."""
-    if is_shallow(value):
-        observation = snapshot(value)
-        return observation, Images() if _may_hold_text(observation) else None
+    shallow = shallow_snapshot(value)
+    if shallow is not None:
+        return shallow, Images() if _may_hold_text(shallow) else None
     images = Images()
     observation = snapshot(value, images.replacement)
     return observation, images if images or _may_hold_text(observation) else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.strands import Strand, current_strand, within
 from logs_ui.recorder.subclass import quiet_subclass
@@ -109,7 +109,7 @@ class RolloutEnvironments:
         def sent() -> Any:
             return {"args": list(args), **kwargs} if args else kwargs  # TRL gives all by name
 
-        with scope, environment_call("reset", environment, sent, Answer) as came_back:
+        with scope, RecordedCall("reset", environment, sent, Answer) as came_back:
             yield came_back
 
     @contextmanager
@@ -121,7 +121,7 @@ class RolloutEnvironments:
             if asked is not None:
                 scope, answered = within(asked[0]), asked[1]
         try:
-            with scope, environment_call("reward", environment, lambda: _GET_REWARD, _reward_of) as came_back:
+            with scope, RecordedCall("reward", environment, lambda: _GET_REWARD, _reward_of) as came_back:
                 yield came_back
         finally:
             if answered is not None:

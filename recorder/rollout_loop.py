@@ -29,7 +29,7 @@ from logs_ui.recorder.calls import Generation, Sequence, answered, failed, gener
 from logs_ui.recorder.clean import snapshot
 from logs_ui.recorder.consumption import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.diagnosis import Settings, settings_to_keep
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import trl, trl_async
 from logs_ui.recorder.open_run import OpenRollout, OpenRun
@@ -349,7 +349,7 @@ class _Recorded:
 
 def _recorded_tool(name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
     def recording(arguments: dict[str, Any]) -> Any:
-        return environment_call("tool", tool, lambda: {"name": name, "arguments": arguments}, Answer)
+        return RecordedCall("tool", tool, lambda: {"name": name, "arguments": arguments}, Answer)
 
     if inspect.iscoroutinefunction(tool):
 

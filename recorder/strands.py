@@ -192,8 +192,10 @@ def current_strand() -> Strand | None:
 
     A thread or task of unknown origin belongs to the call that is open: a trainer makes one at a time.
     """
-    strand = _whereabouts()
-    return None if strand is None or strand.is_unseen else strand
+    here: Strand | Scope | None = _here.get()
+    if type(here) is not Strand or here.tree.closed or here.tree._process is not _process:  # noqa: SLF001 - `is_open`
+        here = _whereabouts()
+    return None if here is None or here.is_unseen else here
 
 
 def _whereabouts() -> Strand | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import wrapt
 
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 
 T = TypeVar("T")
 Sent = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -74,18 +74,36 @@ class _StandIn:
         return repr(self.__wrapped__)
 
 
+def _method(name: str) -> Any:
+    """What an environment's own method of that name is found under. A property: wrapt asks `__getattr__` only once an
+    error was raised and caught, which takes twice as long.
+    """
+
+    def get(self: Any) -> Any:
+        return self._self_recorded(name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+    def delete(self: Any) -> None:
+        delattr(self.__wrapped__, name)
+
+    return property(get, put, delete)
+
+
 class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
     """An environment whose resets and steps are recorded."""
+
+    reset, step = _method("reset"), _method("step")
+    reset_async, step_async = _method("reset_async"), _method("step_async")
 
     def __init__(self, wrapped: Any) -> None:
         super().__init__(wrapped)
         methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and what stands in for it
         self._self_methods = methods
 
-    def __getattr__(self, name: str) -> Any:
+    def _self_recorded(self, name: str) -> Any:
         value = getattr(self.__wrapped__, name)
-        if name not in _METHODS:
-            return value
         known, stand_in = self._self_methods.get(name, (None, None))
         if type(value) is MethodType and value == known:
             return stand_in
@@ -145,38 +163,23 @@ class _Tool(_StandIn, wrapt.FunctionWrapper):  # type: ignore[type-arg]
 _STAND_INS = {_Environment, _CallableEnvironment, _Tool, _BoundTool}
 
 
-def _reset(method: Any, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _call("reset", env, _arguments, _reset_answer, method, args, kwargs)
-
-
-def _step(method: Any, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _call("step", env, _action, _step_answer, method, args, kwargs)
-
-
-def _tool(function: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _call("tool", owner, _called, Answer, function, args, kwargs)
-
-
-_METHODS = {"reset": _reset, "step": _step, "reset_async": _reset, "step_async": _step}
-
-
 def _call(
     kind: str,
-    client: object,
     sent: Sent,
     read: Callable[[Any], Answer],
     function: Callable[..., Any],
+    client: object,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
     """The call, recorded; where it is a coroutine's, when that runs."""
     was_sent = functools.partial(sent, function, args, kwargs)
-    with environment_call(kind, client, was_sent, read) as came_back:
+    with RecordedCall(kind, client, was_sent, read) as came_back:
         result = function(*args, **kwargs)
         if type(result) is tuple or not inspect.isawaitable(result):
             return came_back(result)
         if inspect.iscoroutine(result):
-            return _awaited(result, environment_call(kind, client, was_sent, read))
+            return _awaited(result, RecordedCall(kind, client, was_sent, read))
         return result
 
 
@@ -227,6 +230,8 @@ def _reset_answer(result: Any) -> Answer:
 def _step_answer(result: Any) -> Answer:
     if type(result) is tuple and len(result) == 5 and type(result[4]) is dict:  # as nearly all are
         observation, reward, terminated, truncated, info = result
+        if truncated is False and type(terminated) is bool:
+            return Answer(observation, reward, terminated, info.copy() if info else None)
         return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
     match result if type(result) is tuple else ():
         case (observation, reward, terminated, truncated, Mapping() as info):
@@ -266,6 +271,12 @@ def _named_answer(result: Any) -> Answer:
     if truncated is not None:
         done = _either(False if done is None else done, truncated)
     return Answer(observation, reward, done, _info(part("metadata", "info") or {}, truncated))
+
+
+_reset = functools.partial(_call, "reset", _arguments, _reset_answer)
+_step = functools.partial(_call, "step", _action, _step_answer)
+_tool = functools.partial(_call, "tool", _called, Answer)
+_METHODS = {"reset": _reset, "step": _step, "reset_async": _reset, "step_async": _step}
 
 
 def _global(module: str, name: str) -> Any:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -285,6 +286,49 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     assert indexer.trouble == "no such tokenizer"
     assert indexer._thread.is_alive()
     indexer.stop()
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_thread_that_fills_the_index_lets_pages_go_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.app.indexer._LONGEST_REST", 600.0)
+    SEARCH.path(path).unlink(missing_ok=True)
+    source = Source(path)
+    indexer = Indexer(path, source)
+    waited: list[int] = []
+
+    def indexed() -> int:
+        with sqlite3.connect(SEARCH.path(path)) as index:
+            return int(index.execute("SELECT count(*) FROM texts_docsize").fetchone()[0])
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(indexed())
+            return super().wait(timeout)
+
+    indexer._stop = Stop()
+    deadline = time.monotonic() + 60
+    with source.reading():
+        indexer.start()
+        while len(waited) < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not any(waited)
+    while not indexed():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    indexer.stop()
+
+
+def test_a_page_that_reads_is_known_until_it_has(engine: Engine, path: Path) -> None:
+    assert engine
+    source = Source(path)
+    assert source.quiet > 1e9
+    with source.reading(), source.reading_beside():
+        assert source.quiet == 0
+    assert 0 < source.quiet < 1e9
+    with pytest.raises(RuntimeError), source.reading():
+        raise RuntimeError
+    assert source.quiet > 0
 
 
 def test_the_page_says_how_much_was_searched_and_completes_itself(engine: Engine, path: Path) -> None:

@@ -268,6 +268,12 @@ def test_a_model_that_used_its_tools_and_then_spoke_has_stopped(tmp_path: Path) 
     assert row["stop_reason"] == "no_action"
 
 
+def test_an_answer_that_the_users_parser_finds_no_action_in_is_none_without_an_environment_too(tmp_path: Path) -> None:
+    parse = RowOptions(parse=lambda text: None if "one" in text else text)
+    row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=parse)
+    assert (row["status"], row["stop_reason"]) == ("ok", "no_action")
+
+
 def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -> None:
     row = recorded(
         tmp_path / "a.db",

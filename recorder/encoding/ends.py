@@ -68,8 +68,8 @@ def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: boo
     said = next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
     unparsed = (said.get("metadata") or {}).get("parsed") is False
     answered = bool(moves) and moves[-1].order > last.order
-    spoke = by_tools and not answered and not unparsed and not _calls_a_tool(actions)
-    if spoke or not row.environment_calls:
+    spoke = by_tools and not answered and not _calls_a_tool(actions)
+    if not unparsed and (spoke or not row.environment_calls):
         return StopReason.STOP if row.is_whole and last.sequence.finish not in _CUT_OFF else StopReason.NOT_RECORDED
     if not answered or unparsed:
         return StopReason.NO_ACTION

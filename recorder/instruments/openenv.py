@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 from logs_ui.recorder.instruments.patch import patches
 
 Method = Callable[..., Any]
@@ -79,7 +79,7 @@ def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Ans
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _asks_for_tools(args, kwargs):
                 return original(self, *args, **kwargs)
-            with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+            with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
                 return came_back(original(self, *args, **kwargs))
 
         return call
@@ -88,7 +88,7 @@ def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Ans
     async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _asks_for_tools(args, kwargs):
             return await original(self, *args, **kwargs)
-        with environment_call(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+        with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
             return came_back(await original(self, *args, **kwargs))
 
     return call_async

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.clean import snapshot
-from logs_ui.recorder.environment import Answer, environment_call
+from logs_ui.recorder.environment import Answer, RecordedCall
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments.patch import patches
 from logs_ui.recorder.strands import Strand, current_strand, enter
@@ -106,7 +106,7 @@ def _with_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if strand is None or strand.call is not None:  # of an override that is recorded
             return original(self, name, arguments, *args, **kwargs)
         sent = {"name": name, "arguments": arguments}
-        with environment_call("tool", self, lambda: sent, _answer) as came_back:
+        with RecordedCall("tool", self, lambda: sent, _answer) as came_back:
             return came_back(original(self, name, arguments, *args, **kwargs))
 
     return call_tool
