@@ -14,7 +14,9 @@ _log = logging.getLogger(__name__)
 _PAUSE = 2.0  # seconds between two looks
 _PATIENCE = 30.0  # after a failure
 _STEP_REST = 0.02  # seconds after each step
-_QUIET = 0.15  # seconds without a page before the next: pages share the processor, and the interpreter, with this thread
+_QUIET = (
+    0.15  # seconds without a page before the next: pages share the processor, and the interpreter, with this thread
+)
 _LONGEST_REST = 3.0  # seconds, however many pages are asked for
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, bindparam, delete, func, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, RunState, SchemaVersion, StepStatistics
@@ -27,6 +27,7 @@ Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens one moment of the database."""
 
 _AT_ONCE = 200  # rollouts that are looked at in one read
+_PAYLOADS = 20  # that are held together, packed
 _CHARACTERS = 4_000_000  # of texts that are held together; a rollout that has more comes last of its step
 _SILENT_US = 600_000_000  # a run that was not heard of for so long will not change its rollouts any more
 _END = 2**63 - 1  # in place of an id: there is none beyond it
@@ -58,6 +59,11 @@ class _Run:
 
 
 _Said = list[tuple[int, str]]
+_CONTENTS = with_contents(
+    select(col(EvaluationRow.id), col(EvaluationRow.error))
+    .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
+    .where(col(EvaluationRow.id).in_(bindparam("ids", expanding=True)))
+)  # made once: for each rollout anew it would take longer than what it finds
 
 
 class SearchIndex:
@@ -231,18 +237,17 @@ def _texts(
     have to wait.
     """
     has = known.known(index, [it.id for it in rows])
-    payload = col(RolloutPayload.row_id) == col(EvaluationRow.id)
-    content = with_contents(select(col(EvaluationRow.error)).outerjoin(RolloutPayload, payload))
+    wanted = [it.id for it in rows if it.id not in has]
     texts: _Said = []
     size = 0
-    for row in rows:
-        if row.id in has:
-            continue
-        error, packed, start = db.execute(content.where(col(EvaluationRow.id) == row.id)).one()
-        texts.append((row.id, text_of(error, packed, start)))
-        size += len(texts[-1][1])
-        if size > _CHARACTERS:
-            return texts, row.id
+    for begin in range(0, len(wanted), _PAYLOADS):
+        some = wanted[begin : begin + _PAYLOADS]
+        payloads = {row_id: packed for row_id, *packed in db.execute(_CONTENTS, {"ids": some})}
+        for row_id in some:
+            texts.append((row_id, text_of(*payloads[row_id])))
+            size += len(texts[-1][1])
+            if size > _CHARACTERS:
+                return texts, row_id
     return texts, None
 
 
