@@ -28,9 +28,9 @@ oldest:  ## The tests of the recorder's footing, with the oldest TRL and OpenEnv
 newest:  ## The same with the newest on the index; reports, and decides nothing
 	.ci/versions newest
 
-vllm:  ## A real vLLM server on the CPU against transformers, in an environment of its own of 3 GB; not part of CI
+vllm:  ## A real vLLM on the CPU, as a server against transformers, and as an engine; in an environment of 3 GB, not part of CI
 	.ci/environments vllm
-	LOGS_UI_TEST_VLLM=1 python -m pytest tests/test_vllm_server.py
+	LOGS_UI_TEST_VLLM=1 python -m pytest tests/test_vllm_server.py tests/test_vllm.py
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo

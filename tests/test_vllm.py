@@ -7,6 +7,7 @@ is installed, and elsewhere a stand-in with its signatures.
 import importlib.util
 import json
 import os
+import site
 import subprocess
 import sys
 import threading
@@ -24,7 +25,9 @@ import pytest
 
 from logs_ui.recorder.calls import CallLog, Generation, Sequence, collecting
 from logs_ui.recorder.instruments import install, trl_vllm
+from tests.environments import python_of
 from tests.ranks import run_on_two_ranks
+from tests.vllm_server import VARIABLES
 
 REAL_ENGINE = importlib.util.find_spec("vllm") is not None
 
@@ -577,7 +580,9 @@ def test_trl_0_28_returned_other_fields_where_ids_of_rivals_are_now() -> None:
 
 
 ENGINE_RUN = """
-import importlib.metadata, sys
+import site, sys
+for behind in sys.argv[2:]:
+    site.addsitedir(behind)
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -643,13 +648,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not REAL_ENGINE, reason="vLLM is not installed; the stand-in's tests run")
+@pytest.mark.skipif(
+    not REAL_ENGINE and os.environ.get("LOGS_UI_TEST_VLLM") != "1",
+    reason="vLLM is not installed; the stand-in's tests run. `make vllm` runs it in an environment of its own of 3 GB",
+)
 def test_the_real_engine_is_recorded(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(ENGINE_RUN)
+    # In vLLM's own environment the recorder and what it needs are looked for behind all that is vLLM's.
+    python, behind = (sys.executable, []) if REAL_ENGINE else (python_of("vllm"), site.getsitepackages())
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "model")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        [python, str(script), str(tmp_path / "model"), *behind],
+        env=os.environ | VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
         capture_output=True,
         text=True,
         timeout=280,

@@ -24,7 +24,7 @@ NAME = "guess"
 LENGTH = 256
 _START_SECONDS = 240.0
 _OPTIONS = ("--enforce-eager", "--dtype", "float32", "--max-model-len", str(LENGTH), "--served-model-name", NAME)
-_VARIABLES = {
+VARIABLES = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
@@ -72,7 +72,7 @@ def vllm_server(*options: str) -> Iterator[Served]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         command = [python, "-c", _SERVE, "--model", folder, "--host", "127.0.0.1", "--port", str(port)]
-        variables = os.environ | _VARIABLES
+        variables = os.environ | VARIABLES
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # the environment was installed without
         with tempfile.TemporaryFile() as log:
             server = subprocess.Popen(
