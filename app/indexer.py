@@ -14,10 +14,8 @@ _log = logging.getLogger(__name__)
 _PAUSE = 2.0  # seconds between two looks
 _PATIENCE = 30.0  # after a failure
 _STEP_REST = 0.02  # seconds after each step
-_QUIET = (
-    0.15  # seconds without a page before the next: pages share the processor, and the interpreter, with this thread
-)
-_LONGEST_REST = 3.0  # seconds, however many pages are asked for
+_QUIET = 0.05  # seconds since a page last read
+_LONGEST_REST = 1.0  # seconds, however many pages read
 
 
 class Indexer(Background):
@@ -31,6 +29,8 @@ class Indexer(Background):
         super().__init__("logs-ui-index", pause=_PAUSE, patience=_PATIENCE)
         self.trouble: str | None = None
         self._has_filled = False
+        self._steps = 0  # of this turn
+        self._gave_way = False
         self._source = source
         self._index = SearchIndex(db, source.reading_beside)
 
@@ -54,7 +54,7 @@ class Indexer(Background):
                 self.trouble = "this dashboard may only read. Another one, or load_run(where=...), has to do it."
                 return False
             self._has_filled = True
-            self._index.fill(stopped=self._rested)
+            self._fill()
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             if self.trouble is None:
                 is_known = isinstance(error, LogsUIError | OSError)
@@ -65,10 +65,25 @@ class Indexer(Background):
         self.trouble = None
         return True
 
-    def _rested(self) -> bool:
-        """Whether to stop, once no page needs the time."""
+    def _fill(self) -> None:
+        """Until all is indexed that is final. While pages read, which share the processor and the interpreter with this
+        thread, in turns of one step; between them anybody else may fill it.
+        """
+        while not self._stop.is_set():
+            self._steps, self._gave_way = 0, False
+            self._index.fill(stopped=self._turn_is_over)
+            if not self._gave_way:
+                return
+            self._rest()
+
+    def _turn_is_over(self) -> bool:
+        """Asked before each step."""
+        self._steps += 1
+        self._gave_way = self._steps > 1 and (self._stop.wait(_STEP_REST) or self._source.quiet < _QUIET)
+        return self._gave_way
+
+    def _rest(self) -> None:
+        """Until no page reads."""
         latest = time.monotonic() + _LONGEST_REST
-        while not self._stop.wait(_STEP_REST):
-            if self._source.quiet > _QUIET or time.monotonic() > latest:
-                return False
-        return True
+        while not self._stop.wait(_STEP_REST) and self._source.quiet < _QUIET and time.monotonic() < latest:
+            pass

@@ -33,6 +33,7 @@ class Source:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._identity: tuple[FileIdentity | None, ...] = ()
+        self._counting = threading.Lock()
         self._pages = 0  # that read it now
         self._read_at = -math.inf  # by a page, at last: of `time.monotonic`
 
@@ -43,13 +44,13 @@ class Source:
         Raises:
             DatabaseError: missing, not one of ours, or it went wrong while it was read.
         """
-        with self._lock:
+        with self._counting:
             self._pages += 1
         try:
             with self.reading_beside() as connection:
                 yield connection
         finally:
-            with self._lock:
+            with self._counting:
                 self._pages -= 1
                 self._read_at = time.monotonic()
 

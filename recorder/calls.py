@@ -248,13 +248,8 @@ class CallLog:
         """Keeps a call that ended, unless the log is closed: the writer reads it then."""
         size = call.size
         with self._lock:
-            if self._is_closed:
-                return
-            self._waiting.pop(call.order, None)
-            if type(call) is EnvironmentCall:  # as most are
-                self.environment_calls.append(call)
-                self.size += size
-            else:
+            if not self._is_closed:
+                self._waiting.pop(call.order, None)
                 self._keep(call, size)
 
     def forget(self, begun: Begun) -> None:

@@ -51,13 +51,11 @@ def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
 
 
 def shallow_snapshot(value: Any) -> bytes | None:
-    """The same of a value that `is_shallow`, and None of any other."""
-    if is_shallow(value):
-        try:
-            return b"%b" % orjson.dumps(value, option=_OPTIONS)  # as `_copy`
-        except TypeError:  # lone surrogates, integers beyond 64 bits
-            pass
-    return None
+    """The same of a value that `is_shallow`; None of any other, and of one that takes more care."""
+    try:
+        return b"%b" % orjson.dumps(value, option=_OPTIONS) if is_shallow(value) else None  # as `_copy`
+    except Exception:  # noqa: BLE001 - what orjson refuses, and what another thread changes meanwhile
+        return None
 
 
 def tree(value: Any) -> bytes:

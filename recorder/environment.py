@@ -36,12 +36,13 @@ class Answer(Struct, frozen=True):
 
 
 class RecordedCall(Struct, eq=False):
-    """Records the call that is made inside it, unless nothing is recorded here. No generator, and as few functions as
-    may be, since this is the caller's time. Inside it is a function that takes what came back, and returns it; where
-    that is not called, the call raised, or turned out to be none.
+    """Records the call that is made inside `with`, unless nothing is recorded here. What `with` gives is to be called
+    with what came back, and returns it; where it is not called, the call raised, or turned out to be none.
+
+    No generator, and as few functions as may be: this is the caller's time.
 
     Attributes:
-        kind: "reset", "step" or "tool".
+        kind: as `EnvironmentCall` has it.
         client: what it is made on; None for a function, which is no environment.
         sent: makes what was sent, as the row shows it; asked only if it is recorded.
         read: takes apart what came back.

@@ -27,8 +27,8 @@ Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens one moment of the database."""
 
 _AT_ONCE = 200  # rollouts that are looked at in one read
-_PAYLOADS = 20  # that are held together, packed
 _CHARACTERS = 4_000_000  # of texts that are held together; a rollout that has more comes last of its step
+_PAYLOADS, _USUAL = 20, _CHARACTERS // _AT_ONCE  # that are read together, where they are no longer than that
 _SILENT_US = 600_000_000  # a run that was not heard of for so long will not change its rollouts any more
 _END = 2**63 - 1  # in place of an id: there is none beyond it
 _WAIT_SECONDS = 0.1
@@ -240,8 +240,9 @@ def _texts(
     wanted = [it.id for it in rows if it.id not in has]
     texts: _Said = []
     size = 0
-    for begin in range(0, len(wanted), _PAYLOADS):
-        some = wanted[begin : begin + _PAYLOADS]
+    while wanted[len(texts) :]:
+        is_usual = texts and size <= len(texts) * _USUAL
+        some = wanted[len(texts) :][: _PAYLOADS if is_usual else 1]
         payloads = {row_id: packed for row_id, *packed in db.execute(_CONTENTS, {"ids": some})}
         for row_id in some:
             texts.append((row_id, text_of(*payloads[row_id])))

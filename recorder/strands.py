@@ -5,7 +5,9 @@ calls of one row have a deeper ancestor in common than calls of two (`instrument
 """
 
 import asyncio
+import functools
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
+
+logger = logging.getLogger("logs_ui")
 
 NO_ROW = -1
 """In place of a row's index: that of none, so that what is called is nobody's."""
@@ -231,8 +235,18 @@ def _within_scopes(scope: Scope) -> Strand | None:
     if all(strand.tree is last.tree and strand.row == last.row for strand in strands):
         return last
     if outside is None or any(strand.tree is not outside.tree for strand in strands):
+        _say_whose()
         return Strand(last.tree, last.tree.root, next(last.tree.numbers), NO_ROW)
     return outside if outside.row is None else outside.tree.child(outside, row=None)
+
+
+@functools.cache
+def _say_whose() -> None:
+    """Once in a process."""
+    logger.warning(
+        "logs-ui: several rollouts of a run are open in one task or thread, and nothing says whose a call is: it is no "
+        "rollout's, and counted on the run. Make it inside `with row.scope():`, or end the rollouts that came before."
+    )
 
 
 def strand_of_thread(thread: threading.Thread) -> Strand | None:

@@ -43,8 +43,10 @@ def trace_env(obj: T, /) -> T:
         raise TypeError(f"trace_env() takes an environment, not a class: give it {obj.__name__}(...)")
     if type(obj) in _STAND_INS:
         return obj
-    if callable(getattr(obj, "step", None)) or callable(getattr(obj, "reset", None)):
-        return _CallableEnvironment(obj) if callable(obj) else _Environment(obj)  # type: ignore[return-value]
+    has = [callable(getattr(obj, name, None)) for name in ("reset", "step")]
+    if any(has):
+        kind = _CallableEnvironment if callable(obj) else _UsualEnvironment if all(has) else _Environment
+        return kind(obj)  # type: ignore[return-value]
     if callable(obj):
         return _Tool(obj, _tool)  # type: ignore[return-value]
     raise TypeError(
@@ -94,13 +96,13 @@ def _method(name: str) -> Any:
 class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
     """An environment whose resets and steps are recorded."""
 
-    reset, step = _method("reset"), _method("step")
-    reset_async, step_async = _method("reset_async"), _method("step_async")
-
     def __init__(self, wrapped: Any) -> None:
         super().__init__(wrapped)
         methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and what stands in for it
         self._self_methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self._self_recorded(name) if name in _METHODS else getattr(self.__wrapped__, name)
 
     def _self_recorded(self, name: str) -> Any:
         value = getattr(self.__wrapped__, name)
@@ -127,6 +129,12 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def _instead(self, entered: Any) -> Any:
         return self if entered is self.__wrapped__ else entered
+
+
+class _UsualEnvironment(_Environment):
+    """One with both of these."""
+
+    reset, step = _method("reset"), _method("step")
 
 
 class _CallableEnvironment(_Environment):
@@ -160,7 +168,7 @@ class _Tool(_StandIn, wrapt.FunctionWrapper):  # type: ignore[type-arg]
         return super().__reduce_ex__(protocol)
 
 
-_STAND_INS = {_Environment, _CallableEnvironment, _Tool, _BoundTool}
+_STAND_INS = {_Environment, _UsualEnvironment, _CallableEnvironment, _Tool, _BoundTool}
 
 
 def _call(

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from logs_ui.recorder import clean
 from logs_ui.recorder.clean import plain, snapshot
 
 LONE = "\ud83d"  # sends a value the careful way
@@ -217,3 +218,11 @@ def test_nesting_beyond_the_limit_is_cut_there() -> None:
 def test_three_megabytes_of_text_stay_as_they_are() -> None:
     huge = "x" * 3_000_000
     assert orjson.loads(snapshot({"a": huge, "b": LONE})) == {"a": huge, "b": "\ufffd"}
+
+
+def test_what_changes_while_it_is_looked_at_is_copied_the_careful_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(_: object) -> bool:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(clean, "is_shallow", changed)
+    assert clean.snapshot({"say": "hello"}) == b'{"say":"hello"}'

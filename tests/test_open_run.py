@@ -19,7 +19,17 @@ import pytest
 import torch
 from sqlmodel import Session, col, select
 
-from logs_ui.recorder import current_row, flush, load_run, load_scalars, row_scope, start_run, trace_env, unrecorded
+from logs_ui.recorder import (
+    current_row,
+    flush,
+    load_run,
+    load_scalars,
+    row_scope,
+    start_run,
+    strands,
+    trace_env,
+    unrecorded,
+)
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.models import Run
 from logs_ui.recorder.storage.database import reading_engine
@@ -447,8 +457,11 @@ def test_of_rollouts_that_are_open_side_by_side_a_scope_says_whose_a_call_is(db:
     assert only_run(db).unattributed_calls == 0
 
 
-def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobodys_and_counted(db: Path) -> None:
+def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobodys_and_counted(
+    db: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     env = stepped()
+    strands._say_whose.cache_clear()
 
     async def main(first: Any, second: Any) -> None:
         async with first, second:
@@ -462,6 +475,8 @@ def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobody
     assert actions_of(db) == [[], []]
     assert [row["status"] for row in rows_of(db)] == ["error", "ok"]
     assert only_run(db).unattributed_calls == 3
+    (said,) = [message for message in caplog.messages if "whose a call is" in message]
+    assert "`with row.scope():`" in said
 
 
 def test_rollouts_may_end_in_any_order(db: Path) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from logs_ui.recorder.diagnosis import CAUSES
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.filters import RolloutFilter, parse_where
 from logs_ui.recorder.models import RunState
+from logs_ui.recorder.search_index import SearchIndex
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.sidecars import SEARCH
 from tests.factory import make_run
@@ -288,35 +290,64 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     indexer.stop()
 
 
-@pytest.mark.usefixtures("engine")
-def test_the_thread_that_fills_the_index_lets_pages_go_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.app.indexer._LONGEST_REST", 600.0)
-    SEARCH.path(path).unlink(missing_ok=True)
+def indexed(path: Path) -> int:
+    """How many rollouts the full-text index holds."""
+    if not SEARCH.path(path).exists():
+        return 0
+    with closing(sqlite3.connect(SEARCH.path(path))) as index:
+        is_made = index.execute("SELECT count(*) FROM sqlite_master WHERE name = 'texts_docsize'").fetchone()[0]
+        return int(index.execute("SELECT count(*) FROM texts_docsize").fetchone()[0]) if is_made else 0
+
+
+@pytest.fixture
+def indexing(engine: Engine, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Source, Indexer]]:
+    """Of a database whose texts are not indexed yet, two rollouts in each step."""
+    assert engine
+    monkeypatch.setattr("logs_ui.recorder.search_index._AT_ONCE", 2)
+    for end in ("", "-wal", "-shm"):
+        Path(f"{SEARCH.path(path)}{end}").unlink(missing_ok=True)
     source = Source(path)
     indexer = Indexer(path, source)
-    waited: list[int] = []
+    yield source, indexer
+    indexer.stop()
 
-    def indexed() -> int:
-        with sqlite3.connect(SEARCH.path(path)) as index:
-            return int(index.execute("SELECT count(*) FROM texts_docsize").fetchone()[0])
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waited.append(indexed())
-            return super().wait(timeout)
+def test_the_thread_that_fills_the_index_lets_pages_go_first_and_keeps_nobody_from_it(
+    indexing: tuple[Source, Indexer], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs_ui.app.indexer._LONGEST_REST", 600.0)
+    source, indexer = indexing
+    rests = threading.Event()
+    rest = indexer._rest
 
-    indexer._stop = Stop()
+    def resting() -> None:
+        rests.set()
+        rest()
+
+    monkeypatch.setattr(indexer, "_rest", resting)
+    with source.reading():
+        indexer.start()
+        assert rests.wait(60)
+        assert indexed(path) == 2
+        assert SearchIndex(path, source.reading_beside).fill(stopped=iter([False, True]).__next__)
+        assert indexed(path) == 4
+    deadline = time.monotonic() + 60
+    while indexed(path) <= 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_page_that_never_ends_does_not_keep_the_index_from_being_filled(
+    indexing: tuple[Source, Indexer], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs_ui.app.indexer._LONGEST_REST", 0.1)
+    source, indexer = indexing
     deadline = time.monotonic() + 60
     with source.reading():
         indexer.start()
-        while len(waited) < 20:
+        while indexed(path) <= 6:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert not any(waited)
-    while not indexed():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    indexer.stop()
 
 
 def test_a_page_that_reads_is_known_until_it_has(engine: Engine, path: Path) -> None:

@@ -272,6 +272,10 @@ def test_an_answer_that_the_users_parser_finds_no_action_in_is_none_without_an_e
     parse = RowOptions(parse=lambda text: None if "one" in text else text)
     row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=parse)
     assert (row["status"], row["stop_reason"]) == ("ok", "no_action")
+    for finish in (None, "abort", "content_filter", "error"):
+        cut_off = generation(1, [0, 1], [5, 6, END], finish)
+        row = recorded(tmp_path / f"{finish}.db", returned([5, 6, END]), cut_off, options=parse)
+        assert (row["stop_reason"], row["actions"][0]["metadata"]) == ("not_recorded", {"parsed": False})
 
 
 def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -> None:

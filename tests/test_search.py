@@ -293,6 +293,27 @@ def test_filling_goes_on_where_it_was_stopped_and_takes_nothing_twice(place: Pla
     assert place.found(run, "common") == rows
 
 
+def test_long_texts_are_read_one_by_one_and_none_of_them_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.recorder.search_index._CHARACTERS", 1_000)
+    monkeypatch.setattr("logs_ui.recorder.search_index._USUAL", 20)
+    run = place.run(state=RunState.FINISHED)
+    rows = place.rollouts(run, [f"short {number}" for number in range(12)] + ["long " * 150] * 18)
+    read: list[int] = []
+
+    def count(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "rollout_payload" in statement and "evaluation_row.id IN" in statement:
+            read.append(len(parameters))
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        assert place.fill()
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert sum(read) <= 30 + 10
+    assert max(read) > 1
+    assert place.found(run, "short") | place.found(run, "long") == rows
+
+
 def test_a_rollout_of_many_megabytes_does_not_hold_up_the_others(place: Place) -> None:
     run = place.run()
     small = place.rollout(run, "small one", changed=1)

@@ -9,7 +9,7 @@ import math
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -406,13 +406,33 @@ def test_what_is_returned_stands_in_for_the_environment() -> None:
     assert original.size == 0
 
 
+@runtime_checkable
+class Steps(Protocol):
+    def step_async(self, action: Any) -> Any: ...
+
+
+@runtime_checkable
+class Resets(Protocol):
+    def reset(self) -> Any: ...
+
+
+def test_it_claims_no_method_that_the_environment_lacks() -> None:
+    class OnlySteps:
+        def step(self, action: int) -> int:
+            return action
+
+    assert not isinstance(trace_env(Everything()), Steps)
+    assert not isinstance(trace_env(OnlySteps()), Steps | Resets)
+    assert only(lambda: trace_env(OnlySteps()).step(1)).observation == b"1"
+
+
 def test_a_method_that_was_replaced_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     env = trace_env(Everything())
     assert only(lambda: env.step(1)).observation == b'"1 of 3"'
     assert env.step is env.step
     env.__wrapped__.step = lambda action: f"{action} of its own"  # type: ignore[attr-defined]
     assert only(lambda: env.step(1)).observation == b'"1 of its own"'
-    env.step = lambda action: f"{action} of another"  # type: ignore[method-assign, assignment]
+    env.step = lambda action: f"{action} of another"  # type: ignore[method-assign]
     assert only(lambda: env.step(1)).observation == b'"1 of another"'
     del env.step
     assert not hasattr(env, "step_async")

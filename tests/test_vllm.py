@@ -652,17 +652,20 @@ if __name__ == "__main__":
     not REAL_ENGINE and os.environ.get("LOGS_UI_TEST_VLLM") != "1",
     reason="vLLM is not installed; the stand-in's tests run. `make vllm` runs it in an environment of its own of 3 GB",
 )
+@pytest.mark.timeout(900)
 def test_the_real_engine_is_recorded(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(ENGINE_RUN)
     # In vLLM's own environment the recorder and what it needs are looked for behind all that is vLLM's.
-    python, behind = (sys.executable, []) if REAL_ENGINE else (python_of("vllm"), site.getsitepackages())
+    python, behind = (sys.executable, sys.path) if REAL_ENGINE else (python_of("vllm"), site.getsitepackages())
+    variables = os.environ | VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # the environment was installed without
     done = subprocess.run(
         [python, str(script), str(tmp_path / "model"), *behind],
-        env=os.environ | VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        env=variables,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=840,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]

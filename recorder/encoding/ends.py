@@ -69,13 +69,20 @@ def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: boo
     unparsed = (said.get("metadata") or {}).get("parsed") is False
     answered = bool(moves) and moves[-1].order > last.order
     spoke = by_tools and not answered and not _calls_a_tool(actions)
-    if not unparsed and (spoke or not row.environment_calls):
-        return StopReason.STOP if row.is_whole and last.sequence.finish not in _CUT_OFF else StopReason.NOT_RECORDED
+    if not row.environment_calls or (spoke and not unparsed):
+        return _end_of_answer(row, unparsed=unparsed)
     if not answered or unparsed:
         return StopReason.NO_ACTION
     # Of an environment that never says whether it is over nobody knows whether it would have gone on.
     says = by_tools or any(call.done is not None for call in (*moves, *row.children) if call.kind in MOVES)
     return StopReason.TURN_LIMIT if says else StopReason.NOT_RECORDED
+
+
+def _end_of_answer(row: RowCalls, *, unparsed: bool) -> StopReason:
+    """Of a row that ends with its last answer."""
+    if not row.is_whole or row.turns[-1].sequence.finish in _CUT_OFF:
+        return StopReason.NOT_RECORDED
+    return StopReason.NO_ACTION if unparsed else StopReason.STOP
 
 
 def _last_episode(row: RowCalls, moves: Moves) -> Moves:
