@@ -90,6 +90,8 @@ EVIDENCE = {
     "tokens": "What was sampled stands, in order, in this row's completion.",
     "text": "What was answered stands, in order, in this row's text: the server returned no token ids.",
     "order": "As many episodes, or tasks, as rows were left, in the order in which they began.",
+    "observation": "What the environment showed stands in what the model was given next in this row alone.",
+    "reward": "The reward that the environment gave was returned for this row alone.",
     "action": "What was sent to the environment stands in the answers of this row alone.",
     "prompt": "What the model was given holds this prompt. The function did not return: rows of a group are alike.",
     "position": "By position alone: one step for each row, or a function that did not return.",

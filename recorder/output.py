@@ -80,6 +80,13 @@ class Output:
         }
 
     @cached_property
+    def numbers(self) -> dict[str, list[float | None]]:
+        """(N) of each list that holds a number for some rows; None for the others."""
+        found = {name: [_number(value) for value in self._parsed[name]] for name in self.lists}
+        rows = len(self.completion_ids)
+        return {name: own for name, own in found.items() if len(own) == rows and set(own) != {None}}
+
+    @cached_property
     def _halves(self) -> list[NDArray[np.float16]] | None:
         """All rows' log-probs, converted together: numpy lets go of the GIL each time. None where they are not all
         plain numbers, and have to be looked at row by row.
@@ -98,6 +105,10 @@ class Output:
     def _parsed(self) -> dict[str, Any]:
         parsed: dict[str, Any] = masked(orjson.loads(self.others))
         return parsed
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def checked_output(output: Any, count: int) -> Output:

@@ -121,7 +121,8 @@ class ReturnedJob:
         with guard("giving calls to rows"):
             prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
             completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
-            found = attribute(prompts, completions, seen_of(calls), spelling.of if spelling else self.call.decode)
+            decode = spelling.of if spelling else self.call.decode
+            found = attribute(prompts, completions, seen_of(calls), decode, self.output.numbers)
         yield from _lost_calls(self.call, found)
         with guard("spelling rows"):
             spell_rows(spelling, found.rows, tokens)

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from logs_ui.recorder.attribution import Attribution, Seen, attribute, attribute_unfinished
-from logs_ui.recorder.attribution.chains import Chain, bytes_of
-from logs_ui.recorder.attribution.tokens import RowTokens, _fit_by_parts, _whole_fit, fit
+from logs_ui.recorder.attribution.chains import Chain
+from logs_ui.recorder.attribution.continuing import bytes_of
+from logs_ui.recorder.attribution.fits import RowTokens, _fit_by_parts, _whole_fit, fit
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
 from logs_ui.recorder.strands import Strand
 

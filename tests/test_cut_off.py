@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import orjson
@@ -40,9 +41,9 @@ class Cut(World):
         self._count()
         return super().generate(contexts, pause)
 
-    def call(self, client: object, kind: str, pause: float = 0.0, *, fails: bool = False, sent: object = None) -> float:
+    def call(self, *args: Any, **known: Any) -> float:
         self._count()
-        return super().call(client, kind, pause, fails=fails, sent=sent)
+        return super().call(*args, **known)
 
 
 def cut_off(pattern: Pattern, limit: int, mode: tuple[int, int]) -> tuple[World, Attribution]:

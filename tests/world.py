@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import orjson
+from msgspec.structs import replace
 
 from logs_ui.recorder.attribution import Attribution, Seen, attribute
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Ids, Sequence, collecting
@@ -21,6 +22,8 @@ from logs_ui.recorder.strands import current_strand
 
 ROWS, GROUP, TURNS = 16, 4, 3
 END, HINT, NEWLINE = 90, 91, 92
+SIGHTS = 1_000
+"""Tokens of what environments show are those that follow it."""
 FIRST = 50
 """Answers are this one and those that follow it."""
 MODES = ((2, 0), (2, 1), (2, FIRST), (16, 1))
@@ -42,12 +45,14 @@ class Row:
     rewards: list[float] = field(default_factory=list)
     resets: list[float] = field(default_factory=list)
     tries: list[float] = field(default_factory=list)
+    sight: int = HINT
 
     def heard(self, *tokens: int) -> None:
-        self.completion += tokens
+        """A hint is what the environment showed last, if it shows anything."""
+        self.completion += [self.sight if token == HINT else token for token in tokens]
 
     def said(self, answer: list[int]) -> None:
-        self.heard(*answer)
+        self.completion += answer
         self.answers.append(answer)
 
 
@@ -56,10 +61,18 @@ class Client:
 
 
 class World:
-    """A model and environments, as slow as chance has it; recorded as the instruments do it."""
+    """A model and environments, as slow as chance has it; recorded as the instruments do it.
 
-    def __init__(self, seed: int, mode: tuple[int, int] = MODES[0], rows: int = ROWS, group: int = GROUP) -> None:
+    Args:
+        mode: see `MODES`.
+        sights: how many different things environments show; 0 if they show nothing.
+    """
+
+    def __init__(
+        self, seed: int, mode: tuple[int, int] = MODES[0], rows: int = ROWS, group: int = GROUP, sights: int = 0
+    ) -> None:
         self._options, self._shift = mode
+        self._sights = sights
         self.made: list[tuple[int, list[list[int]]]] = []  # orders of generations, and their answers
         self._chance = random.Random(seed)
         self._numbers = itertools.count(1)
@@ -118,19 +131,36 @@ class World:
 
     def step(self, row: Row, client: object, pause: float = 0.0) -> None:
         """Sends what the row said last."""
-        row.rewards.append(self.call(client, "step", pause, sent=self.action(row.answers[-1][0])))
+        sight = self.sight()
+        row.rewards.append(self.call(client, "step", pause, sent=self.action(row.answers[-1][0]), shown=sight))
+        row.sight = sight
 
-    def call(self, client: object, kind: str, pause: float = 0.0, *, fails: bool = False, sent: object = None) -> float:
+    def sight(self) -> int:
+        if not self._sights:
+            return HINT
+        with self._lock:
+            return SIGHTS + self._chance.randrange(self._sights)
+
+    def call(
+        self,
+        client: object,
+        kind: str,
+        pause: float = 0.0,
+        *,
+        fails: bool = False,
+        sent: object = None,
+        shown: int = HINT,
+    ) -> float:
         strand = current_strand()
         assert strand is not None
-        action = orjson.dumps(sent or {})
+        action, observation = orjson.dumps(sent or {}), b"{}" if shown == HINT else orjson.dumps({"text": spelt(shown)})
         begun = strand.tree.log.begin(strand, kind, client, action)
         time.sleep(pause)
         with self._lock:
             reward = float(next(self._numbers))
         strand.tree.log.add(
             EnvironmentCall(
-                begun.order, begun.began, 0.0, begun.client, kind, action, b"{}", reward, False, None,
+                begun.order, begun.began, 0.0, begun.client, kind, action, observation, reward, False, None,
                 "ConnectionError: gone" if fails else None, strand,
             )
         )  # fmt: skip
@@ -159,7 +189,12 @@ def answered(world: World, rows: list[Row]) -> list[Row]:
 
 
 def decode(ids: Ids) -> str:
-    return " ".join(map(str, ids.tolist()))
+    return " ".join(map(spelt, ids.tolist()))
+
+
+def spelt(token: int) -> str:
+    """What environments show is said in words."""
+    return f"a door to room {token}" if token >= SIGHTS else str(token)
 
 
 def recorded(
@@ -192,3 +227,21 @@ def _is_subsequence(answers: list[list[int]], seen: list[list[int]]) -> bool:
     """Whether the row's own answers are all there, in order, or none is seen; tries may stand between them."""
     left = iter(seen)
     return not seen or all(answer in left for answer in answers)
+
+
+def without_ids(seen: Seen) -> Seen:
+    """As of a server that returns texts alone, and is sent all messages each time."""
+    generations = [replace(made, sequences=list(map(_text_of, made.sequences))) for made in seen.generations]
+    return Seen(generations, seen.environment_calls, seen.notes)
+
+
+def _text_of(one: Sequence) -> Sequence:
+    assert one.context is not None
+    assert one.sampled is not None
+    prompt, *said = np.split(one.context, [2, *np.flatnonzero(one.context == END) + 1])
+    messages = [{"role": "user", "content": decode(prompt)}]
+    for part in filter(len, said):  # what was told, and the answer to it; at the end what was told alone
+        told, answer = (part, part[:0]) if part[-1] != END else (part[:-2], part[-2:])
+        messages += [{"role": "user", "content": decode(told)}] if len(told) else []
+        messages += [{"role": "assistant", "content": decode(answer)}] if len(answer) else []
+    return Sequence(None, None, "stop", text=decode(one.sampled), messages=orjson.dumps(messages))

@@ -8,6 +8,8 @@ Evidence, strongest first:
     generation the steps of the episode follow generations of this row alone
     tokens     what was sampled stands, in order, in the row's completion (the prompt was tokenised anew)
     text       the same, of texts, where the server returned no ids
+    observation what the environment showed stands in what the model was given next in this row alone
+    reward     what the environment gave was returned for this row alone
     action     what was sent to the environment stands in the answers of this row alone
     prompt     what the model was given holds the prompt of this row's group, in a function that did not finish: its
                rows have no tokens, and those of a group are alike
@@ -26,20 +28,25 @@ that did not finish, order tells only rows of one prompt, whichever it is, or wh
 the order of their prompts that it is no accident. What was begun after a failed generation may be another row's. While
 a function runs its rows are taken to be begun in order: an environment that hangs in its first reset is then seen.
 
+What came back is held against rows only where the model was given most of what some environment showed, or where the
+rewards of all were returned, in whatever order: else what stands there does so by accident.
+
 An episode without a step goes with the generation that came next only where no other environment was waiting for one.
 `action` needs nearly all that was sent to stand in answers: an index into a list stands in some by accident.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from types import MappingProxyType
 
 from logs_ui.recorder.attribution.chains import segments
 from logs_ui.recorder.attribution.episodes import give_environment_calls, give_functions, give_leftovers
 from logs_ui.recorder.attribution.failures import give_failures
-from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
+from logs_ui.recorder.attribution.fits import RowTokens
+from logs_ui.recorder.attribution.found import Attribution, Returned, RowCalls, Seen, Turn
 from logs_ui.recorder.attribution.samples import one_of_each
 from logs_ui.recorder.attribution.scoped import of_one_scope, of_rows
-from logs_ui.recorder.attribution.tokens import Matching, RowTokens
+from logs_ui.recorder.attribution.tokens import Matching
 from logs_ui.recorder.attribution.unfinished import give_unfinished, place_turns
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Ids
@@ -49,7 +56,13 @@ __all__ = ["Attribution", "RowCalls", "Seen", "Turn", "attribute", "attribute_un
 Decode = Callable[[Ids], str]
 
 
-def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Decode = lambda _: "") -> Attribution:
+def attribute(
+    prompts: Seq[Ids],
+    completions: Seq[Ids],
+    seen: Seen,
+    decode: Decode = lambda _: "",
+    returned: Returned = MappingProxyType({}),
+) -> Attribution:
     """Calls of a rollout function that returned.
 
     Args:
@@ -57,6 +70,7 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
         completions: (N) as returned.
         seen: its calls.
         decode: token ids to text; asked only where ids do not tell.
+        returned: numbers that it returned beside them; asked only where nothing else tells.
     """
     if found := of_one_scope(len(prompts), seen):
         return found
@@ -64,7 +78,8 @@ def attribute(prompts: Seq[Ids], completions: Seq[Ids], seen: Seen, decode: Deco
     seen, strange = of_rows(seen, len(tokens))
     branches, chains = segments(seen, finished=True)
     work = Work(seen, len(tokens), branches, strange)
-    matching = Matching(tokens, work, lambda index: decode(completions[index]))
+    work.returned = returned
+    matching = Matching(tokens, work, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
     work.give_scoped()
     outside = []
     for chain in chains:

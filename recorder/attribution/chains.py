@@ -10,8 +10,9 @@ from math import inf
 import numpy as np
 
 from logs_ui.recorder.attribution.branches import Beside, Branches, by_order, place_of, row_of
+from logs_ui.recorder.attribution.continuing import answer_of, context_of
 from logs_ui.recorder.attribution.found import Seen
-from logs_ui.recorder.calls import Generation, Ids, Sequence
+from logs_ui.recorder.calls import Generation, Sequence
 from logs_ui.recorder.strands import Strand
 
 
@@ -23,8 +24,8 @@ class Chain:
         branch: where they were made; where branches are turns, where the first one was.
         row: that they say they are of; None where they do not.
         begins: whether the first one can be a row's first. Else it is some row's later turn.
-        head: bytes of its first context's ids; empty where the server returned none.
-        tail: bytes of the ids up to the last answer's end; None where the server returned no ids.
+        head: bytes of its first context; empty where that is not known.
+        tail: bytes up to the last answer's end; None where they are not known.
         is_unbroken: whether each context repeats all before it, so that the whole of its tokens is the tail.
         likely: the rows whose prompt its first context holds, once it is known that it is the whole of no row; None
             where it holds no row's.
@@ -41,7 +42,7 @@ class Chain:
 
     def add(self, generation: Generation, sequence: Sequence, context: bytes | None) -> None:
         """Its next turn; `context` are the bytes of its context's ids."""
-        sampled = bytes_of(sequence.sampled)
+        sampled = answer_of(sequence)
         if not self.parts:
             self.head = context or b""
         follows = not self.parts or self.tail is not None
@@ -55,7 +56,7 @@ class Chain:
         """A chain of each turn."""
         single = [Chain(self.branch, self.row, self.begins, likely=self.likely) for _ in self.parts]
         for chain, part in zip(single, self.parts, strict=True):
-            chain.add(*part, bytes_of(part[1].context))
+            chain.add(*part, context_of(part[1]))
         return single
 
     def key(self) -> tuple[int, int]:
@@ -119,7 +120,7 @@ def _chains_in(generations: Seq[Generation], beside: Beside, *, finished: bool) 
         own = open_of[row]
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
-            context = bytes_of(sequence.context)
+            context = context_of(sequence)
             chain = None if context is None else _continued(generation, context, own, beside, finished=finished)
             if chain is None and current is not None and context not in own.heads:
                 chain = current
@@ -206,11 +207,6 @@ def _shared(one: bytes, other: bytes) -> int:
     size = min(len(one), len(other))
     differ = np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size)
     return int(differ.argmax()) if differ.any() else size
-
-
-def bytes_of(ids: Ids | None) -> bytes | None:
-    """None for those that are not known."""
-    return None if ids is None else ids.tobytes()
 
 
 def _continued(

@@ -6,23 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 import orjson
 
 from logs_ui.recorder.attribution.chance import beats_shuffles
 from logs_ui.recorder.attribution.found import RowCalls
+from logs_ui.recorder.attribution.texts import Leaf, is_in, leaves_of, plain
 from logs_ui.recorder.calls import EnvironmentCall, Ids, Sequence
 
 Episode = list[EnvironmentCall]
 """A client's calls from one reset to the next."""
 
-Leaf = tuple[str, str]
-"""A text or number as it was sent, and as it is compared."""
-
 _STEPS = ("step", "tool")
 _LOOKED_AT = 5  # texts of one place, before it is taken for one that has nothing to do with answers
 _MOST = 0.75  # of the actions stand in answers of their rows: where the rest do not, they could not be parsed
+_CLEARLY = 2.0  # times as far as the best of shuffles, where one answer was sent as several values
 _NEARLY_ALL = 0.9  # where actions are indices of options, those of the first one stand in no answer
 
 
@@ -34,6 +32,14 @@ def is_stepped(episode: Episode) -> bool:
 def has_failed(episode: Episode) -> bool:
     """Whether one of its calls raised."""
     return any(call.error for call in episode)
+
+
+def is_plausible(episode: Episode, row: RowCalls) -> bool:
+    """Whether a row could have made these steps: no more of them than answers, and none before its first."""
+    steps = [call for call in episode if call.kind != "reset" and call.error is None]
+    if not row.turns or not steps:
+        return True
+    return len(steps) <= len(row.turns) and steps[0].order > row.turns[0].order
 
 
 class Contents:
@@ -49,10 +55,11 @@ class Contents:
         self._decode = decode
         self._said: dict[int, str] = {}
         self._plain: dict[int, str] = {}
+        self._sent_by: dict[tuple[int, int], list[tuple[str, object, str]]] = {}  # for an episode and a row
         self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
         self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
         steps = [call for episode in episodes for call in episode if call.kind in _STEPS]
-        self._leaves = {call.order: _leaves(orjson.loads(call.sent)) for call in steps}
+        self._leaves = {call.order: leaves_of(orjson.loads(call.sent)) for call in steps}
         telling = self._telling(self._leaves)
         self._sent = {
             order: {path: leaf for path, leaf in leaves.items() if path in telling}
@@ -74,7 +81,7 @@ class Contents:
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
         if known and self._find_homes([episode for episode, _ in pairs]):
             return True
-        return self._is_one_answer_sent_as_several(pairs) and not (ahead and self.confirm(pairs))
+        return self._is_one_answer_sent_as_several(pairs) and not (ahead and self.confirm(pairs, by=_CLEARLY))
 
     def _are_exchanged(self, strangers: Seq[tuple[Episode, int]]) -> bool:
         """Whether one of these would go better with another's row, and sent something else than that."""
@@ -93,36 +100,56 @@ class Contents:
         varied = [found for found in sent if 1 < len({value for _, value in found}) < len(found)]
         return bool(varied) and all(_is_against(found) for found in varied)
 
-    def _sent_for(self, pairs: Iterable[tuple[Episode, int]]) -> dict[str, list[tuple[Sequence, str]]]:
-        """The answers of these rows and what was sent then, by where it stood."""
-        sent: dict[str, list[tuple[Sequence, str]]] = defaultdict(list)
+    def _sent_for(self, pairs: Iterable[tuple[Episode, int]]) -> dict[str, list[tuple[object, str]]]:
+        """What these rows had said and what was sent then, by where it stood."""
+        sent: dict[str, list[tuple[object, str]]] = defaultdict(list)
         for episode, place in pairs:
-            for call in episode:
-                answer = self._answer_before(call.order, place) if call.order in self._leaves else None
-                if answer is not None:
-                    for path, (_, value) in self._leaves[call.order].items():
-                        sent[path].append((answer, value))
+            key = episode[0].order, place
+            if key not in self._sent_by:
+                self._sent_by[key] = [*self._find_sent(episode, place)]
+            for path, said, value in self._sent_by[key]:
+                sent[path].append((said, value))
         return sent
 
-    def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
+    def _find_sent(self, episode: Episode, place: int) -> Iterator[tuple[str, object, str]]:
+        for call in episode:
+            answer = self._answer_before(call.order, place) if call.order in self._leaves else None
+            if answer is not None:
+                said = _said(answer)
+                for path, (_, value) in self._leaves[call.order].items():
+                    yield path, said, value
+
+    def confirm(self, pairs: Seq[tuple[Episode, int]], by: float = 1.0) -> bool:
         """Whether what was sent goes with what was said as it would hardly if rows were shuffled: actions that stand in
-        answers, or the same ones where answers are the same.
+        answers, or the same ones where answers are the same, and a step after each answer. For `by` see
+        `beats_shuffles`.
         """
         episodes = [episode for episode, _ in pairs if is_stepped(episode)]
         places = [place for episode, place in pairs if is_stepped(episode)]
         calls = sum(map(len, episodes))
         return any(
-            beats_shuffles(partial(score, episodes), places, calls) for score in (self._standing, self._sent_alike)
+            beats_shuffles(partial(score, episodes), places, calls, by)
+            for score in (self._standing, self._sent_as_answered)
         )
 
     def _standing(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """How many episodes stand in the answers of these rows."""
         return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
 
+    def _sent_as_answered(self, episodes: Seq[Episode], places: Seq[int]) -> int:
+        pairs = zip(episodes, places, strict=True)
+        return self._sent_alike(episodes, places) + sum(self._is_answered(*pair) for pair in pairs)
+
+    def _is_answered(self, episode: Episode, place: int) -> bool:
+        """Whether each answer of the row was followed by one step."""
+        orders = self._orders[place]
+        after = [bisect_left(orders, call.order) for call in episode if call.kind != "reset"]
+        return after == [*range(1, len(orders) + 1)]
+
     def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """How many values are those that were most often sent where these rows had said the same."""
         found = self._sent_for(zip(episodes, places, strict=True)).values()
-        sent = [Counter((_said(answer), value) for answer, value in pairs) for pairs in found]
+        sent = [Counter(pairs) for pairs in found]
         most: dict[tuple[int, object], int] = defaultdict(int)
         for path, counted in enumerate(sent):
             for (said, _), times in counted.items():
@@ -192,8 +219,8 @@ class Contents:
         """By any row."""
         as_sent, value = leaf
         answers = [answer for place in self._turns if (answer := self._answer_before(order, place)) is not None]
-        return any(_is_in(as_sent, self._text(answer)) for answer in answers) or any(
-            _is_in(value, self._plain_text(answer)) for answer in answers
+        return any(is_in(as_sent, self._text(answer)) for answer in answers) or any(
+            is_in(value, self._plain_text(answer)) for answer in answers
         )
 
     def _fits(self, episode: Episode, place: int) -> bool | None:
@@ -206,7 +233,7 @@ class Contents:
                 continue
             for as_sent, value in sent.values():
                 # Most often it stands there as it was sent: to make all of an answer plain takes ten times as long.
-                if not _is_in(as_sent, said) and not _is_in(value, self._plain_text(answer)):
+                if not is_in(as_sent, said) and not is_in(value, self._plain_text(answer)):
                     return False
             known = True
         return known or None
@@ -249,54 +276,11 @@ def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:
     return found
 
 
-def _is_against(sent: Seq[tuple[Sequence, str]]) -> bool:
+def _is_against(sent: Seq[tuple[object, str]]) -> bool:
     """Whether one answer was sent as several values."""
-    pairs = {(_said(answer), value) for answer, value in sent}
+    pairs = set(sent)
     return len(pairs) > len({said for said, _ in pairs})
 
 
 def _said(answer: Sequence) -> object:
     return None if answer.sampled is None else answer.sampled.tobytes(), answer.text
-
-
-def _leaves(value: Any) -> dict[str, Leaf]:
-    """Texts and numbers, by where they stand."""
-    found: dict[str, Leaf] = {}
-    _find_leaves(value, "", found)
-    return found
-
-
-def _find_leaves(value: Any, path: str, found: dict[str, Leaf]) -> None:
-    """No generator: one for each value takes longer than all else."""
-    if isinstance(value, str):
-        if said := plain(value):
-            found[path] = value.strip(), said
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            _find_leaves(inner, f"{path}.{name}", found)
-    elif isinstance(value, list):
-        for inner in value:
-            _find_leaves(inner, f"{path}[]", found)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found[path] = str(value), str(value)
-
-
-def plain(text: str) -> str:
-    """As it is compared: in one case, with single spaces."""
-    return " ".join(text.split()).casefold()
-
-
-def _is_in(value: str, said: str) -> bool:
-    """As a word of its own: 5 does not stand in 57."""
-    at = said.find(value)
-    while at >= 0:
-        end = at + len(value)
-        if not (_is_word(said[at - 1 : at] + value[0]) or _is_word(value[-1] + said[end : end + 1])):
-            return True
-        at = said.find(value, at + 1)
-    return False
-
-
-def _is_word(pair: str) -> bool:
-    """Whether two characters that stand beside one another belong to one word."""
-    return len(pair) == 2 and pair.isalnum()

@@ -7,9 +7,10 @@ from collections.abc import Sequence as Seq
 from math import inf
 
 from logs_ui.recorder.attribution.branches import place_of
-from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, is_stepped
+from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, is_plausible, is_stepped
 from logs_ui.recorder.attribution.following import give_by_generations
 from logs_ui.recorder.attribution.found import RowCalls
+from logs_ui.recorder.attribution.outcomes import Outcomes
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Generation, Ids
 from logs_ui.recorder.strands import Strand
@@ -172,8 +173,13 @@ def _give_as_they_stand(
     among then. Where it is not `told` that rows are gone through in order, what was sent must show it.
     """
     rows = {place: work.rows[place] for place in places or instead}
+    outcomes = Outcomes(episodes, rows, decode, work.returned)
+    for episode, place, sure in outcomes.alone(episodes) if not work.is_running else ():
+        work.give_calls(place, episode, sure)
+    episodes = [one for one in episodes if work.is_open(one[0])]
+    rows = {place: row for place, row in rows.items() if not row.environment_calls}
     contents = Contents(episodes, rows, decode)
-    pairs = _in_order(work, episodes, places, contents, told=told)
+    pairs = _in_order(work, episodes, [place for place in places if place in rows], contents, outcomes, told=told)
     if pairs is None:
         pairs, evidence = list(contents.alone(episodes)), "action"
     work.lost += sum(map(len, episodes)) - sum(len(episode) for episode, _ in pairs)
@@ -182,7 +188,7 @@ def _give_as_they_stand(
 
 
 def _in_order(
-    work: Work, episodes: list[Episode], places: Seq[int], contents: Contents, *, told: bool
+    work: Work, episodes: list[Episode], places: Seq[int], contents: Contents, outcomes: Outcomes, *, told: bool
 ) -> list[tuple[Episode, int]] | None:
     """The episodes of which order tells whose they are: all, or, where one that failed may have been tried again for
     the same row, those that this leaves where they are. None where order tells nothing.
@@ -191,12 +197,13 @@ def _in_order(
     if started is None or len(places) < len(started) or not work.is_in_order() or _may_be_anothers(work, started):
         return None
     pairs = list(zip(started, places, strict=False))
-    if not all(_is_plausible(episode, work.rows[place]) for episode, place in pairs) or not _is_ascending(work, pairs):
+    if not all(is_plausible(episode, work.rows[place]) for episode, place in pairs) or not _is_ascending(work, pairs):
         return None
     ahead = _is_ahead(work, pairs)
-    if contents.contradict(pairs, ahead=ahead):
+    if contents.contradict(pairs, ahead=ahead) or outcomes.contradict(pairs):
         return None
-    if not (told and _is_stepped_as_reset(work, pairs)) and not contents.confirm(pairs):
+    is_trusted = told and _is_stepped_as_reset(work, pairs)
+    if not is_trusted and not contents.confirm(pairs) and not outcomes.confirm(pairs):
         return None
     if ahead or not any(has_failed(episode) or not is_stepped(episode) for episode in started):
         return pairs
@@ -261,14 +268,6 @@ def _is_ascending(work: Work, pairs: Seq[tuple[Episode, int]]) -> bool:
             begun.append((place, first))
     orders = [(place_of(work.branches.of(call)), call.order) for _, call in sorted(begun, key=lambda one: one[0])]
     return orders == sorted(orders)
-
-
-def _is_plausible(episode: Episode, row: RowCalls) -> bool:
-    """Whether a row could have made these steps: no more of them than answers, and none before its first."""
-    steps = [call for call in episode if call.kind != "reset" and call.error is None]
-    if not row.turns or not steps:
-        return True
-    return len(steps) <= len(row.turns) and steps[0].order > row.turns[0].order
 
 
 def give_functions(work: Work) -> None:

@@ -1,12 +1,20 @@
 """What attribution goes by, and what it finds."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Note, Sequence
 
-STRENGTH = ("scope", "context", "strand", "generation", "tokens", "text", "action", "prompt", "order", "position")
+STRENGTH = (
+    "scope", "context", "strand", "generation", "tokens", "text", "observation", "reward", "action", "prompt", "order",
+    "position",
+)  # fmt: skip
 """Evidence, strongest first; `attribution` says what each is."""
+
+
+Returned = Mapping[str, Seq[float | None]]
+"""What a function returned beside tokens, by name: (N) a number for each row, None where it is no number."""
 
 
 @dataclass(frozen=True)

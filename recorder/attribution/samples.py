@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.recorder.attribution.chains import bytes_of
+from logs_ui.recorder.attribution.continuing import bytes_of
 from logs_ui.recorder.attribution.found import RowCalls, Turn
 from logs_ui.recorder.calls import Sequence
 

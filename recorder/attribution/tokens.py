@@ -1,131 +1,32 @@
-"""How chains of generations stand in the rows' tokens, and whose they are by that."""
+"""Whose chains of generations are whose, by how they stand in the rows."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-import numpy as np
-
 from logs_ui.recorder.attribution.chains import Chain
+from logs_ui.recorder.attribution.continuing import told_first
+from logs_ui.recorder.attribution.fits import Fit, RowTokens, fit
+from logs_ui.recorder.attribution.texts import plain
 from logs_ui.recorder.attribution.work import Work
-from logs_ui.recorder.calls import Ids, Sequence
-
-_WIDTH = np.dtype(np.int32).itemsize
-
-
-class RowTokens:
-    """A row's tokens as bytes, and how far generations have been matched in it."""
-
-    def __init__(self, prompt: Ids, completion: Ids) -> None:
-        self.prompt = len(prompt)  # tokens
-        self.asked = prompt.tobytes()
-        self.data = self.asked + completion.tobytes()
-        self.matched = self.prompt  # tokens, from the start of the prompt
-        self.text_matched = 0  # characters
-
-    @property
-    def length(self) -> int:
-        """In tokens."""
-        return len(self.data) // _WIDTH
-
-    def extended_by(self, sequence: Sequence, matched: int) -> int | None:
-        """Where the sampled tokens begin, if the row up to there is just the context."""
-        assert sequence.context is not None  # noqa: S101 - for the type checker
-        start = len(sequence.context)
-        if self.prompt <= start < matched or not self.data.startswith(sequence.context.tobytes()):
-            return None
-        return start if self._stands_at(sequence, start) else None
-
-    def holds(self, sequence: Sequence, matched: int) -> int | None:
-        """Where, after what is matched already, the sampled tokens stand."""
-        assert sequence.sampled is not None  # noqa: S101 - for the type checker
-        sampled = sequence.sampled.tobytes()
-        at = self.data.find(sampled, matched * _WIDTH)
-        while at % _WIDTH and at >= 0:
-            at = self.data.find(sampled, at + 1)
-        return at // _WIDTH if at >= 0 and len(sampled) else None
-
-    def _stands_at(self, sequence: Sequence, start: int) -> bool:
-        """Whole, without its end token, or cut off by the end of the row."""
-        assert sequence.sampled is not None  # noqa: S101 - for the type checker
-        sampled, at = sequence.sampled.tobytes(), start * _WIDTH
-        if at >= len(self.data):
-            return False
-        whole = self.data.startswith((sampled, sampled[:-_WIDTH] or sampled), at)
-        return whole or sampled.startswith(self.data[at:])
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How a chain stands in a row: where each of its answers begins in the row's tokens, and where the last ends.
-
-    Attributes:
-        starts: indices in the completion; None for an answer that does not stand there.
-        end: tokens from the start of the prompt.
-        text_end: characters from the start of the completion's text, where the server returned no ids.
-        evidence: "context", "tokens" or "text".
-    """
-
-    starts: list[int | None]
-    end: int
-    text_end: int
-    evidence: str
-
-    def rank(self, row: RowTokens) -> tuple[bool, bool]:
-        """Smaller is better: exactly, and up to the row's end."""
-        return self.evidence != "context", self.end < row.length
-
-
-def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
-    """None where the row does not hold the chain's answers in order. Those that stand in the row's prompt, because only
-    the last turn was returned, have no place in the completion.
-    """
-    return _whole_fit(chain, row) or _fit_by_parts(chain, row, text)
-
-
-def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
-    """Of a chain that stands in the row from the first token to its last answer's end, as most do: the same as by
-    parts, in one look.
-    """
-    begin = len(chain.head) // _WIDTH
-    if not chain.is_unbroken or chain.tail is None or begin < max(row.prompt, row.matched):
-        return None
-    if not row.data.startswith(chain.tail):
-        return None
-    starts = [len(sequence.context) - row.prompt for _, sequence in chain.parts if sequence.context is not None]
-    return Fit([*starts], len(chain.tail) // _WIDTH, row.text_matched, "context")
-
-
-def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
-    starts: list[int | None] = []
-    matched, text_matched, evidence = row.matched, row.text_matched, "context"
-    for _, sequence in chain.parts:
-        if sequence.sampled is None or sequence.context is None:
-            found = text().find(sequence.text, text_matched) if sequence.text else -1
-            if found < 0:
-                return None
-            starts.append(None)
-            text_matched, evidence = found + len(sequence.text or ""), "text"
-            continue
-        start = row.extended_by(sequence, matched)
-        if start is None:
-            start, evidence = row.holds(sequence, matched), "tokens"
-        if start is None:
-            return None
-        starts.append(start - row.prompt if start >= row.prompt else None)
-        matched = max(matched, start + len(sequence.sampled))
-    if starts and evidence == "context" and starts[-1] is None:
-        return None
-    return Fit(starts, min(matched, row.length), text_matched, evidence)
 
 
 class Matching:
     """Chains and the rows they fit."""
 
-    def __init__(self, tokens: Seq[RowTokens], work: Work, text_of: Callable[[int], str]) -> None:
+    def __init__(
+        self, tokens: Seq[RowTokens], work: Work, text_of: Callable[[int], str], prompt_of: Callable[[int], str]
+    ) -> None:
+        """
+        Args:
+            tokens: (N) of the rows.
+            work: the rows.
+            text_of: of a row's completion, by its index.
+            prompt_of: of its prompt.
+        """
         self._tokens, self._work = tokens, work
+        self._prompt_of, self._prompts = prompt_of, dict[int, str]()
         self._groups: dict[bytes, list[int]] = defaultdict(list)
         for index, row in enumerate(tokens):
             self._groups[row.asked].append(index)
@@ -175,7 +76,7 @@ class Matching:
     def _give(self, chain: Chain, fits: dict[int, Fit]) -> None:
         """To the best of the rows that it fits; of several, one whose other turns were made in the same strand."""
         tokens = self._tokens
-        best = min(fits, key=lambda i: (*self._rank(fits[i], i), self._work.is_elsewhere(i, chain), i))
+        best = min(fits, key=lambda i: (*self._rank(fits[i]), self._work.is_elsewhere(i, chain), i))
         tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
         self._work.give(best, chain, fits[best].starts, fits[best].evidence)
 
@@ -198,7 +99,19 @@ class Matching:
         if exact:
             return exact
         asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
-        return self._fits(chain, asked or range(len(self._tokens)))
+        return self._fits(chain, asked or self._told(chain) or range(len(self._tokens)))
+
+    def _told(self, chain: Chain) -> list[int]:
+        """Where the server returned no ids: the rows in whose prompts stands what the model was told at first."""
+        _, first = chain.parts[0]
+        told = [] if first.context is not None or first.messages is None else told_first(first.messages)
+        groups = [rows for rows in self._groups.values() if told and all(one in self._prompt(rows[0]) for one in told)]
+        return sorted(index for rows in groups for index in rows)
+
+    def _prompt(self, index: int) -> str:
+        if index not in self._prompts:
+            self._prompts[index] = plain(self._prompt_of(index))
+        return self._prompts[index]
 
     def _asked(self, context: bytes) -> list[int]:
         """The rows with whose prompts a context begins, in order."""
@@ -213,14 +126,14 @@ class Matching:
         beginning = context.tobytes()
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
-    def _rank(self, found: Fit, index: int) -> tuple[bool, bool]:
+    def _rank(self, found: Fit) -> tuple[bool, bool]:
         """Of pieces of a row it says nothing that one reaches the end of another row: they may be alike."""
-        inexact, in_part = found.rank(self._tokens[index])
+        inexact, in_part = found.rank
         return inexact, in_part and not self._work.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
         """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""
-        ranks = [self._rank(found, index) for index, found in fits.items()]
+        ranks = [self._rank(found) for found in fits.values()]
         if not ranks:
             return False, False, 0, 0
         inexact, in_part = min(ranks)
@@ -252,9 +165,7 @@ class Matching:
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
         for i, found in enumerate(fits):
-            for data in {
-                self._tokens[j].data for j, one in found.items() if one.rank(self._tokens[j]) == (False, False)
-            }:
+            for data in {self._tokens[j].data for j, one in found.items() if one.is_whole and one.evidence != "tokens"}:
                 claims[data].append(i)
         rows = Counter(row.data for row in self._tokens)
         taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}

@@ -1,18 +1,18 @@
 """Generations of a rollout function that has not returned, and may never: no tokens tell its rows apart."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import numpy as np
 import orjson
 
 from logs_ui.recorder.attribution.branches import place_of
-from logs_ui.recorder.attribution.chains import Chain, bytes_of, segments
-from logs_ui.recorder.attribution.contents import plain
+from logs_ui.recorder.attribution.chains import Chain, segments
+from logs_ui.recorder.attribution.continuing import bytes_of
 from logs_ui.recorder.attribution.found import RowCalls, Seen, Turn
+from logs_ui.recorder.attribution.texts import plain, texts_in
 from logs_ui.recorder.attribution.work import Work
 from logs_ui.recorder.calls import Ids
 from logs_ui.recorder.strands import Strand
@@ -145,18 +145,9 @@ class _Prompts:
         _, first = chain.parts[0]
         if first.context is not None and (found := self._in(self._decode(first.context))):
             return found
-        return self._in(" ".join(_texts(orjson.loads(first.messages)))) if first.messages else None
+        return self._in(" ".join(texts_in(orjson.loads(first.messages)))) if first.messages else None
 
     def _in(self, given: str) -> list[int] | None:
         said = plain(given)
         standing = [prompt for prompt in self._rows if prompt and prompt in said]
         return self._rows[max(standing, key=len)] if standing else None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All that stand in a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from logs_ui.recorder.attribution.branches import Branches, place_of, row_of
 from logs_ui.recorder.attribution.chains import Chain
 from logs_ui.recorder.attribution.chance import are_in_line
-from logs_ui.recorder.attribution.found import Attribution, RowCalls, Seen, Turn
+from logs_ui.recorder.attribution.found import Attribution, Returned, RowCalls, Seen, Turn
 from logs_ui.recorder.calls import Call, EnvironmentCall, Generation, Note, Sequence
 from logs_ui.recorder.strands import Strand
 
@@ -24,6 +24,7 @@ class Work:
         is_running: what is found is shown until more is known.
         asked: rows whose prompts their generations are seen to hold.
         lost: calls that are nobody's.
+        returned: what the function returned of each row beside its tokens.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Work:
         self.seen, self.branches = seen, branches
         self._prompts = prompts
         self.is_running = False
+        self.returned: Returned = {}
         self.asked: set[int] = set()
         self.rows = [RowCalls() for _ in range(count)]
         own = [call for call in seen.environment_calls if call.within is None]

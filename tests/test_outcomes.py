@@ -1,0 +1,227 @@
+"""Whose an environment is, told by what it showed and by the rewards that were returned."""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from msgspec.structs import replace
+
+from logs_ui.recorder import flush, load_run, record, trace_env
+from logs_ui.recorder.attribution import Attribution, Seen, attribute
+from logs_ui.recorder.calls import CallLog, EnvironmentCall, collecting
+from logs_ui.recorder.instruments import transformers
+from logs_ui.rollout.guess_model import make_model, make_tokenizer
+from tests.test_order_alone import Order, backward, forward, reset_after_the_answers, reset_ahead, shuffled
+from tests.world import HINT, Client, Row, World, answered, decode, spelt, strangers, without_ids
+
+CODED = (64, 50)
+Play = Callable[[World, list[Row]], None]
+
+
+def in_turns(world: World, rows: list[Row]) -> None:
+    reset_ahead(world, rows, 3)
+
+
+def sums(world: World) -> dict[str, list[float | None]]:
+    return {"env_reward": [sum(row.resets) + sum(row.rewards) for row in world.rows]}
+
+
+def last(world: World) -> dict[str, list[float | None]]:
+    return {"score": [row.rewards[-1] for row in world.rows]}
+
+
+def played(
+    play: Play,
+    order: Order,
+    *,
+    rows: int = 8,
+    sights: int = 0,
+    seed: int = 0,
+    returned: Callable[[World], Mapping[str, Any]] = lambda _: {},
+    seen_as: Callable[[Seen], Seen] = lambda seen: seen,
+) -> tuple[World, Attribution]:
+    world, log = World(seed, CODED, rows, rows, sights), CallLog()
+    with collecting(log):
+        play(world, order(world.rows))
+    log.close()
+    prompts = [np.array(row.prompt, np.int32) for row in world.rows]
+    completions = [np.array(row.completion, np.int32) for row in world.rows]
+    seen = seen_as(Seen(log.generations, log.environment_calls, log.notes))
+    return world, attribute(prompts, completions, seen, decode, returned(world))
+
+
+def evidence(found: Attribution) -> set[str | None]:
+    return {row.evidence for row in found.rows}
+
+
+@pytest.mark.parametrize("order", [forward, backward, shuffled])
+@pytest.mark.parametrize("rows", [2, 3, 8, 24])
+def test_what_the_model_is_given_next_tells_whose_it_is(order: Order, rows: int) -> None:
+    world, found = played(in_turns, order, rows=rows, sights=1_000)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+    assert evidence(found) == {"observation"}
+
+
+def test_what_several_environments_show_tells_of_none_of_them() -> None:
+    for seed in range(30):
+        world, found = played(in_turns, partial(random.Random(seed).sample, k=8), sights=2, seed=seed)
+        assert strangers(world, found) == [], seed
+
+
+@pytest.mark.parametrize("order", [forward, shuffled])
+def test_messages_tell_where_there_are_no_ids(order: Order) -> None:
+    world, found = played(in_turns, order, sights=1_000, seen_as=without_ids)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+    assert [len(row.turns) for row in found.rows] == [3] * 8
+    assert evidence(found) == {"observation"}
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        pytest.param(lambda n: {"legal": n % 64 + 50}, id="a number that is said elsewhere"),
+        pytest.param(lambda n: {"text": spelt(5_000 + n)}, id="a text that the model is not given"),
+        pytest.param(lambda _: {"text": "a door to room 7"}, id="always the same"),
+        pytest.param(lambda _: None, id="nothing"),
+    ],
+)
+def test_what_the_model_is_not_given_tells_nothing(observation: Callable[[int], object]) -> None:
+    def others(seen: Seen) -> Seen:
+        calls = [replace(call, observation=orjson.dumps(observation(call.order))) for call in seen.environment_calls]
+        return Seen(seen.generations, calls)
+
+    for seed in range(10):
+        world, found = played(in_turns, partial(random.Random(seed).sample, k=8), seed=seed, sights=9, seen_as=others)
+        assert strangers(world, found) == [], seed
+        assert "observation" not in evidence(found)
+
+
+@pytest.mark.parametrize("order", [backward, shuffled])
+@pytest.mark.parametrize("play", [reset_ahead, reset_after_the_answers, in_turns])
+@pytest.mark.parametrize("returned", [sums, last])
+def test_returned_rewards_tell_whose_it_is(
+    play: Play, order: Order, returned: Callable[[World], Mapping[str, Any]]
+) -> None:
+    world, found = played(play, order, returned=returned)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+    assert evidence(found) == {"reward"}
+
+
+def test_a_reward_that_failed_has_none_and_the_others_are_told() -> None:
+    def one_failed(seen: Seen) -> Seen:
+        *calls, end = seen.environment_calls
+        return Seen(seen.generations, [*calls, replace(end, reward=None, error="ConnectionError: gone")])
+
+    def zero_of_it(world: World) -> dict[str, list[float]]:
+        end = max(world.rows, key=lambda row: row.rewards[-1])
+        return {"env_reward": [0.0 if row is end else row.rewards[-1] for row in world.rows]}
+
+    world, found = played(reset_after_the_answers, shuffled, returned=zero_of_it, seen_as=one_failed)
+    told = [i for i, row in enumerate(found.rows) if row.environment_calls]
+    assert len(told) == 7
+    assert all({c.reward for c in found.rows[i].environment_calls} <= {*world.rows[i].resets, *world.rows[i].rewards}
+               for i in told)  # fmt: skip
+
+
+def test_two_numbers_that_tell_of_different_rows_tell_nothing() -> None:
+    def both(world: World) -> dict[str, list[float]]:
+        rewards = [row.rewards[-1] for row in world.rows]
+        return {"env_reward": rewards, "format_reward": rewards[1:] + rewards[:1]}
+
+    _, found = played(reset_ahead, shuffled, returned=both)
+    assert found.unattributed == 16
+
+
+def test_numbers_that_are_called_otherwise_are_no_rewards() -> None:
+    _, found = played(reset_ahead, shuffled, returned=lambda world: {"length": last(world)["score"]})
+    assert evidence(found) == {"order"}
+
+
+def of_two(calls: list[EnvironmentCall]) -> list[EnvironmentCall]:
+    """With rewards of 0 and 1."""
+    return [replace(call, reward=None if call.kind == "reset" else won(call.reward)) for call in calls]
+
+
+def won(reward: float | None) -> float:
+    return float(int(reward or 0) * 7919 % 3 == 0)
+
+
+def stepped_in_another_order(world: World, rows: list[Row]) -> None:
+    pairs = [(row, Client()) for row in rows]
+    for pair in pairs:
+        world.reset(*pair)
+    answered(world, world.rows)
+    for pair in random.Random(1).sample(pairs, len(pairs)):
+        world.step(*pair)
+
+
+@pytest.mark.parametrize(("order", "lost"), [(forward, 0), (backward, 32), (shuffled, 32)])
+def test_returned_rewards_of_two_kinds_confirm_the_order_of_resets(order: Order, lost: int) -> None:
+    _, found = played(
+        stepped_in_another_order,
+        order,
+        rows=16,
+        returned=lambda world: {"env_reward": [won(row.rewards[-1]) for row in world.rows]},
+        seen_as=lambda seen: Seen(seen.generations, of_two([*seen.environment_calls])),
+    )
+    assert found.unattributed == lost
+    assert evidence(found) == {"context" if lost else "order"}
+
+
+def test_a_row_that_is_over_early_is_told_by_what_is_left() -> None:
+    def one_ends(world: World, rows: list[Row]) -> None:
+        pairs = [(row, Client()) for row in rows]
+        for pair in pairs:
+            world.reset(*pair)
+        for turn, going in enumerate([rows, rows[1:]]):
+            for row in (row for row in world.rows if row in going):
+                row.heard(*[HINT] * turn)
+                row.said(*world.generate([row.prompt + row.completion]))
+            for pair in (pair for pair in pairs if pair[0] in going):
+                world.step(*pair)
+
+    world, found = played(one_ends, shuffled, sights=1_000)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+
+
+class Scores:
+    """An environment that gives a reward of its own for whatever it is sent."""
+
+    def __init__(self, reward: float) -> None:
+        self._reward = reward
+
+    def reset(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, _: int) -> dict[str, Any]:
+        return {"observation": {}, "reward": self._reward, "done": True}
+
+
+def test_a_rollout_function_that_steps_its_environments_backwards(tmp_path: Path) -> None:
+    """In one batch with a real model; what is sent is a number that stands in no answer."""
+    transformers.install()
+    model, rewards = make_model(make_tokenizer(), 0), [0.25, 0.5, 0.125, 0.75]
+
+    def rollout_func(prompts: list[Any], args: Any, processing_class: Any) -> dict[str, Any]:
+        given = torch.tensor([[1, 2]] * args.num_generations)
+        answers = model.generate(input_ids=given, max_new_tokens=2, pad_token_id=0, do_sample=True)[:, 2:].tolist()
+        environments = [trace_env(Scores(reward)) for reward in rewards]
+        for environment, answer in reversed(list(zip(environments, answers, strict=True))):
+            environment.reset()
+            environment.step(answer[0] + 10_000)
+        prompt_ids = given.tolist()
+        return {"prompt_ids": prompt_ids, "completion_ids": answers, "logprobs": None, "env_reward": rewards}
+
+    args = SimpleNamespace(num_generations=4, max_steps=1, run_name="r", output_dir=str(tmp_path), to_dict=dict)
+    record(rollout_func, db=tmp_path / "a.db", announce=False)(["p"], args, object())
+    assert flush()
+    rows = load_run(db=tmp_path / "a.db")
+    assert [row[-1]["reward"] for row in rows["actions"]] == rewards
+    assert [row["attribution"] for row in rows["metadata"]] == ["reward"] * 4
