@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import pytest
@@ -182,6 +183,12 @@ def thread_pool(world: World) -> None:
         list(pool.map(lambda row: world.play(row, Client()), world.rows))
 
 
+def thread_pool_of_multiprocessing(world: World) -> None:
+    """With several rows in one of its tasks."""
+    with ThreadPool(4) as pool:
+        pool.map(lambda row: world.play(row, Client()), world.rows, chunksize=3)
+
+
 def thread_pool_with_one_client_for_all(world: World) -> None:
     """It has a session for each thread: a reset of one does not end the others' episodes."""
     client = Client()
@@ -275,8 +282,8 @@ WHOLE: list[Pattern] = [
     lockstep,
     chunks, chunks_in_a_pool, round_robin, asyncio_with_a_semaphore,
     asyncio_with_a_timeout_around_each_call, asyncio_to_thread, run_in_executor, thread_pool,
-    thread_pool_with_one_client_for_all, environments_from_a_pool, batch_then_a_pool, lockstep_in_a_pool, retried,
-    a_row_that_fails, scoped, *TOLD,
+    thread_pool_of_multiprocessing, thread_pool_with_one_client_for_all, environments_from_a_pool, batch_then_a_pool,
+    lockstep_in_a_pool, retried, a_row_that_fails, scoped, *TOLD,
 ]  # fmt: skip
 """Everything of them is found."""
 

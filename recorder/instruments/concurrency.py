@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.instruments import thread_pool
 from logs_ui.recorder.instruments.patch import patches
 from logs_ui.recorder.strands import Strand, branch, enter, leave, strand_of_thread, within
 
@@ -20,6 +21,7 @@ def install() -> None:
     patches.method(asyncio.BaseEventLoop, "create_task", _task_with_strand)
     patches.method(concurrent.futures.ThreadPoolExecutor, "submit", _work_with_strand)
     patches.method(threading.Thread, "start", _thread_with_strand)
+    patches.when_imported("multiprocessing.pool", thread_pool.attach)
 
 
 def _task_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
