@@ -15,7 +15,7 @@ _PAUSE = 2.0  # seconds between two looks
 _PATIENCE = 30.0  # after a failure
 _STEP_REST = 0.02  # seconds after each step
 _QUIET = 0.05  # seconds since a page last read
-_LONGEST_REST = 1.0  # seconds, however many pages read
+_LONGEST_REST = 3.0  # seconds, however many pages read: one in twenty then meets a step of 200 rollouts, at most
 
 
 class Indexer(Background):
