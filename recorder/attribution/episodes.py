@@ -166,15 +166,16 @@ def _give_as_they_stand(
     *,
     told: bool = True,
 ) -> None:
-    """In the order in which they began, unless rows were not begun in theirs, or what was sent is against it. Then only
-    those of which this tells alone whose they are; the others are lost.
+    """Those of which what came back tells whose they are; the others in the order in which they began, unless rows were
+    not begun in theirs, or what was sent is against it. Then only those of which this tells alone; the rest is lost.
 
     `places` are those of the rows, one for each episode; empty where order says nothing. `instead` are rows to look
     among then. Where it is not `told` that rows are gone through in order, what was sent must show it.
     """
     rows = {place: work.rows[place] for place in places or instead}
-    outcomes = Outcomes(episodes, rows, decode, work.returned)
-    for episode, place, sure in outcomes.alone(episodes) if not work.is_running else ():
+    # Rows that run are looked at again and again, and given by order until more is known.
+    outcomes = Outcomes([] if work.is_running else episodes, rows, decode, work.returned)
+    for episode, place, sure in outcomes.alone(episodes):
         work.give_calls(place, episode, sure)
     episodes = [one for one in episodes if work.is_open(one[0])]
     rows = {place: row for place, row in rows.items() if not row.environment_calls}

@@ -2,18 +2,19 @@
 the rewards that they give are returned.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
-from math import factorial, prod
+from math import factorial, isfinite, prod
 from operator import attrgetter
 
 import orjson
 
 from logs_ui.recorder.attribution.chance import beats_shuffles
-from logs_ui.recorder.attribution.contents import Episode, has_failed, is_plausible
+from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, has_homes, is_plausible
 from logs_ui.recorder.attribution.continuing import bytes_of
 from logs_ui.recorder.attribution.found import Returned, RowCalls, Turn
 from logs_ui.recorder.attribution.texts import Leaf, is_in, leaves_of, plain, texts_in
@@ -24,7 +25,11 @@ _MOST = 0.75  # of them stand in what some row's model was given next
 _NEARLY_ALL = 0.9  # of the episodes stand in a row's: else those that do may stand there by accident
 _TELLING = 8  # characters that an observation has at least, to stand nowhere by accident
 _FAR_FETCHED = 500  # orders of what was returned, of which one is that of the rows
-_NAMES = ("reward", "score", "return")  # words in those of the numbers that may be an episode's rewards
+_NAME = re.compile(
+    r"((env|environment|episode|eval|final|game|last|outcome|rollout|sum|task|total)_?)*(reward|score|return)s?",
+    re.IGNORECASE,
+)
+"""Of numbers that are an episode's reward: what is called `format_reward` is seldom what an environment gave."""
 _SEVERAL = (
     3  # different rewards, where a returned number is taken for that of the episode; fewer if any is none of these
 )
