@@ -46,8 +46,9 @@ def played(
     seed: int = 0,
     returned: Callable[[World], Mapping[str, Any]] = lambda _: {},
     seen_as: Callable[[Seen], Seen] = lambda seen: seen,
+    mode: tuple[int, int] = CODED,
 ) -> tuple[World, Attribution]:
-    world, log = World(seed, CODED, rows, rows, sights), CallLog()
+    world, log = World(seed, mode, rows, rows, sights), CallLog()
     with collecting(log):
         play(world, order(world.rows))
     log.close()
@@ -133,7 +134,7 @@ def test_a_reward_that_failed_has_none_and_the_others_are_told() -> None:
 def test_two_numbers_that_tell_of_different_rows_tell_nothing() -> None:
     def both(world: World) -> dict[str, list[float]]:
         rewards = [row.rewards[-1] for row in world.rows]
-        return {"env_reward": rewards, "format_reward": rewards[1:] + rewards[:1]}
+        return {"env_reward": rewards, "score": rewards[1:] + rewards[:1]}
 
     _, found = played(reset_ahead, shuffled, returned=both)
     assert found.unattributed == 16
@@ -189,6 +190,162 @@ def test_a_row_that_is_over_early_is_told_by_what_is_left() -> None:
 
     world, found = played(one_ends, shuffled, sights=1_000)
     assert (strangers(world, found), found.unattributed) == ([], 0)
+
+
+def test_an_environment_that_two_players_share_is_nobodys() -> None:
+    """What one did is shown to the other, who answered once, while three steps were made."""
+
+    def players(world: World, rows: list[Row]) -> None:
+        games = [(rows[i], rows[i + 1], Client()) for i in range(0, len(rows), 2)]
+        for turn in range(3):
+            movers = [(game[turn % 2], game[1 - turn % 2], game[2]) for game in games]
+            for mover, _, _ in movers:
+                mover.heard(*[HINT] * bool(turn))
+            answered(world, [mover for mover, _, _ in movers])
+            for mover, other, client in movers:
+                world.step(mover, client)
+                other.sight = mover.sight
+
+    world, found = played(players, forward, sights=1_000)
+    assert strangers(world, found) == []
+    assert found.unattributed == 12
+
+
+@pytest.mark.parametrize(("order", "how"), [(forward, "order"), (backward, "action"), (shuffled, "action")])
+def test_what_another_player_is_shown_is_no_evidence_against_what_was_said(order: Order, how: str) -> None:
+    def opponents(world: World, rows: list[Row]) -> None:
+        pairs = [(row, Client()) for row in rows]
+        for pair in pairs:
+            world.reset(*pair)
+        for turn in range(2):
+            for row in world.rows:
+                row.heard(*[HINT] * turn)
+            answered(world, world.rows)
+            for pair in pairs:
+                world.step(*pair)
+            for one, other in zip(world.rows[::2], world.rows[1::2], strict=True):
+                one.sight, other.sight = other.sight, one.sight
+
+    world, found = played(opponents, order, sights=1_000, mode=(64, 0))
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+    assert evidence(found) == {how}
+
+
+def test_a_row_that_is_given_nothing_is_not_told_by_that() -> None:
+    """The first one's environment failed; the second one was shown something else, and said nothing that was sent."""
+
+    def play(world: World, rows: list[Row]) -> None:
+        pairs = [(row, Client()) for row in rows]
+        answered(world, world.rows)
+        for row, client in pairs:
+            world.reset(row, client)
+            if row is world.rows[0]:
+                row.tries.append(world.call(client, "step", fails=True))
+            else:
+                world.step(row, client)
+        world.rows[1].sight = 9_999
+        for row in world.rows[1:]:
+            row.heard(HINT)
+        answered(world, world.rows[1:])
+        for pair in pairs[2:]:
+            world.step(*pair)
+
+    world, found = played(play, forward, rows=4, sights=1_000)
+    assert strangers(world, found) == []
+
+
+def test_numbers_that_the_model_is_not_given_are_not_against_the_order() -> None:
+    """They stand in another row's by accident."""
+
+    def digits(seen: Seen) -> Seen:
+        chance = random.Random(len(seen.environment_calls))
+        seen_as = [replace(c, observation=b'{"v": %d}' % (50 + chance.randrange(8))) for c in seen.environment_calls]
+        return Seen(seen.generations, seen_as)
+
+    def told_digits(world: World, rows: list[Row]) -> None:
+        pairs = [(row, Client()) for row in rows]
+        for turn in range(2):
+            for row in world.rows:
+                row.heard(*[50 + (world.rows.index(row) * 3 + turn) % 8] * turn)
+            answered(world, world.rows)
+            for pair in pairs:
+                world.step(*pair)
+
+    for rows in range(4, 17):
+        _, found = played(told_digits, forward, rows=rows, seen_as=digits)
+        assert (found.unattributed, evidence(found)) == (0, {"order"}), rows
+
+
+def test_a_reward_of_the_format_is_not_the_environments() -> None:
+    def rotated(world: World) -> dict[str, list[float]]:
+        rewards = [row.rewards[-1] for row in world.rows]
+        return {"format_reward": rewards[1:] + rewards[:1], "correctness_score": rewards[::-1]}
+
+    world, found = played(reset_ahead, forward, returned=rotated)
+    assert (strangers(world, found), found.unattributed) == ([], 0)
+    assert evidence(found) == {"order"}
+
+
+def test_rewards_that_may_be_sums_are_not_held_against_the_order_as_the_last_ones() -> None:
+    rewards = {(0, 1): 0.0, (0, 2): 1.0, (1, 1): 1.0, (1, 2): 0.0, (2, 1): 0.0}
+
+    def some(seen: Seen) -> Seen:
+        calls, steps = [], dict.fromkeys(range(3), 0)
+        for call in seen.environment_calls:
+            reward = rewards.get((call.client, steps[call.client]))
+            error = "ConnectionError: gone" if (call.client, steps[call.client]) == (2, 2) else None
+            calls.append(replace(call, reward=reward, error=error))
+            steps[call.client] += 1
+        return Seen(seen.generations, calls)
+
+    def two_turns(world: World, rows: list[Row]) -> None:
+        reset_ahead(world, rows, 2)
+
+    _, found = played(two_turns, forward, rows=3, seen_as=some, returned=lambda _: {"env_reward": [1.0, 1.0, 0.0]})
+    assert [{call.client for call in row.environment_calls} for row in found.rows] == [{0}, {1}, {2}]
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])
+def test_what_rewards_do_not_tell_is_still_in_order(reward: float | None) -> None:
+    """Two steps failed, or gave no number: which of those is whose, the others leave no doubt of."""
+
+    def some_failed(seen: Seen) -> Seen:
+        calls = [
+            replace(c, reward=reward, error="E: gone" if reward is None else None)
+            if c.kind == "step" and c.client in {0, 7}
+            else replace(c, reward=None if c.kind == "reset" else c.reward)
+            for c in seen.environment_calls
+        ]
+        return Seen(seen.generations, calls)
+
+    for seed in (8, 9, 12, 15):
+        _, found = played(
+            reset_after_the_answers, forward, seed=seed, mode=(4, 0), seen_as=some_failed,
+            returned=lambda world: {"reward": [None, *(row.rewards[-1] for row in world.rows[1:-1]), None]},
+        )  # fmt: skip
+        assert found.unattributed == 0
+        assert [{call.client for call in row.environment_calls} for row in found.rows] == [{i} for i in range(8)]
+
+
+def test_an_environment_that_did_not_come_up_is_not_the_next_rows() -> None:
+    """Another one was made for the row in its stead, and stepped."""
+
+    def play(world: World, rows: list[Row]) -> None:
+        pairs = {id(row): Client() for row in rows}
+        for turn in range(2):
+            for row in world.rows:
+                row.heard(*[HINT] * turn)
+                row.said(*world.generate([row.prompt + row.completion]))
+            for row in rows:
+                if not turn:
+                    if row is rows[-1]:
+                        row.tries.append(world.call(Client(), "reset", fails=True))
+                    world.reset(row, pairs[id(row)])
+                world.step(row, pairs[id(row)])
+
+    for sights in (0, 1_000):
+        world, found = played(play, forward, rows=4, sights=sights)
+        assert strangers(world, found) == []
 
 
 class Scores:

@@ -21,6 +21,7 @@ _STEPS = ("step", "tool")
 _LOOKED_AT = 5  # texts of one place, before it is taken for one that has nothing to do with answers
 _MOST = 0.75  # of the actions stand in answers of their rows: where the rest do not, they could not be parsed
 _CLEARLY = 2.0  # times as far as the best of shuffles, where one answer was sent as several values
+_ASKED = 32  # episodes, whether they are of the rows that others say
 _NEARLY_ALL = 0.9  # where actions are indices of options, those of the first one stand in no answer
 
 
@@ -35,11 +36,20 @@ def has_failed(episode: Episode) -> bool:
 
 
 def is_plausible(episode: Episode, row: RowCalls) -> bool:
-    """Whether a row could have made these steps: no more of them than answers, and none before its first."""
-    steps = [call for call in episode if call.kind != "reset" and call.error is None]
-    if not row.turns or not steps:
-        return True
-    return len(steps) <= len(row.turns) and steps[0].order > row.turns[0].order
+    """Whether a row could have made these steps: no more of them, at any time, than it had answered by then."""
+    answered = sorted(turn.order for turn in row.turns)
+    steps = [call.order for call in episode if call.kind != "reset" and call.error is None]
+    return not answered or all(bisect_left(answered, order) >= made for made, order in enumerate(steps, 1))
+
+
+def settled(homes: Iterable[Iterable[int]]) -> int:
+    """How many of these find a home of their own, those that have the fewest first."""
+    taken: set[int] = set()
+    for found in sorted(map(list, homes), key=len):
+        place = next((place for place in found if place not in taken), None)
+        if place is not None:
+            taken.add(place)
+    return len(taken)
 
 
 class Contents:
@@ -179,6 +189,17 @@ class Contents:
             if len(found) == 1 and times[found[0]] == 1 and not self._has_twin(found[0], len(episode)):
                 yield episode, found[0]
 
+    def deny(self, pairs: Seq[tuple[Episode, int]]) -> bool:
+        """Whether more of these episodes than cannot be parsed were sent what another row said, and not their own. Of
+        many, it looks at some.
+        """
+        pairs = pairs[:: len(pairs) // _ASKED + 1]
+        if sum(self._fits(*pair) is False for pair in pairs) <= (1 - _MOST) * len(pairs):
+            return False
+        homes = self._find_homes([episode for episode, _ in pairs])
+        denied = [found for (_, place), found in zip(pairs, homes, strict=False) if found and place not in found]
+        return len(denied) > (1 - _MOST) * len(pairs)
+
     def _has_twin(self, place: int, turns: int) -> bool:
         """Whether another row said the same in its first turns."""
         said = [_said(turn.sequence) for turn in self._turns[place][:turns]]
@@ -193,12 +214,7 @@ class Contents:
         """
         homes = [[place for place in self._turns if self._fits(episode, place)] for episode in episodes]
         told = [any(call.order in self._sent and self._sent[call.order] for call in episode) for episode in episodes]
-        taken: set[int] = set()
-        for found in sorted(homes, key=len):
-            place = next((place for place in found if place not in taken), None)
-            if place is not None:
-                taken.add(place)
-        return homes if len(taken) >= _NEARLY_ALL * sum(told) > 0 else []
+        return homes if settled(homes) >= _NEARLY_ALL * sum(told) > 0 else []
 
     def _telling(self, sent: Mapping[int, dict[str, Leaf]]) -> set[str]:
         """Where texts stand that come from answers. What is always the same, as a tool's name, tells nothing, nor what

@@ -173,19 +173,37 @@ def _give_as_they_stand(
     among then. Where it is not `told` that rows are gone through in order, what was sent must show it.
     """
     rows = {place: work.rows[place] for place in places or instead}
-    # Rows that run are looked at again and again, and given by order until more is known.
-    outcomes = Outcomes([] if work.is_running else episodes, rows, decode, work.returned)
-    for episode, place, sure in outcomes.alone(episodes):
-        work.give_calls(place, episode, sure)
-    episodes = [one for one in episodes if work.is_open(one[0])]
-    rows = {place: row for place, row in rows.items() if not row.environment_calls}
     contents = Contents(episodes, rows, decode)
-    pairs = _in_order(work, episodes, [place for place in places if place in rows], contents, outcomes, told=told)
+    # Rows that run are looked at again and again, and given by order until more is known.
+    outcomes = Outcomes([] if work.is_running else episodes, rows, decode, work.returned, contents)
+    sure = [*outcomes.alone(episodes)]
+    is_all = 0 < len(sure) == len(episodes)
+    pairs = None if is_all else _in_order(work, episodes, places, contents, outcomes, told=told)
+    for episode, place, how in sure:
+        work.give_calls(place, episode, how)
+    if sure:
+        episodes = [one for one in episodes if work.is_open(one[0])]
+        rows = {place: row for place, row in rows.items() if not row.environment_calls}
+        if pairs is not None and _agree(pairs, sure):
+            pairs = [pair for pair in pairs if pair[1] in rows]
+        else:
+            contents = Contents(episodes, rows, decode)
+            pairs = _in_order(work, episodes, [one for one in places if one in rows], contents, outcomes, told=told)
     if pairs is None:
         pairs, evidence = list(contents.alone(episodes)), "action"
     work.lost += sum(map(len, episodes)) - sum(len(episode) for episode, _ in pairs)
     for episode, place in pairs:
         work.give_calls(place, episode, evidence)
+
+
+def _agree(pairs: Seq[tuple[Episode, int]], sure: Seq[tuple[Episode, int, str]]) -> bool:
+    """Whether these give no episode to two rows, and no row two."""
+    places = {episode[0].order: place for episode, place, _ in sure}
+    episodes = {place: episode[0].order for episode, place, _ in sure}
+    return all(
+        places.get(episode[0].order, place) == place and episodes.get(place, episode[0].order) == episode[0].order
+        for episode, place in pairs
+    )
 
 
 def _in_order(

@@ -133,11 +133,11 @@ def _is_whole_text(chain: Chain, text: str) -> bool:
     """Whether what was said and told up to the chain's end is all of it, but for an end token, and in order."""
     _, last = chain.parts[-1]
     before = said_after_the_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
-    left = plain(_END.sub("", text))
+    left, end = plain(_END.sub("", text)), plain(_END.sub("", last.text or ""))
     at = 0
-    for i, said in enumerate([*map(plain, filter(None, [*before, last.text]))]):
+    for i, said in enumerate([*map(plain, filter(None, before))]):
         found = left.find(said, at)
         if found < 0 or (found > 0 and not i):
             return False
         at = found + len(said)
-    return at == len(left)
+    return left == end if not at else left.endswith(end) and len(left) - len(end) >= at

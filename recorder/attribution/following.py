@@ -108,6 +108,8 @@ def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[se
         asked = orders[place]
         if any(episodes[i][-1].order < order < asked for order in failed):
             continue  # it waited for that one, and its row may have been given up
+        if has_failed(episodes[i]) and any(episodes[i][-1].order < order < asked for order in begun):
+            continue  # its row may have gone on with another environment
         own = {None, of_generation[asked]}
         waiting = [
             episode

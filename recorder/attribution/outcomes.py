@@ -5,16 +5,17 @@ the rewards that they give are returned.
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
+from itertools import chain
 from math import factorial, isfinite, prod
 from operator import attrgetter
 
 import orjson
 
 from logs_ui.recorder.attribution.chance import beats_shuffles
-from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, has_homes, is_plausible
+from logs_ui.recorder.attribution.contents import Contents, Episode, has_failed, is_plausible, settled
 from logs_ui.recorder.attribution.continuing import bytes_of
 from logs_ui.recorder.attribution.found import Returned, RowCalls, Turn
 from logs_ui.recorder.attribution.texts import Leaf, is_in, leaves_of, plain, texts_in
@@ -46,6 +47,8 @@ class Outcomes:
         rows: that they can belong to, by index.
         decode: token ids to text.
         returned: see `Returned`; empty where the function did not return.
+        contents: of the same episodes and rows. Where these say otherwise, as where each player is shown what the other
+            did, what was shown tells nothing.
     """
 
     def __init__(
@@ -54,21 +57,25 @@ class Outcomes:
         rows: Mapping[int, RowCalls],
         decode: Callable[[Ids], str],
         returned: Returned,
+        contents: Contents,
     ) -> None:
         self._decode, self._rows = decode, rows
         self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
         self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
         self._heard: dict[tuple[int, int], Leaf] = {}
         self._shown = self._find_shown(episodes)
+        self._told = [*self._by_observation(episodes)]
+        if contents.deny(self._told):
+            self._shown, self._told = {}, []
         self._scores = _scores(episodes, rows, returned)
 
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int, str]]:
         """The episodes that go with one row alone, which is no other's, and the evidence: "observation" or "reward"."""
-        homes = dict(self._by_observation(episodes))
+        homes = {_key(episode): place for episode, place in self._told}
         taken = {*homes.values()}
-        scored = self._by_score(episodes)
-        for i, episode in enumerate(episodes):
-            place, other = homes.get(i), scored.get(i)
+        scored = self._by_score()
+        for episode in episodes:
+            place, other = homes.get(_key(episode)), scored.get(_key(episode))
             if place is not None and other in {None, place}:
                 yield episode, place, "observation"
             elif place is None and other is not None and other not in taken and self._may_be(episode, other):
@@ -78,16 +85,16 @@ class Outcomes:
         """Whether one of these stands in another's row and not in its own, or their rewards were returned otherwise."""
         strangers = [episode for episode, place in pairs if self._stands(episode, place) is False]
         if any(self._stands(episode, place) for episode in strangers for _, place in pairs):
-            return True
+            return bool(self._homes([episode for episode, _ in pairs]))
         return bool(self._scores) and not any(
             all(scored[_key(episode)] == given.get(place) for episode, place in pairs if _key(episode) in scored)
-            for scored, given in self._scores
+            for scored, given in chain(*self._scores)
         )
 
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Whether what came back goes with these rows as it would hardly if they were shuffled."""
         episodes, places = [episode for episode, _ in pairs], [place for _, place in pairs]
-        for scored, given in self._scores:
+        for scored, given in chain(*self._scores):
             told = [(scored.get(_key(episode)), given.get(place)) for episode, place in pairs]
             alike = Counter(reward for _, reward in told)
             orders = factorial(len(told)) / prod(map(factorial, alike.values()))
@@ -99,33 +106,52 @@ class Outcomes:
         return sum(self._stands(episode, place) is True for episode, place in zip(episodes, places, strict=True))
 
     def _may_be(self, episode: Episode, place: int) -> bool:
-        return is_plausible(episode, self._rows[place]) and self._stands(episode, place) is not False
+        return self._stands(episode, place) is not False and is_plausible(episode, self._rows[place])
 
-    def _by_observation(self, episodes: Seq[Episode]) -> Iterator[tuple[int, int]]:
-        """Indices of episodes that can be one row's alone, once those of the others are known."""
-        shown = [i for i, episode in enumerate(episodes) if self._is_shown(episode)]
-        homes = {i: {place for place in self._rows if self._stands(episodes[i], place) is not False} for i in shown}
-        if sum(map(bool, homes.values())) < _NEARLY_ALL * len(shown):
-            return
-        while told := [(i, *found) for i, found in homes.items() if len(found) == 1]:
+    def _by_observation(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
+        """Those that can be one row's alone, once those of the others are known."""
+        homes = self._homes(episodes)
+        is_each_ones = self._is_each_ones(episodes)
+        while told := [
+            (i, place)
+            for i, found in homes.items()
+            for place in found
+            if len(found) == 1 and (is_each_ones or self._stands(episodes[i], place))
+        ]:
             times = Counter(place for _, place in told)
-            yield from ((i, place) for i, place in told if times[place] == 1)
+            yield from ((episodes[i], place) for i, place in told if times[place] == 1)
             homes = {i: found - {*times} for i, found in homes.items()}
+
+    def _homes(self, episodes: Seq[Episode]) -> dict[int, set[int]]:
+        """By the index of each episode that showed enough, the rows that it may be of; empty unless nearly all find one
+        of their own: what stands in a row then stands there by accident.
+        """
+        homes = {
+            i: {place for place in self._rows if self._may_be(episode, place)}
+            for i, episode in enumerate(episodes)
+            if self._is_shown(episode)
+        }
+        whole = [found for i, found in homes.items() if not has_failed(episodes[i])]
+        return homes if settled(whole) >= _NEARLY_ALL * len(whole) else {}
+
+    def _is_each_ones(self, episodes: Seq[Episode]) -> bool:
+        """Whether there is one episode for each row, begun before any answer: then each row has one, whatever it was
+        given of it.
+        """
+        first = min((orders[0] for orders in self._orders.values() if orders), default=0)
+        is_ahead = all(episode[0].kind == "reset" and episode[0].order < first for episode in episodes)
+        return is_ahead and len(episodes) == len(self._rows) and not any(map(has_failed, episodes))
 
     def _is_shown(self, episode: Episode) -> bool:
         return any(sum(len(value) for _, value in self._shown.get(call.order, ())) >= _TELLING for call in episode)
 
-    def _by_score(self, episodes: Seq[Episode]) -> dict[int, int]:
-        """By the index of the episode, the row for which alone its reward was returned, if it is no other's."""
+    def _by_score(self) -> dict[int, int]:
+        """By the order of an episode's first call, the row for which alone its reward was returned, whatever it is."""
         found: dict[int, set[int]] = defaultdict(set)
-        for scored, given in self._scores:
-            times, own = Counter(given.values()), Counter(scored.values())
-            places = {score: place for place, score in given.items() if times[score] == own[score] == 1}
-            is_telling = len(times) >= _SEVERAL or not times.keys() <= _PLAIN
-            for i, episode in enumerate(episodes) if is_telling else ():
-                if (score := scored.get(_key(episode))) in places:
-                    found[i].add(places[score])
-        return {i: places.pop() for i, places in found.items() if len(places) == 1}
+        for meanings in self._scores:
+            for key, place in set.intersection(*(set(_told(*meaning).items()) for meaning in meanings)):
+                found[key].add(place)
+        return {key: places.pop() for key, places in found.items() if len(places) == 1}
 
     def _stands(self, episode: Episode, place: int) -> bool | None:
         """Whether each observation stands in what the row's model was given next; None where none can be looked for."""
@@ -192,21 +218,35 @@ def _is_heard(leaf: Leaf, heard: Leaf) -> bool:
     return is_in(leaf[0], heard[0]) or is_in(leaf[1], heard[1])
 
 
-def _scores(episodes: Seq[Episode], rows: Iterable[int], returned: Returned) -> list[tuple[_Scores, _Scores]]:
+def _told(scored: _Scores, given: _Scores) -> dict[int, int]:
+    """By the episode, the row that alone got its reward, as it alone gave it."""
+    times, own = Counter(given.values()), Counter(scored.values())
+    if len(times) < _SEVERAL and times.keys() <= _PLAIN:
+        return {}
+    places = {score: place for place, score in given.items() if times[score] == own[score] == 1}
+    return {key: places[score] for key, score in scored.items() if score in places}
+
+
+def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -> list[list[tuple[_Scores, _Scores]]]:
     """Rewards of episodes, by the order of their first call, and of rows, by their index, where those of all episodes
-    that did not fail were returned, in some order: the sum of all that each gave, or the last one.
+    that did not fail, nor gave NaN, were returned, in some order: the sum of all that each gave, or the last one, or
+    what may be both. None where there are so few that each may be of several rows.
     """
-    whole = [episode for episode in episodes if not has_failed(episode)]
-    rewards = {_key(one): [call.reward for call in one if call.reward is not None] for one in whole}
+    whole = {
+        _key(one): [call.reward for call in one if call.reward is not None] for one in episodes if not has_failed(one)
+    }
+    rewards = {key: own for key, own in whole.items() if all(map(isfinite, own))}
+    if 2 * len(rewards) <= len(rows):
+        return []
     found = []
     for name, values in returned.items():
-        if not any(word in name.lower() for word in _NAMES):
+        if not _NAME.fullmatch(name):
             continue
         given = {place: _rounded(value) for place in rows if (value := values[place]) is not None}
-        for score in (sum, _last):
-            scored = {key: _rounded(score(own)) for key, own in rewards.items() if own}
-            if Counter(scored.values()) <= Counter(given.values()) and len(set(scored.values())) > 1:
-                found.append((scored, given))
+        meanings = [{key: _rounded(score(own)) for key, own in rewards.items() if own} for score in (sum, _last)]
+        meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(given.values())]
+        if meanings:
+            found.append([(scored, given) for scored in meanings])
     return found
 
 
