@@ -12,7 +12,7 @@ from logs_ui.app.differences import Differ, Segment, equal_segments
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of
-from logs_ui.app.timeline import Card, Fields, Text
+from logs_ui.app.timeline import Answer, Card, Fields, Text
 from logs_ui.app.turns import Turn
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
@@ -223,8 +223,14 @@ def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
     if card.answer:
         told = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
         error = [("error", card.answer.error)] if card.answer.error else []
-        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation)]
+        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation), *_worth_of(card.answer)]
     return pairs
+
+
+def _worth_of(answer: Answer) -> list[tuple[str, Text]]:
+    said = [] if answer.reward is None else [f"{answer.reward:+.3g}"]
+    said += ["done"] if answer.done else []
+    return [("reward", Text("", ", ".join(said)))] if said else []
 
 
 def _no_arguments() -> Text:
@@ -232,7 +238,7 @@ def _no_arguments() -> Text:
 
 
 def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:
-    return [(f"{name} {key}".strip(), value) for key, value in fields]
+    return [(f"{name}: {key}" if key else name, value) for key, value in fields]
 
 
 def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:

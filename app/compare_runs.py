@@ -54,7 +54,7 @@ class Choice:
         figure: REWARD, or the name of one that trainers log.
         mode: whose rollouts: a Mode.
         steps: `common` are those that all runs have, `all` each run's own.
-        k: of pass@k; None takes the size of the groups.
+        k: of pass@k; None takes the size of the groups; of runs with groups of several, the largest that all have.
         solved: the lowest reward that counts as solved; None leaves it to the runs.
         tasks: `all` shows more of them.
         arguments: `all` shows those that do not differ, too.
@@ -299,7 +299,7 @@ def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tas
     ]
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
-    k = choice.k or largest
+    k = choice.k or min((max(known) for of_run in results if (known := group_sizes([of_run]))), default=1)
     return Tasks(
         table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
         steps=[within[0] if within else None for within in steps],

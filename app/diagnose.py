@@ -23,7 +23,7 @@ from logs_ui.recorder.filters import parse_where
 from logs_ui.recorder.frames import opened
 from logs_ui.recorder.modules import imported
 from logs_ui.recorder.notes import Notebook
-from logs_ui.recorder.storage.address import Address, database_address, without_password
+from logs_ui.recorder.storage.address import Address, database_address, db_option
 
 _FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt
 
@@ -143,12 +143,12 @@ def _show(report: Report, database: Address) -> None:
 
     for line in lines(report, address):
         _print(line)
-    db = f"--db {shlex.quote(without_password(database))}"
+    db = db_option(database)
     said = {
         "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
-        **({"Of every rollout": f"logs-ui diagnose {shlex.quote(run)} {db} --all"} if report.sample else {}),
-        "Addresses open while this runs": f"logs-ui serve {db}",
-        "A card's rollouts as a file": f"logs-ui export {shlex.quote(run)} {db} -o rollouts.parquet --where 'FILTER'",
+        **({"Of every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
+        "Addresses open while this runs": f"logs-ui serve{db}",
+        "A card's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
     }
     for what, how in said.items():
         out.print(Text(f"{what}: ").append(how, "bold"), soft_wrap=True)

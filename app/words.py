@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from logs_ui.recorder.diagnosis import forms
 from logs_ui.recorder.diagnosis.trained import Outcome
 from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.filter_parts import FilterPart
@@ -97,6 +98,8 @@ EVIDENCE = {
     "position": "By position alone: one step for each row, or a function that did not return.",
 }
 """What the weakest evidence that a row's calls rest on means."""
+
+unattributed_said = forms.unattributed_said
 
 DROPPED = {
     "stale": Word(

@@ -94,7 +94,9 @@ class Diagnosis:
         )
         of = self.columns.sample
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
-        report = replace(report, run=run.uid, failed=tuple(guarded.failed), sample=sample)
+        report = replace(
+            report, run=run.uid, failed=tuple(guarded.failed), sample=sample, unattributed=run.unattributed_calls
+        )
         return Diagnosed(rows, report, settings, run.config, scalars)
 
 

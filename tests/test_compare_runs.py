@@ -183,6 +183,17 @@ def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:
     assert group_sizes(results) == [2, 8]
 
 
+def test_pass_at_k_is_first_of_the_largest_groups_that_all_runs_have(tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "a.db")
+    for i, size in enumerate((4, 8)):
+        make_run(engine, uid=f"of-{size}", name=f"of {size}", steps=3, seed=i, generations=size)
+    engine.dispose()
+    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+        html = page(client, "of-4", "of-8")
+        assert "pass@4 is the chance" in html
+        assert "pass@8 is the chance" in page(client, "of-4", "of-8", k=8)
+
+
 def test_the_order_of_tasks() -> None:
     def run(**means: float) -> dict[str, list[GroupResult]]:
         return {task: [GroupResult(1, 0, mean)] for task, mean in means.items()}

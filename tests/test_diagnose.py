@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from starlette.testclient import TestClient
 
+from logs_ui.app.main import create_app
 from logs_ui.recorder import (
     Card,
     Diagnostic,
@@ -119,6 +121,18 @@ def test_its_waterfall_has_the_longest_bar_for_what_costs_most(db: Path) -> None
     assert 1 <= bars["ended, scored low"] < 24
     (line,) = [line for line in said if "truncated" in line and "█" in line]
     assert "24 rollouts" in line
+
+
+def test_calls_that_are_no_rollouts_are_said(own: Path) -> None:
+    assert "belong" not in str(diagnose("low", own))
+    with sqlite3.connect(own) as connection:
+        connection.execute("UPDATE run SET unattributed_calls = 3")
+    said = "3 calls belong to no rollout: rollouts may lack actions and turns, and what is told by these be missed."
+    assert said in str(diagnose("low", own))
+    assert said in typed("diagnose", "low", "--db", own).stdout
+    assert diagnose("low", own).as_dict()["unattributed_calls"] == 3
+    with TestClient(create_app(own), base_url="http://127.0.0.1") as client:
+        assert said in client.get(f"/runs/{load_runs(own).run[0]}/why").text
 
 
 def test_json_has_these_names_and_the_dearest_first(db: Path) -> None:

@@ -435,6 +435,7 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
         for place, row in enumerate(sorted(members, key=queries.by_reward)):
             said = [{"role": "user", "content": "go"}, *({"role": "assistant", "content": w} for w in ("one", "two"))]
             then = {"turn": 2, "action": {"command": "cat a" if place < 2 else "cat b"}, "observation": {"out": "."}}
+            then |= {"reward": 1.0 if place < 2 else -0.5, "done": place < 2}
             content = pack_content({"messages": said, "actions": [same, then]})
             is_row = col(RolloutPayload.row_id) == row.id
             db.execute(update(RolloutPayload).where(is_row).values(content=content))
@@ -453,6 +454,9 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
     assert re.search(r'id="turn-2" open', both)
     assert "<mark>a</mark>" in both
     assert "<mark>b</mark>" in both
+    told = unescape(re.sub("<[^>]+>", "", both))
+    assert "+1, done" in told
+    assert "-0.5" in told
     alike = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text
     assert "Their actions are the same" in alike
     assert "<mark" not in alike

@@ -53,8 +53,16 @@ def lines(report: "Report", address: Callable[[Card], str | None] = lambda _: No
         yield Line(f"Not recorded, so not judged: {visible(said)}.", "dim")
     if report.sample is not None:
         yield Line(f"So large a run is looked at in part: {report.sample}.", "dim")
+    if report.unattributed:
+        yield Line(f"{unattributed_said(report.unattributed)} docs/recording.md, 'How calls find their row'.", "yellow")
     for failed in report.failed:
         yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
+
+
+def unattributed_said(calls: int) -> str:
+    """What a reader of the diagnosis has to know of calls that are no rollout's."""
+    said = "1 call of the model or an environment belongs" if calls == 1 else f"{calls:,} calls belong"
+    return f"{said} to no rollout: rollouts may lack actions and turns, and what is told by these be missed."
 
 
 def as_text(report: "Report") -> str:
@@ -88,6 +96,7 @@ def as_dict(report: "Report") -> dict[str, Any]:
         "missing": [vars(it) for it in report.missing],
         "failed": [vars(it) for it in report.failed],
         "sample": report.sample,
+        "unattributed_calls": report.unattributed,
     }
 
 

@@ -106,6 +106,7 @@ class Report:
         run: uid; None of rows that come from no database.
         failed: of the diagnostics that the user gave, those that broke.
         sample: how many rollouts of a large run were looked at, and of which steps, in words; None where all were.
+        unattributed: calls of the run that are no rollout's: what is told by actions or turns lacks them.
     """
 
     cards: tuple[Card, ...]
@@ -118,6 +119,7 @@ class Report:
     run: str | None = None
     failed: tuple[Failed, ...] = ()
     sample: str | None = None
+    unattributed: int = 0
 
     def __str__(self) -> str:
         return as_text(self)

@@ -74,7 +74,7 @@ def _paid(rows: Rows, cut: Bools) -> str:
 def _lengths(rows: Rows, cut: Bools, limit: float | None) -> list[str]:
     known = rows.completion_tokens[cut & np.isfinite(rows.completion_tokens)]
     said = [f"max_completion_length is {figure(limit)}."] if limit else []
-    return said + ([f"They have {figure(float(known.mean()))} tokens at the mean."] if len(known) else [])
+    return said + ([f"They have {figure(float(known.mean()))} tokens on average."] if len(known) else [])
 
 
 def _unsaid(rows: Rows, cut: Bools) -> list[str]:

@@ -58,7 +58,7 @@ def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
 def _turns(rows: Rows, ended: Bools) -> list[str]:
     turns = rows.turns[ended & np.isfinite(rows.turns)]
     alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
-    said = [f"They have {figure(float(turns.mean()))} turns at the mean."] if len(turns) else []
+    said = [f"They have {figure(float(turns.mean()))} turns on average."] if len(turns) else []
     return [*said, f"{alone} of them did not go round in circles."]
 
 

@@ -52,7 +52,8 @@ CAUSES = (
     Cause(
         LossCause.WRONG_ANSWER,
         "ended, scored low",
-        "It came to its end, and got less than the best reward: a wrong answer, or a right one that was worth less.",
+        "It came to its end, or its end was not recorded, and it got less than the best reward: a wrong answer, or a "
+        "right one that was worth less.",
     ),
 )
 BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
