@@ -371,6 +371,18 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
 TOP = "it => it.getBoundingClientRect().top"
 
 
+def test_what_an_address_names_is_unfolded(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{FINISHED}/why")
+    settings = quiet_page.locator("#settings")
+    expect(settings).not_to_have_attribute("open", "")
+    quiet_page.get_by_role("link", name="set it").first.click()
+    expect(settings).to_have_attribute("open", "")
+    quiet_page.goto(f"{url}/runs/{FINISHED}")
+    quiet_page.goto(f"{url}/runs/{FINISHED}/why#settings")
+    expect(settings).to_have_attribute("open", "")
+    expect(settings).to_be_in_viewport()
+
+
 def bounds(page: Page, selector: str) -> dict[str, float]:
     """Where the first of these stands in the window."""
     found: dict[str, float] = page.locator(selector).first.evaluate("it => it.getBoundingClientRect().toJSON()")

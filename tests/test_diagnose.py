@@ -127,7 +127,7 @@ def test_calls_that_are_no_rollouts_are_said(own: Path) -> None:
     assert "belong" not in str(diagnose("low", own))
     with sqlite3.connect(own) as connection:
         connection.execute("UPDATE run SET unattributed_calls = 3")
-    said = "3 calls belong to no rollout: rollouts may lack actions and turns, and what is told by these be missed."
+    said = "3 calls belong to no rollout: some rollouts lack actions or turns, and checks that go by these may miss"
     assert said in str(diagnose("low", own))
     assert said in typed("diagnose", "low", "--db", own).stdout
     assert diagnose("low", own).as_dict()["unattributed_calls"] == 3

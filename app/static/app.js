@@ -167,6 +167,16 @@
     new ResizeObserver(measure).observe(bars);
   }
 
+  // --- What an address names is unfolded.
+  const unfold = () => {
+    const named = document.getElementById(location.hash.slice(1));
+    if (named?.tagName !== "DETAILS" || named.open) return;
+    named.open = true;
+    named.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // --- A failing rollout opens where it failed, unless the address names another place.
   const first = document.querySelector("[data-first-anomaly]");
   if (first && !location.hash && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") {

@@ -62,7 +62,7 @@ def lines(report: "Report", address: Callable[[Card], str | None] = lambda _: No
 def unattributed_said(calls: int) -> str:
     """What a reader of the diagnosis has to know of calls that are no rollout's."""
     said = "1 call of the model or an environment belongs" if calls == 1 else f"{calls:,} calls belong"
-    return f"{said} to no rollout: rollouts may lack actions and turns, and what is told by these be missed."
+    return f"{said} to no rollout: some rollouts lack actions or turns, and checks that go by these may miss something."
 
 
 def as_text(report: "Report") -> str:
