@@ -1,7 +1,7 @@
 """Two rollouts beside each other, turn by turn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
@@ -12,7 +12,7 @@ from logs_ui.app.differences import Differ, Segment, equal_segments
 from logs_ui.app.filter_form import checked_filter
 from logs_ui.app.reward_parts import Part, reward_parts
 from logs_ui.app.source import SourceOfPages, id_of
-from logs_ui.app.timeline import Answer, Card, Fields, Text
+from logs_ui.app.timeline import Card, Fields, Text
 from logs_ui.app.turns import Turn
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
@@ -180,10 +180,23 @@ def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
 def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: Differ) -> list[Aligned]:
     by_number = ({turn.number: turn for turn in side} for side in (a, b))
     one, other = by_number
-    return [
-        aligned(number, _cards(one.get(number)), _cards(other.get(number)), differ, parts=number == parts_at)
-        for number in sorted({*one, *other})
-    ]
+    found = []
+    for number in sorted({*one, *other}):
+        of_a, of_b = one.get(number), other.get(number)
+        it = aligned(number, _cards(of_a), _cards(of_b), differ, parts=number == parts_at)
+        paid_a, paid_b = _paid(of_a), _paid(of_b)
+        if paid_a or paid_b:
+            it = replace(it, pieces=[*it.pieces, compared("reward", paid_a, paid_b, differ)])
+        found.append(it)
+    return found
+
+
+def _paid(turn: Turn | None) -> Text | None:
+    """What the environment gave for it, and whether it was done then; None without either."""
+    answers = [card.answer for card in turn.answers if card.answer] if turn else []
+    said = [f"{answer.reward:+.3g}" for answer in answers if answer.reward is not None]
+    said += ["done"] if any(answer.done for answer in answers) else []
+    return Text("", ", ".join(said)) if said else None
 
 
 def _cards(turn: Turn | None) -> list[Card] | None:
@@ -223,14 +236,8 @@ def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
     if card.answer:
         told = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
         error = [("error", card.answer.error)] if card.answer.error else []
-        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation), *_worth_of(card.answer)]
+        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation)]
     return pairs
-
-
-def _worth_of(answer: Answer) -> list[tuple[str, Text]]:
-    said = [] if answer.reward is None else [f"{answer.reward:+.3g}"]
-    said += ["done"] if answer.done else []
-    return [("reward", Text("", ", ".join(said)))] if said else []
 
 
 def _no_arguments() -> Text:

@@ -1,7 +1,9 @@
 """What all tests stand on."""
 
+import gc
 import os
 import signal
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import URL
 
-from logs_ui.recorder import writer
+from logs_ui.recorder import strands, writer
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.job_queue import Job
 from logs_ui.recorder.job_writer import Parcel
@@ -18,6 +20,7 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.wire import Wire, is_plain
 from tests.chromium import chromium
 from tests.postgres import DATABASES, drop_database, fresh_database, make_database
+from tests.writers import ending_writers
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -82,6 +85,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (_needs_browser(item), item.path.stem not in _LONG))
 
 
+def pytest_collection_finish() -> None:
+    """Each training begins with a look for garbage, among all that was imported, a million objects: a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 def _needs_browser(item: pytest.Item) -> bool:
     return "playwright" in getattr(item, "fixturenames", ())
 
@@ -139,6 +148,36 @@ def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if os.environ.get(RAISE_VARIABLE) == "1":
         assert guard.errors == before, guard.last
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _writers_of_a_file_end() -> Iterator[None]:
+    """What the fixtures of a file record is written until the file's last test."""
+    with ending_writers():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _writers_end() -> Iterator[None]:
+    with ending_writers():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open() -> Iterator[None]:
+    """A rollout that a test enters is left in it, or entered in a context of its own: what later tests of the process
+    call would be taken for its calls.
+    """
+    trees, here = tuple(strands._open), strands._here.get()
+    yield
+    deadline = time.monotonic() + 60  # of threads that are about to end
+    while (left := [tree for tree in strands._open if tree not in trees]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    entered = strands._here.get()
+    strands._open[:] = trees
+    strands._here.set(here)
+    assert not left, "a rollout function is still open"
+    assert entered is here, "a rollout was entered, and not left"
 
 
 @pytest.fixture

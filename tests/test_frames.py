@@ -1,3 +1,4 @@
+import contextvars
 import csv
 import dataclasses
 import json
@@ -331,7 +332,7 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
         row.tag("seen")
         row.turn("y")
     open_run = start_run("lost", db=path)
-    open_run.rollout("x").__enter__()
+    contextvars.copy_context().run(open_run.rollout("x").__enter__)  # it is never left
     flush()
     engine = writing_engine(path)
     with engine.begin() as connection:

@@ -69,7 +69,7 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     assert [(it.number, it.did, it.heard, it.reward) for it in found.same] == [(1, "x 1", "text answer 1", 0.1)]
     assert found.turn is not None
     assert found.turn.number == 2
-    assert [piece.name for piece in found.turn.pieces] == ["assistant", "action x", "observation"], "no reasoning"
+    assert [piece.name for piece in found.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
     said, action, observation = found.turn.pieces
     assert [(it.text, it.changed) for it in action.a.segments] == [("2", True)]
     assert [(it.text, it.changed) for it in action.b.segments] == [("9", True)]
@@ -140,7 +140,7 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
     said = text_of(html)
     assert said.startswith("Where the best and the worst part at turn 2 compare whole best, gen 1 1.000")
     assert "The first turn is the same 1 do look → look is done" in said
-    assert "action do right left observation right is done left is done env reward +1.000 +1.000" in said
+    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
     assert "what followed 3 do stop → stop is done +2.000 nothing: it ended" in said
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
@@ -150,7 +150,7 @@ def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
     said = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
     assert "at turn 2" in said
     assert said.count("it had ended") == 1
-    assert "right it had ended action do right" in said
+    assert "right it had ended action: do right" in said
 
 
 def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_an_environment_that_two_players_share_is_nobodys() -> None:
     def players(world: World, rows: list[Row]) -> None:
         games = [(rows[i], rows[i + 1], Client()) for i in range(0, len(rows), 2)]
         for turn in range(3):
-            movers = [(game[turn % 2], game[1 - turn % 2], game[2]) for game in games]
+            movers = [(one, other, client) if turn % 2 == 0 else (other, one, client) for one, other, client in games]
             for mover, _, _ in movers:
                 mover.heard(*[HINT] * bool(turn))
             answered(world, [mover for mover, _, _ in movers])

@@ -822,13 +822,13 @@ with guess_server() as url:
 def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: Path) -> None:
     db, notes = tmp_path / "a.db", tmp_path / "returned"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(db), str(notes), str(tmp_path / "out")],
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
+    talk = tmp_path / "stderr"
+    with talk.open("w") as stderr:
+        command = [sys.executable, "-c", KILLED, str(db), str(notes), str(tmp_path / "out")]
+        process = subprocess.Popen(command, env=environment, stderr=stderr)
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and (not notes.exists() or notes.read_text().count("\n") < 20):
+        assert process.poll() is None, talk.read_text()[-3_000:]
         time.sleep(0.1)
     killed = time.time()
     os.kill(process.pid, signal.SIGKILL)

@@ -44,6 +44,7 @@ from logs_ui.recorder.storage.entry import Entry, Failures
 from logs_ui.recorder.storage.intake import Intake
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.writer import Writer
+from tests.writers import ending_writers
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
 
@@ -999,3 +1000,17 @@ def test_the_file_alone_holds_a_training_that_ended(db: Path, tmp_path: Path) ->
     writer.flush_at_end()
     shutil.copy(db, tmp_path / "copy.db")
     assert stored(tmp_path / "copy.db", "select rollouts from step_statistics") == [(1,)]
+
+
+def test_a_test_leaves_no_writer_at_work_and_whoever_holds_one_may_use_it_again(db: Path) -> None:
+    with ending_writers():
+        writer = writers.writer_for(db)
+        writer.put(job(BEGUN, row("a", {})))
+        assert writer.flush(60)
+        thread = writer._thread
+    assert thread is not None
+    assert not thread.is_alive()
+    assert db not in writers._by_address
+    writer.put(job(row("b", {})))
+    assert writer.flush(60)
+    assert stored(db, "select uid from evaluation_row order by uid") == [("a",), ("b",)]
