@@ -54,11 +54,28 @@ def trace_env(obj: T, /) -> T:
     )
 
 
-class _StandIn:
-    """What wrapt's proxies leave open: how they are copied, pickled and printed.
-
-    Nothing is annotated here that would be the class's own `__annotations__`: they would hide those of what is wrapped.
+class _Annotations(dict[str, Any]):
+    """A class's own, which are none; of what it wraps, those of that. Python makes any class an empty dict of them once
+    somebody asks, which would stand before what is wrapped: a trainer would then find a tool without parameters.
     """
+
+    def __get__(self, proxy: Any, owner: type) -> Any:
+        return self if proxy is None else proxy.__wrapped__.__annotations__
+
+    def __set__(self, proxy: Any, value: Any) -> None:
+        proxy.__wrapped__.__annotations__ = value
+
+
+class _Proxy:
+    """What all of wrapt's proxies lack."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__annotations__ = _Annotations()
+
+
+class _StandIn(_Proxy):
+    """What wrapt's proxies leave open: how they are copied, pickled and printed."""
 
     def __copy__(self: Any) -> Any:
         return trace_env(copy.copy(self.__wrapped__))
@@ -144,7 +161,7 @@ class _CallableEnvironment(_Environment):
         return self.__wrapped__(*args, **kwargs)
 
 
-class _Method(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+class _Method(_Proxy, wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A reset or step of one environment."""
 
     def __reduce_ex__(self: Any, _: Any) -> Any:

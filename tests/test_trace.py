@@ -9,7 +9,8 @@ import math
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol, Self, get_type_hints, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -479,6 +480,17 @@ def test_a_tool_keeps_what_a_trainer_makes_its_schema_of() -> None:
     assert get_json_schema(traced) == get_json_schema(_weather)
     for name in ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__defaults__"):
         assert getattr(traced, name) == getattr(_weather, name)
+
+
+def test_what_is_asked_of_a_class_hides_nothing_of_what_it_wraps() -> None:
+    tool, environment = trace_env(_weather), trace_env(Corridor())
+    for proxy in (tool, environment, environment.step):
+        assert type(proxy).__annotations__ == {}
+        assert get_type_hints(type(proxy)) == {}
+    assert get_type_hints(tool) == {"city": str, "return": str}
+    assert tool.__annotations__ == _weather.__annotations__
+    assert get_type_hints(environment.step) == get_type_hints(Corridor.step)
+    assert not hasattr(trace_env(SimpleNamespace(step=len)), "__annotations__")
 
 
 def _weather(city: str) -> str:

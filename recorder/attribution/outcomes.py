@@ -31,10 +31,7 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 """Of numbers that are an episode's reward: what is called `format_reward` is seldom what an environment gave."""
-_SEVERAL = (
-    3  # different rewards, where a returned number is taken for that of the episode; fewer if any is none of these
-)
-_PLAIN = {-1.0, 0.0, 1.0}
+_SEVERAL, _PLAIN = 3, {-1.0, 0.0, 1.0}  # so many different rewards tell whose they are, or any that is none of these
 
 _Scores = dict[int, float]
 
