@@ -16,7 +16,21 @@ from logs_ui.recorder.attribution import Attribution, RowCalls, Seen, attribute_
 from logs_ui.recorder.calls import CallLog, Generation, Ids, Sequence, collecting
 from logs_ui.recorder.strands import Strand, StrandTree
 from tests.test_patterns import IN_PART, WHOLE, Pattern, chunks, lockstep, round_robin, sequential_with_a_client_each
-from tests.world import GROUP, HINT, MODES, ROWS, Client, Row, World, answered, decode
+from tests.world import (
+    GROUP,
+    HINT,
+    MODES,
+    ROWS,
+    Client,
+    Order,
+    Row,
+    World,
+    answered,
+    backward,
+    decode,
+    forward,
+    shuffled,
+)
 
 
 class StopError(Exception):
@@ -116,21 +130,6 @@ def test_resets_ahead_of_one_prompt_are_its_rows() -> None:
         lockstep(world)
     found = attribute_unfinished(GROUP, Seen([], log.environment_calls), ["7 0"] * GROUP, decode)
     assert [len(calls.environment_calls) for calls in found.rows] == [1, 1, 1, 0]
-
-
-Order = Callable[[list[Row]], list[Row]]
-
-
-def forward(rows: list[Row]) -> list[Row]:
-    return rows
-
-
-def backward(rows: list[Row]) -> list[Row]:
-    return rows[::-1]
-
-
-def shuffled(rows: list[Row]) -> list[Row]:
-    return random.Random(len(rows)).sample(rows, len(rows))
 
 
 def one_by_one(world: World, rows: list[Row], turns: int) -> None:

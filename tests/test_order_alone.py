@@ -4,37 +4,14 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
-from logs_ui.recorder.attribution import Attribution, Seen, attribute
-from logs_ui.recorder.calls import CallLog, collecting
-from tests.world import HINT, Client, Row, World, answered, decode, strangers
-
-Order = Callable[[list[Row]], list[Row]]
-
-
-def forward(rows: list[Row]) -> list[Row]:
-    return rows
-
-
-def backward(rows: list[Row]) -> list[Row]:
-    return rows[::-1]
-
-
-def shuffled(rows: list[Row]) -> list[Row]:
-    return random.Random(len(rows)).sample(rows, len(rows))
+from logs_ui.recorder.attribution import Attribution
+from tests.world import HINT, Client, Order, Row, World, answered, forward, recorded, strangers
 
 
 def played(
     play: Callable[[World, list[Row]], None], order: Order, seed: int, mode: tuple[int, int], rows: int
 ) -> tuple[World, Attribution]:
-    world, log = World(seed, mode, rows, rows), CallLog()
-    with collecting(log):
-        play(world, order(world.rows))
-    log.close()
-    prompts = [np.array(row.prompt, np.int32) for row in world.rows]
-    completions = [np.array(row.completion, np.int32) for row in world.rows]
-    return world, attribute(prompts, completions, Seen(log.generations, log.environment_calls, log.notes), decode)
+    return recorded(lambda world: play(world, order(world.rows)), seed, mode, rows=rows, group=rows)
 
 
 def reset_ahead(world: World, rows: list[Row], turns: int = 1) -> None:
@@ -48,14 +25,6 @@ def reset_ahead(world: World, rows: list[Row], turns: int = 1) -> None:
         answered(world, world.rows)
         for row, client in pairs:
             world.step(row, client)
-
-
-def reset_after_the_answers(world: World, rows: list[Row]) -> None:
-    answered(world, world.rows)
-    for row in rows:
-        client = Client()
-        world.reset(row, client)
-        world.step(row, client)
 
 
 def test_few_rows_that_repeat_themselves_show_their_order() -> None:

@@ -7,22 +7,43 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 import torch
 from msgspec.structs import replace
 
 from logs_ui.recorder import flush, load_run, record, trace_env
-from logs_ui.recorder.attribution import Attribution, Seen, attribute
-from logs_ui.recorder.calls import CallLog, EnvironmentCall, collecting
+from logs_ui.recorder.attribution import Attribution, Seen
+from logs_ui.recorder.calls import EnvironmentCall
 from logs_ui.recorder.instruments import transformers
 from logs_ui.rollout.guess_model import make_model, make_tokenizer
-from tests.test_order_alone import Order, backward, forward, reset_after_the_answers, reset_ahead, shuffled
-from tests.world import HINT, Client, Row, World, answered, decode, spelt, strangers, without_ids
+from tests.test_order_alone import reset_ahead
+from tests.world import (
+    HINT,
+    Client,
+    Order,
+    Row,
+    World,
+    answered,
+    backward,
+    forward,
+    recorded,
+    shuffled,
+    spelt,
+    strangers,
+    without_ids,
+)
 
 CODED = (64, 50)
 Play = Callable[[World, list[Row]], None]
+
+
+def reset_after_the_answers(world: World, rows: list[Row]) -> None:
+    answered(world, world.rows)
+    for row in rows:
+        client = Client()
+        world.reset(row, client)
+        world.step(row, client)
 
 
 def in_turns(world: World, rows: list[Row]) -> None:
@@ -48,14 +69,10 @@ def played(
     seen_as: Callable[[Seen], Seen] = lambda seen: seen,
     mode: tuple[int, int] = CODED,
 ) -> tuple[World, Attribution]:
-    world, log = World(seed, mode, rows, rows, sights), CallLog()
-    with collecting(log):
+    def pattern(world: World) -> None:
         play(world, order(world.rows))
-    log.close()
-    prompts = [np.array(row.prompt, np.int32) for row in world.rows]
-    completions = [np.array(row.completion, np.int32) for row in world.rows]
-    seen = seen_as(Seen(log.generations, log.environment_calls, log.notes))
-    return world, attribute(prompts, completions, seen, decode, returned(world))
+
+    return recorded(pattern, seed, mode, rows=rows, group=rows, sights=sights, seen_as=seen_as, returned=returned)
 
 
 def evidence(found: Attribution) -> set[str | None]:

@@ -16,6 +16,7 @@ import orjson
 from msgspec.structs import replace
 
 from logs_ui.recorder.attribution import Attribution, Seen, attribute
+from logs_ui.recorder.attribution.found import Returned
 from logs_ui.recorder.calls import CallLog, EnvironmentCall, Generation, Ids, Sequence, collecting
 from logs_ui.recorder.instruments import concurrency
 from logs_ui.recorder.strands import current_strand
@@ -198,15 +199,41 @@ def spelt(token: int) -> str:
 
 
 def recorded(
-    pattern: Callable[[World], None], seed: int, mode: tuple[int, int] = MODES[0]
+    pattern: Callable[[World], None],
+    seed: int,
+    mode: tuple[int, int] = MODES[0],
+    *,
+    rows: int = ROWS,
+    group: int = GROUP,
+    sights: int = 0,
+    seen_as: Callable[[Seen], Seen] = lambda seen: seen,
+    returned: Callable[[World], Returned] = lambda _: {},
 ) -> tuple[World, Attribution]:
-    world, log = World(seed, mode), CallLog()
+    """What is found of a function of that pattern. For the others see `World`; `seen_as` changes what was seen."""
+    world, log = World(seed, mode, rows, group, sights), CallLog()
     with collecting(log):
         pattern(world)
     log.close()
     prompts = [np.array(row.prompt, np.int32) for row in world.rows]
     completions = [np.array(row.completion, np.int32) for row in world.rows]
-    return world, attribute(prompts, completions, Seen(log.generations, log.environment_calls, log.notes), decode)
+    seen = seen_as(Seen(log.generations, log.environment_calls, log.notes))
+    return world, attribute(prompts, completions, seen, decode, returned(world))
+
+
+Order = Callable[[list[Row]], list[Row]]
+"""In which rows are played."""
+
+
+def forward(rows: list[Row]) -> list[Row]:
+    return rows
+
+
+def backward(rows: list[Row]) -> list[Row]:
+    return rows[::-1]
+
+
+def shuffled(rows: list[Row]) -> list[Row]:
+    return random.Random(len(rows)).sample(rows, len(rows))
 
 
 def strangers(world: World, found: Attribution) -> list[int]:
