@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -303,6 +303,17 @@ def scoped(strand: Strand, run: object = None) -> Iterator[None]:
         yield
     finally:
         leave_scope(scope)
+
+
+def carried(strand: Strand, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for whoever calls it elsewhere: what it calls is called in the strand."""
+
+    @functools.wraps(function, updated=())
+    def work(*args: Any, **kwargs: Any) -> Any:
+        with within(strand):
+            return function(*args, **kwargs)
+
+    return work
 
 
 def within(strand: Strand) -> "_Within":

@@ -42,6 +42,8 @@ def test_each_answer_is_its_rows(pattern: Pattern) -> None:
         pytest.param(["go on"], "a", "x user go on assistant a, then b", False, id="goes on"),
         pytest.param([], "5", "It is 5", False, id="begins before"),
         pytest.param(["no"], "no", "x no", False, id="was told and not said"),
+        pytest.param([], "a", "a" + "<a> " * 100_000, True, id="tags without number"),
+        pytest.param([], "a", "a" + "<a> " * 100_000 + "b", False, id="tags that are no end"),
     ],
 )
 def test_an_answer_is_the_whole_of_what_is_left(told: list[str], answer: str, text: str, *, is_whole: bool) -> None:

@@ -11,8 +11,8 @@ from logs_ui.recorder.attribution.continuing import said_after_the_prompt
 from logs_ui.recorder.attribution.texts import plain
 from logs_ui.recorder.calls import Ids, Sequence
 
-_END = re.compile(r"(<[^<>\s]*>\s*)+$")
-"""The text of an end token."""
+_END_BACKWARDS = re.compile(r"(\s*>[^<>\s]*<)+")
+"""The text of end tokens, reversed: from the front each place would be tried, in the square of the time."""
 _WIDTH = np.dtype(np.int32).itemsize
 
 
@@ -133,7 +133,7 @@ def _is_whole_text(chain: Chain, text: str) -> bool:
     """Whether what was said and told up to the chain's end is all of it, but for an end token, and in order."""
     _, last = chain.parts[-1]
     before = said_after_the_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
-    left, end = plain(_END.sub("", text)), plain(_END.sub("", last.text or ""))
+    left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
     at = 0
     for i, said in enumerate([*map(plain, filter(None, before))]):
         found = left.find(said, at)
@@ -141,3 +141,8 @@ def _is_whole_text(chain: Chain, text: str) -> bool:
             return False
         at = found + len(said)
     return left == end if not at else left.endswith(end) and len(left) - len(end) >= at
+
+
+def _without_end(text: str) -> str:
+    end = _END_BACKWARDS.match(text[::-1])
+    return text[: len(text) - end.end()] if end else text

@@ -13,7 +13,7 @@ from typing import Any
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.instruments import thread_pool
 from logs_ui.recorder.instruments.patch import patches
-from logs_ui.recorder.strands import Strand, branch, enter, leave, strand_of_thread, within
+from logs_ui.recorder.strands import Strand, branch, carried, enter, leave, strand_of_thread, within
 
 
 def install() -> None:
@@ -45,15 +45,9 @@ def _work_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
         strand = branch()
         if strand is None:
             return original(self, fn, *args, **kwargs)
-
-        @functools.wraps(fn, updated=())
-        def work(*args: Any, **kwargs: Any) -> Any:
-            with within(strand):
-                return fn(*args, **kwargs)
-
         entered = enter(None)  # a worker that begins with this takes others' work, too
         try:
-            return original(self, work, *args, **kwargs)
+            return original(self, carried(strand, fn), *args, **kwargs)
         finally:
             leave(entered)
 

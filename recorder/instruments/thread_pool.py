@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from logs_ui.recorder.instruments.patch import patches
-from logs_ui.recorder.strands import Strand, branch, within
+from logs_ui.recorder.strands import Strand, branch, carried, within
 
 Method = Callable[..., Any]
 
@@ -27,12 +27,7 @@ def _one_with_strand(threads: type, original: Method) -> Method:
         strand = branch() if isinstance(self, threads) else None
         if strand is None:
             return original(self, func, *args, **kwargs)
-
-        def work(*given: Any, **known: Any) -> Any:
-            with within(strand):
-                return func(*given, **known)
-
-        return original(self, work, *args, **kwargs)
+        return original(self, carried(strand, func), *args, **kwargs)
 
     return apply_async
 
