@@ -30,7 +30,7 @@ newest:  ## The same with the newest on the index; reports, and decides nothing
 
 vllm:  ## A real vLLM on the CPU, as a server against transformers, and as an engine; in an environment of 3 GB, not part of CI
 	.ci/environments vllm
-	LOGS_UI_TEST_VLLM=1 python -m pytest tests/test_vllm_server.py tests/test_vllm.py
+	LOGS_UI_TEST_VLLM=1 python -m pytest tests/end_to_end/test_vllm_server.py tests/recorder/capture/test_vllm.py
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo

@@ -13,42 +13,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from logs_ui.app import (
-    compare_rollouts,
-    compare_runs,
-    errors,
-    export,
-    figures,
-    group,
-    groups,
-    images,
-    notes,
-    overview,
-    rollout,
-    rollouts,
-    rollouts_live,
-    runs,
-    step_charts,
-    suggestions,
-    text,
-    timeline,
-    urls,
-    why,
+from logs_ui.app import error_pages
+from logs_ui.app.commands.ingest_command import Ingesting
+from logs_ui.app.pages.compare import compare_runs_page
+from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
+from logs_ui.app.pages.overview import overview_page
+from logs_ui.app.pages.rollout import image_route, rollout_page
+from logs_ui.app.pages.rollouts import export_page, rollouts_live, rollouts_page, suggestions
+from logs_ui.app.pages.rollouts.export_jobs import Jobs
+from logs_ui.app.pages.runs import runs_page
+from logs_ui.app.pages.why import (
     why_actions,
     why_fresh,
+    why_page,
     why_rewards,
     why_settings,
     why_tasks,
     why_trained,
-    words,
 )
-from logs_ui.app.export_jobs import Jobs
-from logs_ui.app.indexer import Indexer
-from logs_ui.app.ingest import Ingesting
-from logs_ui.app.prefix import UnderPrefix
-from logs_ui.app.security import KnownHosts, SameOriginWrites, SecurityHeaders, TokenRequired
-from logs_ui.app.source import Source
-from logs_ui.recorder.notes import Notebook
+from logs_ui.app.parts import figures, notes_forms, safe_text, step_charts, timeline, words
+from logs_ui.app.web import urls
+from logs_ui.app.web.indexer import Indexer
+from logs_ui.app.web.open_database import Source
+from logs_ui.app.web.prefix import UnderPrefix
+from logs_ui.app.web.security import KnownHosts, SameOriginWrites, SecurityHeaders, TokenRequired
+from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.storage.address import Address, db_option
 
 _STATIC = Path(__file__).parent / "static"
@@ -98,33 +87,33 @@ def create_app(
     app.state.jobs = jobs
     app.state.notebook = Notebook(db)
     app.state.templates = make_templates(source.refusal, db_option(db))
-    app.include_router(runs.router)
-    app.include_router(compare_runs.router)
-    app.include_router(overview.router)
-    app.include_router(why.router)
+    app.include_router(runs_page.router)
+    app.include_router(compare_runs_page.router)
+    app.include_router(overview_page.router)
+    app.include_router(why_page.router)
     app.include_router(why_settings.router)
-    app.include_router(rollouts.router)
+    app.include_router(rollouts_page.router)
     app.include_router(rollouts_live.router)
-    app.include_router(export.router)
+    app.include_router(export_page.router)
     app.include_router(suggestions.router)
-    app.include_router(rollout.router)
-    app.include_router(groups.router)
-    app.include_router(group.router)
-    app.include_router(compare_rollouts.router)
+    app.include_router(rollout_page.router)
+    app.include_router(groups_page.router)
+    app.include_router(group_page.router)
+    app.include_router(compare_rollouts_page.router)
     app.include_router(why_actions.router)
     app.include_router(why_fresh.router)
     app.include_router(why_tasks.router)
     app.include_router(why_rewards.router)
     app.include_router(why_trained.router)
-    app.include_router(images.router)
-    app.include_router(notes.router)
+    app.include_router(image_route.router)
+    app.include_router(notes_forms.router)
     app.get("/healthz")(healthz)
     app.mount("/static", _Static(directory=_STATIC), name="static")
-    errors.install(app)
+    error_pages.install(app)
     # The last one added is the first to see a request.
-    app.add_middleware(SameOriginWrites, refuse=errors.from_elsewhere)
+    app.add_middleware(SameOriginWrites, refuse=error_pages.from_elsewhere)
     if token is not None:
-        app.add_middleware(TokenRequired, token=token, port=port, refuse=errors.token_needed)
+        app.add_middleware(TokenRequired, token=token, port=port, refuse=error_pages.token_needed)
     app.add_middleware(KnownHosts, hosts=hosts)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(UnderPrefix, prefix=prefix)
@@ -162,7 +151,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
             "tokens",
         )
     }
-    environment.filters |= {"block": text.block, "label": text.label, "line": text.line}
+    environment.filters |= {"block": safe_text.block, "label": safe_text.label, "line": safe_text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}

@@ -21,9 +21,9 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.diagnose import Diagnosis
-from logs_ui.recorder.models import EvaluationRow
+from logs_ui.recorder.analysis.diagnose import Diagnosis
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow
 
 LIMIT_MS = 2_000
 STEPS, GROUPS, GENERATIONS = 10, 4, 8

@@ -6,7 +6,7 @@
 Writes a run as each kind of file, each in a process of its own, and reads its columns alone into pandas; prints a
 Markdown table: seconds, rollouts a second, MB written a second, the size, and the highest memory of that process.
 "imports and nothing else" is what the process has before it reads a row. A file's memory does not grow with the rows:
-`tests/test_frames.py` holds that. A frame's does: it is all there at once.
+`tests/recorder/analysis/test_frames.py` holds that. A frame's does: it is all there at once.
 """
 
 import argparse

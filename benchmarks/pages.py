@@ -30,7 +30,7 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
 
 sys.path.append(str(Path(__file__).parent.parent))
-from tests.site import pages
+from tests.support.site import pages
 
 LIMITS = {"rollouts": 15.0, "rollouts-filtered": 15.0, "rollout": 15.0, "overview": 40.0, "poll": 5.0}  # ms
 _POLL = re.compile(r'hx-get="([^"]*\bseen=[^"]*)"')

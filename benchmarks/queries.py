@@ -33,19 +33,19 @@ from urllib.request import urlopen
 
 from starlette.testclient import TestClient
 
-from logs_ui.app import urls
 from logs_ui.app.main import create_app
-from logs_ui.app.view import Kind, View, print_view
+from logs_ui.app.parts.view import Kind, View, print_view
+from logs_ui.app.web import urls
 from logs_ui.recorder import queries
-from logs_ui.recorder.filters import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.queries import Dimension, Measure
-from logs_ui.recorder.search_index import catch_up
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
+from logs_ui.recorder.queries.search.search_index import catch_up
 from logs_ui.recorder.storage.database import reading_engine
 
 sys.path.append(str(Path(__file__).parent.parent))
 from benchmarks.pages import Times, poll_of, timed
 from benchmarks.rollouts import keep_writing
-from tests.site import pages
+from tests.support.site import pages
 
 QUERIES_MS, OVERVIEW_MS, SEARCH_MS, MEMORY_MB, ROLLOUT_BYTES = 50.0, 100.0, 100.0, 300.0, 8_000.0
 _FILTERS = {
@@ -78,7 +78,7 @@ _ALLOWED = {"filter: eval, misspelt": 422}
 
 
 def addresses(db: Path) -> dict[str, str]:
-    """Of the pages of `tests/site.py`, and of more filters, orders and pivots of the table of rollouts."""
+    """Of the pages of `tests/support/site.py`, and of more filters, orders and pivots of the table of rollouts."""
     engine = reading_engine(db)
     run = queries.find_run(engine, "latest").uid
     row_id = queries.newest_row(engine, queries.find_run(engine, run).id or 0, RolloutFilter())
@@ -159,7 +159,7 @@ def measure(db: Path, times: int, only: str, clock: Callable[[], float]) -> dict
 def memory(db: Path) -> float:
     """Resident memory of a dashboard after all pages were opened twice: its peak, in MB (10**6 bytes)."""
     port = _free_port()
-    command = [sys.executable, "-m", "logs_ui.app.cli", "serve", "--db", str(db), "--port", str(port)]
+    command = [sys.executable, "-m", "logs_ui.app.commands.cli", "serve", "--db", str(db), "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for address in ["/healthz", *addresses(db).values(), *addresses(db).values()]:

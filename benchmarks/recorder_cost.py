@@ -55,11 +55,11 @@ import psutil
 import torch
 
 from logs_ui.recorder import flush, load_run, record, trace_env
-from logs_ui.recorder.instruments import transformers
-from logs_ui.recorder.instruments.patch import Patches
-from logs_ui.recorder.recording import Recording
-from logs_ui.recorder.writer import processes_beside
-from logs_ui.rollout.guess_model import EOS, START, make_tokenizer
+from logs_ui.recorder.api.trainer_run import Recording
+from logs_ui.recorder.capture.instruments import transformers
+from logs_ui.recorder.capture.instruments.patch import Patches
+from logs_ui.recorder.delivery.writer import processes_beside
+from logs_ui.rollout.demo.guess_model import EOS, START, make_tokenizer
 
 ROWS, GROUP, TURNS, PROMPT, SAID = 32, 8, 3, 330, 12
 COUNTED = " 1 2 3 4 5 6 7 8 9 10"

@@ -42,11 +42,10 @@ from sqlmodel import col
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from logs_ui.recorder import queries, start_run
-from logs_ui.recorder.limits import Limits
-from logs_ui.recorder.models import EvaluationRow, Mode, RolloutPayload, RunState, Status, StopReason
+from logs_ui.recorder.api.run_description import machine, versions
+from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery.writer import Writer, flush
 from logs_ui.recorder.queries.payloads import with_payloads
-from logs_ui.recorder.run import machine, versions
-from logs_ui.recorder.run_record import ChangesJob
 from logs_ui.recorder.storage.changes import (
     Change,
     RowChange,
@@ -58,7 +57,15 @@ from logs_ui.recorder.storage.changes import (
 )
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.writer import Writer, flush
+from logs_ui.recorder.storage.limits import Limits
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Mode,
+    RolloutPayload,
+    RunState,
+    Status,
+    StopReason,
+)
 
 STEP_ROLLOUTS, GROUP = 32, 8
 STEP_US = 40_000_000

@@ -14,7 +14,7 @@ machine changes little. What the training's process spends:
 - handing over: `Writer.put`, on the caller's thread;
 - sending: what was seen becomes bytes, and these go, in the writer's thread;
 
-and, measured apart in one thread, what the process beside it spends (see `recorder/helper_process.py`):
+and, measured apart in one thread, what the process beside it spends (see `recorder/delivery/helper/helper_process.py`):
 
 - encoding: the bytes become a row: attribution, messages, actions, facts of its actions, JSON (Python);
 - packing: facts of its texts and tokens, compression (numpy, zstd);
@@ -43,13 +43,13 @@ import numpy as np
 import orjson
 
 from logs_ui.recorder import OpenRun, flush, load_run, start_run
-from logs_ui.recorder import writer as writers
-from logs_ui.recorder.helper import Frames
-from logs_ui.recorder.job_writer import Counts, JobWriter, Parcel
-from logs_ui.recorder.limits import Limits
-from logs_ui.recorder.process_beside import ProcessBeside
-from logs_ui.recorder.wire import Wire
-from logs_ui.recorder.writer import writer_for
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.delivery.committer import Counts, JobWriter, Parcel
+from logs_ui.recorder.delivery.helper.helper_client import Frames
+from logs_ui.recorder.delivery.helper.spawn import ProcessBeside
+from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.delivery.writer import writer_for
+from logs_ui.recorder.storage.limits import Limits
 
 TURNS, GROUP, PER_STEP = 3, 8, 32
 ANSWER, OBSERVATION, PROMPT = 950, 300, 800  # characters

@@ -20,9 +20,9 @@ from typing import Any
 
 from sqlalchemy import event
 
-from logs_ui.recorder import writer as writers
-from logs_ui.recorder.job_writer import JobWriter
-from logs_ui.recorder.run_record import ChangesJob
+from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.delivery.committer import JobWriter
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 
 PER_STEP = 64

@@ -1,10 +1,20 @@
 """Records the rollouts of a TRL training, and reads them back."""
 
-from logs_ui.recorder.current import CurrentRow, current_row, row_scope, unrecorded
-from logs_ui.recorder.diagnose import diagnose
+from logs_ui.recorder.analysis.diagnose import diagnose
+from logs_ui.recorder.analysis.export.export_files import export_run
+from logs_ui.recorder.analysis.export.partitions import export_partitions
+from logs_ui.recorder.analysis.frames import load_image, load_run, load_runs, load_scalars
+from logs_ui.recorder.analysis.rescore.rescore import rescore
+from logs_ui.recorder.api.async_grpo.record_worker import record_worker
+from logs_ui.recorder.api.diagnosis_callback import DiagnosisCallback
+from logs_ui.recorder.api.record import record
+from logs_ui.recorder.api.record_environment import record_environment
+from logs_ui.recorder.api.row_scope import CurrentRow, current_row, row_scope, unrecorded
+from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
+from logs_ui.recorder.api.trace_env import trace_env
+from logs_ui.recorder.capture.instruments.http_clients import trace_client, untrace_client
+from logs_ui.recorder.delivery.writer import flush
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
-from logs_ui.recorder.diagnosis_callback import DiagnosisCallback
-from logs_ui.recorder.environment_factory import record_environment
 from logs_ui.recorder.errors import (
     DatabaseError,
     FilterError,
@@ -14,17 +24,7 @@ from logs_ui.recorder.errors import (
     RunNotFoundError,
     SettingsError,
 )
-from logs_ui.recorder.files import export_run
-from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.frames import load_image, load_run, load_runs, load_scalars
-from logs_ui.recorder.instruments.http import trace_client, untrace_client
-from logs_ui.recorder.open_run import OpenRollout, OpenRun, start_run
-from logs_ui.recorder.partitions import export_partitions
-from logs_ui.recorder.record import record
-from logs_ui.recorder.rescore import rescore
-from logs_ui.recorder.rollout_worker import record_worker
-from logs_ui.recorder.trace import trace_env
-from logs_ui.recorder.writer import flush
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
 __all__ = [
     "Card",

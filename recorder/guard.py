@@ -6,8 +6,8 @@ import threading
 import traceback
 from types import TracebackType
 
-from logs_ui.recorder.clean import one_line
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import one_line
 
 logger = logging.getLogger("logs_ui")
 

@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logs_ui.rollout.backends import GenerationError, Model, Sampling
-    from logs_ui.rollout.episode import Answer
-    from logs_ui.rollout.evaluations import Evaluation, evaluation
-    from logs_ui.rollout.harness import harness_model_step, harness_rollout_func
-    from logs_ui.rollout.harness_adapter import ExactHarnessAdapter
-    from logs_ui.rollout.openenv import environment_reward, openenv_rollout_func
-    from logs_ui.rollout.processor import Processor
-    from logs_ui.rollout.report import Report
-    from logs_ui.rollout.scoring import EvaluationRow
-    from logs_ui.rollout.server_model import ServerModel
-    from logs_ui.rollout.text import TextEnv, text_rollout_func
+    from logs_ui.rollout.evaluation.evaluation_report import Report
+    from logs_ui.rollout.evaluation.evaluations import Evaluation, evaluation
+    from logs_ui.rollout.evaluation.scoring import EvaluationRow
+    from logs_ui.rollout.functions.harness_adapter import ExactHarnessAdapter
+    from logs_ui.rollout.functions.harness_rollouts import harness_model_step, harness_rollout_func
+    from logs_ui.rollout.functions.openenv_rollouts import environment_reward, openenv_rollout_func
+    from logs_ui.rollout.functions.text_rollouts import TextEnv, text_rollout_func
+    from logs_ui.rollout.models.backends import GenerationError, Model, Sampling
+    from logs_ui.rollout.models.server_model import ServerModel
+    from logs_ui.rollout.models.token_episode import Answer
+    from logs_ui.rollout.play.processor import Processor
 
 __all__ = [
     "Answer",
@@ -36,23 +36,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Answer": "episode",
-    "Evaluation": "evaluations",
-    "EvaluationRow": "scoring",
-    "ExactHarnessAdapter": "harness_adapter",
-    "GenerationError": "backends",
-    "Model": "backends",
-    "Processor": "processor",
-    "Report": "report",
-    "Sampling": "backends",
-    "ServerModel": "server_model",
-    "TextEnv": "text",
-    "environment_reward": "openenv",
-    "evaluation": "evaluations",
-    "harness_model_step": "harness",
-    "harness_rollout_func": "harness",
-    "openenv_rollout_func": "openenv",
-    "text_rollout_func": "text",
+    "Answer": "models.token_episode",
+    "Evaluation": "evaluation.evaluations",
+    "EvaluationRow": "evaluation.scoring",
+    "ExactHarnessAdapter": "functions.harness_adapter",
+    "GenerationError": "models.backends",
+    "Model": "models.backends",
+    "Processor": "play.processor",
+    "Report": "evaluation.evaluation_report",
+    "Sampling": "models.backends",
+    "ServerModel": "models.server_model",
+    "TextEnv": "functions.text_rollouts",
+    "environment_reward": "functions.openenv_rollouts",
+    "evaluation": "evaluation.evaluations",
+    "harness_model_step": "functions.harness_rollouts",
+    "harness_rollout_func": "functions.harness_rollouts",
+    "openenv_rollout_func": "functions.openenv_rollouts",
+    "text_rollout_func": "functions.text_rollouts",
 }
 
 

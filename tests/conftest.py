@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import URL
 
-from logs_ui.recorder import strands, writer
+from logs_ui.recorder.capture import strands
+from logs_ui.recorder.delivery import writer
+from logs_ui.recorder.delivery.committer import Parcel
+from logs_ui.recorder.delivery.job_queue import Job
+from logs_ui.recorder.delivery.wire.wire_jobs import Wire, is_plain
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.recorder.job_queue import Job
-from logs_ui.recorder.job_writer import Parcel
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.wire import Wire, is_plain
-from tests.chromium import chromium
-from tests.postgres import DATABASES, drop_database, fresh_database, make_database
-from tests.writers import ending_writers
+from tests.support.chromium import chromium
+from tests.support.postgres import DATABASES, drop_database, fresh_database, make_database
+from tests.support.writers import ending_writers
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page

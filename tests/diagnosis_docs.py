@@ -4,8 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
-from logs_ui.recorder import diagnosis
-from logs_ui.recorder.diagnosis import CAUSES, DIAGNOSTICS
+from logs_ui.recorder.diagnosis import CAUSES, DIAGNOSTICS, checks
 
 PAGE = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 _ASKS = re.compile(r'threshold\("(\w+)", ([\w.]+)\)')
@@ -16,8 +15,8 @@ def thresholds() -> dict[str, float]:
     can be set are left out.
     """
     found = {}
-    for path in sorted(Path(diagnosis.__file__).parent.glob("*.py")):
-        module = importlib.import_module(f"{diagnosis.__name__}.{path.stem}")
+    for path in sorted(Path(str(checks.__file__)).parent.glob("*.py")):
+        module = importlib.import_module(f"{checks.__name__}.{path.stem}")
         for name, default in _ASKS.findall(path.read_text()):
             found[name] = float(getattr(module, default) if hasattr(module, default) else default)
     return found

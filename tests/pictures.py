@@ -9,9 +9,9 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-from logs_ui.app.serve import BackgroundServer
-from tests.chromium import chromium
-from tests.site import pages
+from logs_ui.app.commands.serve_command import BackgroundServer
+from tests.support.chromium import chromium
+from tests.support.site import pages
 
 _TO_COME = "[data-whole], [hx-trigger=load], #searched progress"
 """What is still to come, of a page and of the index that it looks words up in."""

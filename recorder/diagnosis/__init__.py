@@ -6,7 +6,7 @@ Definitions, thresholds and whose they are stand with each diagnostic; `waterfal
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Report, diagnose_rows, settings_to_keep
-from logs_ui.recorder.diagnosis.rows import Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.settings import Settings
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Waterfall, waterfall
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from logs_ui.recorder.diagnosis.rows import Bools, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.settings import Limits, Scale, Settings
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 

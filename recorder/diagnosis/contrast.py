@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.rows import Bools, Floats
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats
 from logs_ui.recorder.diagnosis.waterfall import losses
 
 _ERRORS = 2.0  # standard errors: more than that is no accident

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rows import Ints
-from logs_ui.recorder.terms import print_key, print_name
+from logs_ui.recorder.diagnosis.rollout_rows import Ints
+from logs_ui.recorder.queries.filters.terms import print_key, print_name
 
 _MOST = 100  # ranges, or names: more would be too long for an address
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import (
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.checks import (
     constant_reward,
     dead_groups,
     degenerate_text,
@@ -23,18 +24,17 @@ from logs_ui.recorder.diagnosis import (
     never_acted,
     no_update,
     parse_failures,
-    reward_parts,
+    reward_functions,
     signal_cliff,
     staleness,
-    tasks,
+    task_mix,
     truncation,
     turn_limit,
     wiring,
 )
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.forms import as_dict, as_frame, as_text
-from logs_ui.recorder.diagnosis.rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.rendering import as_dict, as_frame, as_text
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.settings import Scale, Settings, check_thresholds
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses, waterfall
 
@@ -53,8 +53,8 @@ DIAGNOSTICS: tuple[Diagnostic, ...] = (
     parse_failures.DIAGNOSTIC,
     truncation.DIAGNOSTIC,
     loops.DIAGNOSTIC,
-    tasks.TASK_MIX,
-    tasks.NEVER_SOLVED,
+    task_mix.TASK_MIX,
+    task_mix.NEVER_SOLVED,
     turn_limit.DIAGNOSTIC,
     never_acted.DIAGNOSTIC,
     diversity.DIAGNOSTIC,
@@ -62,7 +62,7 @@ DIAGNOSTICS: tuple[Diagnostic, ...] = (
     constant_reward.DIAGNOSTIC,
     hacking.DIAGNOSTIC,
     length.DIAGNOSTIC,
-    reward_parts.DIAGNOSTIC,
+    reward_functions.DIAGNOSTIC,
     forgotten.DIAGNOSTIC,
     signal_cliff.DIAGNOSTIC,
     dead_groups.DIAGNOSTIC,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rows import Rows
-from logs_ui.recorder.diagnosis.say import percent
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.spelling import nearest, shortened
 

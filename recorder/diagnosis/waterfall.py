@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rows import Bools, Floats, Ints, Rows, Texts
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, Texts
 from logs_ui.recorder.diagnosis.settings import Scale
-from logs_ui.recorder.models import EvaluationRow, LossCause, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, LossCause, Status, StopReason
 
 LOOP = 3  # equal actions in a row: diagnosis.md's
 REPEATS = 0.5  # share of moves: ours

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 
 _ERRORS = 2.0  # standard errors
 

@@ -3,7 +3,7 @@
 Rows are given as `common.shown` has them: what ran when its process died was aborted.
 """
 
-from logs_ui.recorder.queries.columns import RunColumns, mode_of
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, mode_of
 from logs_ui.recorder.queries.common import COUNT_CAP, LARGE, MANY, WINDOW, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
@@ -17,8 +17,23 @@ from logs_ui.recorder.queries.comparison import (
     step_sizes,
     task_results,
 )
-from logs_ui.recorder.queries.facets import MOST_TASKS, Facets, Histogram, Kinds, facets, kinds, reward_histogram
-from logs_ui.recorder.queries.group import by_reward, group_rows, opened, rows_called, run_of
+from logs_ui.recorder.queries.facets import (
+    MOST_TASKS,
+    Facets,
+    Histogram,
+    Kinds,
+    facets,
+    kinds,
+    reward_histogram,
+)
+from logs_ui.recorder.queries.group_survey import (
+    GroupSort,
+    Survey,
+    Tally,
+    beside_in_survey,
+    survey,
+    surveyed_groups,
+)
 from logs_ui.recorder.queries.groups import (
     ALIKE,
     DEAD,
@@ -34,9 +49,7 @@ from logs_ui.recorder.queries.groups import (
     reward_ends,
 )
 from logs_ui.recorder.queries.headers import headers
-from logs_ui.recorder.queries.in_time import neighbours_in_time, page_in_time
-from logs_ui.recorder.queries.names import check_names, known_values
-from logs_ui.recorder.queries.notes import (
+from logs_ui.recorder.queries.notes_queries import (
     NOTHING,
     Annotated,
     Annotation,
@@ -49,8 +62,18 @@ from logs_ui.recorder.queries.notes import (
     run_annotations,
     saved_settings,
 )
-from logs_ui.recorder.queries.pivot import MOST_COLUMNS, MOST_ROWS, Cell, Dimension, Heading, Measure, Pivot, pivot
-from logs_ui.recorder.queries.rows import (
+from logs_ui.recorder.queries.one_group import by_reward, group_rows, opened, rows_called, run_of
+from logs_ui.recorder.queries.pivot import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    Cell,
+    Dimension,
+    Heading,
+    Measure,
+    Pivot,
+    pivot,
+)
+from logs_ui.recorder.queries.rollout_list import (
     Cursor,
     Neighbours,
     Page,
@@ -81,9 +104,16 @@ from logs_ui.recorder.queries.run_list import (
     runs_since,
     these_runs,
 )
-from logs_ui.recorder.queries.run_sources import (
-    run_sources,
-    source_texts,
+from logs_ui.recorder.queries.run_names import check_names, known_values
+from logs_ui.recorder.queries.run_sources import run_sources, source_texts
+from logs_ui.recorder.queries.run_steps import (
+    Series,
+    Step,
+    TaskRewards,
+    last_steps,
+    lowest_tasks,
+    step_series,
+    steps,
 )
 from logs_ui.recorder.queries.runs import (
     RunSummary,
@@ -95,8 +125,7 @@ from logs_ui.recorder.queries.runs import (
     state_of,
 )
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
-from logs_ui.recorder.queries.steps import Series, Step, TaskRewards, last_steps, lowest_tasks, step_series, steps
-from logs_ui.recorder.queries.surveys import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
+from logs_ui.recorder.queries.time_boxed import neighbours_in_time, page_in_time
 from logs_ui.recorder.queries.tokenizers import tokenizer_json
 from logs_ui.recorder.storage.clock import now
 

@@ -8,16 +8,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.matching import LOST_ERROR
-from logs_ui.recorder.models import (
-    EvaluationRow,
-    Status,
-    StopReason,
-)
-from logs_ui.recorder.selection import (
-    Span,
-    lost_until,
-)
+from logs_ui.recorder.queries.sql.matching import LOST_ERROR
+from logs_ui.recorder.queries.sql.selection import Span, lost_until
+from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
 
 Database = Engine | Connection
 """What is read. A connection's transaction shows one moment, however many of these are asked; an engine, which takes a

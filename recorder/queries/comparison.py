@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, case, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.models import EvaluationRow, Scalar, StepStatistics
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.storage.dialects import number_in, total, whole, whole_sum
+from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
 
 T = TypeVar("T")
 

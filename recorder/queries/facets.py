@@ -10,20 +10,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter, Scored, Sort, strict_rewards
-from logs_ui.recorder.models import (
-    EvaluationRow,
-    Mode,
-    Status,
-    StopReason,
-)
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.selection import (
-    Span,
-    Use,
-    conditions,
-)
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort, strict_rewards
+from logs_ui.recorder.queries.sql.selection import Span, Use, conditions
 from logs_ui.recorder.storage.dialects import whole
+from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Status, StopReason
 
 MOST_TASKS = 50
 """Tasks that `facets` counts, at most, beside those that the filter names."""

@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import String
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.matching import LOST_ERROR
-from logs_ui.recorder.models import EvaluationRow, Status, StopReason
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.rows import ids_after
-from logs_ui.recorder.search import planning
-from logs_ui.recorder.selection import lost_until
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.rollout_list import ids_after
+from logs_ui.recorder.queries.search.full_text import planning
+from logs_ui.recorder.queries.sql.matching import LOST_ERROR
+from logs_ui.recorder.queries.sql.selection import lost_until
+from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
 
 _ALWAYS = ("id", "uid", "created")
 _SAID = ("status", "stop_reason", "error")  # of rows that are lost

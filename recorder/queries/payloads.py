@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlmodel import col
 
-from logs_ui.recorder.models import EvaluationRow, PayloadStart, RolloutPayload
+from logs_ui.recorder.storage.tables import EvaluationRow, PayloadStart, RolloutPayload
 
 _payload = RolloutPayload
 _starts = PayloadStart.metadata.tables[str(PayloadStart.__tablename__)]

@@ -9,10 +9,9 @@ from sqlalchemy import Select, and_, case, func, literal, select, union
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.filters import RolloutFilter
-from logs_ui.recorder.models import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
 from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
-from logs_ui.recorder.selection import (
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.sql.selection import (
     Span,
     Use,
     conditions,
@@ -23,6 +22,7 @@ from logs_ui.recorder.selection import (
 )
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.notes_tables import PersonalTag
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
 """Headings of a pivot; what lies beyond is added up."""

@@ -22,16 +22,16 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.models import Mode, Run, RunState, StepStatistics
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
-from logs_ui.recorder.queries.rows import Cursor
+from logs_ui.recorder.queries.notes_queries import NOTHING, Annotation, run_annotations
+from logs_ui.recorder.queries.rollout_list import Cursor
+from logs_ui.recorder.queries.run_totals import Totals
 from logs_ui.recorder.queries.runs import RunSummary, known_totals, summary
-from logs_ui.recorder.selection import DIED_AFTER_US
+from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.dialects import json_each, number
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
-from logs_ui.recorder.totals import Totals
+from logs_ui.recorder.storage.tables import Mode, Run, RunState, StepStatistics
 
 DIED = "died"
 

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.models import RunSource, Text
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.storage.tables import RunSource, Text
 
 
 def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:

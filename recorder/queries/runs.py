@@ -13,18 +13,13 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import RunNotFoundError
-from logs_ui.recorder.filters import nearest
-from logs_ui.recorder.models import (
-    Run,
-    RunState,
-)
+from logs_ui.recorder.queries.background_refresh import ask_later
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.later import ask_later
-from logs_ui.recorder.selection import (
-    DIED_AFTER_US,
-)
+from logs_ui.recorder.queries.filters.rollout_filter import nearest
+from logs_ui.recorder.queries.run_totals import Totals, totals
+from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage import clock
-from logs_ui.recorder.totals import Totals, totals
+from logs_ui.recorder.storage.tables import Run, RunState
 
 _REMEMBERED = 4_000  # runs
 _MANY_STEPS = 1_000  # adding them up takes 10 ms or so of the processor, on every page and poll

@@ -9,10 +9,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.models import (
-    Scalar,
-)
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.storage.tables import Scalar
 
 
 @dataclass(frozen=True)

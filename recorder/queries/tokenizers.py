@@ -3,8 +3,8 @@
 import zstandard
 from sqlalchemy.orm import Session
 
-from logs_ui.recorder.models import Tokenizer
 from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.storage.tables import Tokenizer
 
 
 def tokenizer_json(db: Database, hash: str) -> bytes | None:  # noqa: A002

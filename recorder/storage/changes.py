@@ -6,11 +6,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from logs_ui.recorder.diagnosis.facts import Facts, text_facts, token_facts
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.images import StoredImage
-from logs_ui.recorder.payload import Packed, Tokens, Unpacked, pack_together, unpacked_tokens
-from logs_ui.recorder.sources import Source
+from logs_ui.recorder.rows.text_facts import Facts, text_facts, token_facts
+from logs_ui.recorder.storage.payload import Packed, Tokens, Unpacked, pack_together, unpacked_tokens
 
 _run_of = attrgetter("run")
 _CHANGE_BYTES = 1_400  # of a row's columns; measured

@@ -1,5 +1,6 @@
 """Connections to a database, wherever it is, and SQL errors said in plain words. What is asked of it stands in
-`queries`, what is written in `store.py`; what is SQLite's alone in `sqlite.py`, and PostgreSQL's in `postgres.py`.
+`queries`, what is written in `row_writes.py`; what is SQLite's alone in `sqlite_engine.py`, and PostgreSQL's in
+`postgres_engine.py`.
 """
 
 import sqlite3
@@ -10,10 +11,12 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from logs_ui.recorder.storage import postgres, sidecars, sqlite
+from logs_ui.recorder.storage import sidecars
 from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.postgres import postgres_engine
 from logs_ui.recorder.storage.schema import Purpose
 from logs_ui.recorder.storage.sidecars import FileIdentity, Sidecar
+from logs_ui.recorder.storage.sqlite import sqlite_engine
 
 _PATIENCE = 30.0  # seconds
 
@@ -27,9 +30,9 @@ def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None
             that is full or not mounted, a server that is not up), or cannot be told now, passes.
     """
     if isinstance(address, Path):
-        sqlite.refuse_hopeless(address, purpose)
+        sqlite_engine.refuse_hopeless(address, purpose)
     else:
-        postgres.refuse_hopeless(address, purpose)
+        postgres_engine.refuse_hopeless(address, purpose)
 
 
 def writing_engine(
@@ -49,8 +52,8 @@ def writing_engine(
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
-        return sqlite.writing_engine(address, _PATIENCE if patience is None else patience)
-    return postgres.writing_engine(address, patience, is_hurried)
+        return sqlite_engine.writing_engine(address, _PATIENCE if patience is None else patience)
+    return postgres_engine.writing_engine(address, patience, is_hurried)
 
 
 def reading_engine(address: Address) -> Engine:
@@ -63,8 +66,8 @@ def reading_engine(address: Address) -> Engine:
         DatabaseError: not readable now.
     """
     if isinstance(address, Path):
-        return sqlite.reading_engine(address)
-    return postgres.reading_engine(address)
+        return sqlite_engine.reading_engine(address)
+    return postgres_engine.reading_engine(address)
 
 
 def migrating_engine(address: Address) -> Engine:
@@ -76,8 +79,8 @@ def migrating_engine(address: Address) -> Engine:
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
-        return sqlite.migrating_engine(address)
-    return postgres.migrating_engine(address)
+        return sqlite_engine.migrating_engine(address)
+    return postgres_engine.migrating_engine(address)
 
 
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
@@ -89,8 +92,8 @@ def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
-        return sqlite.sidecar_engine(sidecar, address)
-    return postgres.sidecar_engine(address)
+        return sqlite_engine.sidecar_engine(sidecar, address)
+    return postgres_engine.sidecar_engine(address)
 
 
 @contextmanager
@@ -101,7 +104,9 @@ def errors_in_plain_words(address: Address) -> Iterator[None]:
         DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
     """
     said = (
-        sqlite.errors_in_plain_words(address) if isinstance(address, Path) else postgres.errors_in_plain_words(address)
+        sqlite_engine.errors_in_plain_words(address)
+        if isinstance(address, Path)
+        else postgres_engine.errors_in_plain_words(address)
     )
     with said:
         yield
@@ -112,9 +117,9 @@ def is_rows_fault(error: Exception) -> bool:
     that is locked, full, failing or unmounted, a server that is away or out of room, tables that are gone.
     """
     if isinstance(getattr(error, "orig", error), sqlite3.Error):
-        return sqlite.is_rows_fault(error)
+        return sqlite_engine.is_rows_fault(error)
     if isinstance(error, DBAPIError):
-        return postgres.is_rows_fault(error)
+        return postgres_engine.is_rows_fault(error)
     return not isinstance(error, OSError | MemoryError)
 
 

@@ -1,4 +1,4 @@
-"""How the schema has changed since 0.1.0: numbered, in order. Before 0.1.0 it is edited in place, in `models.py`, which
+"""How the schema has changed since 0.1.0: numbered, in order. Before 0.1.0 it is edited in place, in `tables.py`, which
 always has it as the last of these leaves it.
 
 Once released, a migration stays as it is. Each runs in one transaction, on SQLite and on PostgreSQL; `schema.py`

@@ -1,4 +1,4 @@
-"""The tables of the database beside the recorder's that holds what people say: see `notes.py`."""
+"""The tables of the database beside the recorder's that holds what people say: see `notebook.py`."""
 
 from typing import Any
 

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlmodel import col
 
 from logs_ui.recorder.errors import RefusedDatabaseError
-from logs_ui.recorder.models import SCHEMA_VERSION, SchemaVersion, Table
 from logs_ui.recorder.storage import migrations
 from logs_ui.recorder.storage.address import Address, db_option, shown
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.storage.prepared import run
+from logs_ui.recorder.storage.tables import SCHEMA_VERSION, SchemaVersion, Table
+from logs_ui.recorder.storage.writes.prepared_statements import run
 
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
 _UPGRADE = "Upgrade with: pip install -U logs-ui"

@@ -19,7 +19,6 @@ from sqlalchemy import (
 )
 from sqlmodel import col
 
-from logs_ui.recorder.models import EvaluationRow, Status, StopReason
 from logs_ui.recorder.storage.dialects import (
     json_array,
     json_each,
@@ -30,6 +29,7 @@ from logs_ui.recorder.storage.dialects import (
     total,
     whole_sum,
 )
+from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
 
 OF_STEP = ("mode", "eval_name", "step")
 

@@ -13,7 +13,16 @@ from sqlalchemy import Connection, Engine, case, func, select
 from sqlalchemy.exc import DatabaseError as SQLDatabaseError
 from sqlmodel import col
 
-from logs_ui.recorder.models import (
+from logs_ui.recorder.queries.payloads import with_contents, with_tokens
+from logs_ui.recorder.queries.search.full_text import search_state
+from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
+from logs_ui.recorder.storage.dialects import total
+from logs_ui.recorder.storage.payload import unpack_content, unpack_tokens
+from logs_ui.recorder.storage.sidecars import SIDECARS
+from logs_ui.recorder.storage.spool.spool_files import SpoolFile, spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.step_sums import OF_STEP
+from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     Image,
     PayloadStart,
@@ -24,19 +33,10 @@ from logs_ui.recorder.models import (
     StopReason,
     Tokenizer,
 )
-from logs_ui.recorder.payload import unpack_content, unpack_tokens
-from logs_ui.recorder.queries.payloads import with_contents, with_tokens
-from logs_ui.recorder.search import search_state
-from logs_ui.recorder.storage import store
-from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
-from logs_ui.recorder.storage.dialects import total
-from logs_ui.recorder.storage.sidecars import SIDECARS
-from logs_ui.recorder.storage.spool import SpoolFile, spool_files, spool_folder
-from logs_ui.recorder.storage.spool_format import NotASpoolError, frames
-from logs_ui.recorder.storage.step_sums import OF_STEP
-from logs_ui.recorder.upkeep.images import hashes_in, images_in, unpacked
-from logs_ui.recorder.upkeep.starts import is_unused
-from logs_ui.recorder.upkeep.steady import Progress, as_it_is, unseen
+from logs_ui.recorder.storage.writes import row_writes
+from logs_ui.recorder.upkeep.payload_starts import is_unused
+from logs_ui.recorder.upkeep.small_transactions import Progress, as_it_is, unseen
+from logs_ui.recorder.upkeep.unused_images import hashes_in, images_in, unpacked
 
 _AT_ONCE = 200  # payloads in one read
 _NAMED = 10  # ids, or steps, that a line names
@@ -283,7 +283,7 @@ def _search(engine: Engine) -> Iterator[Finding]:
 def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
     folder = spool_folder(address)
     with engine.connect() as connection:
-        taken = store.positions(connection)
+        taken = row_writes.positions(connection)
     if any(_holds_more(file, taken.get(file.writer, 0)) for file in spool_files(folder)):
         todo = f"logs-ui db ingest{db_option(address)}"
         yield Finding("spool", is_whole=True, said=f"some waits in {folder}, and is not looked at. Take it in: {todo}")

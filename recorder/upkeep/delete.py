@@ -11,7 +11,15 @@ from sqlmodel import col
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.models import (
+from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.storage.address import Address, database_address, db_option
+from logs_ui.recorder.storage.database import sidecar_engine
+from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
+from logs_ui.recorder.storage.sidecars import NOTES
+from logs_ui.recorder.storage.spool import spool_entry as entries
+from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     RolloutPayload,
     RowTag,
@@ -23,18 +31,18 @@ from logs_ui.recorder.models import (
     Text,
     Tokenizer,
 )
-from logs_ui.recorder.search_index import SearchIndex
-from logs_ui.recorder.storage import entry as entries
-from logs_ui.recorder.storage import run_writes, store
-from logs_ui.recorder.storage.address import Address, database_address, db_option
-from logs_ui.recorder.storage.database import sidecar_engine
-from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
-from logs_ui.recorder.storage.sidecars import NOTES
-from logs_ui.recorder.storage.spool import spool_files, spool_folder
-from logs_ui.recorder.storage.spool_format import NotASpoolError, frames
-from logs_ui.recorder.upkeep.images import sweep_images
-from logs_ui.recorder.upkeep.starts import sweep_starts
-from logs_ui.recorder.upkeep.steady import Progress, Steady, on_postgres, reading, under_way, unseen, writing
+from logs_ui.recorder.storage.writes import row_writes, run_writes
+from logs_ui.recorder.upkeep.payload_starts import sweep_starts
+from logs_ui.recorder.upkeep.small_transactions import (
+    Progress,
+    Steady,
+    on_postgres,
+    reading,
+    under_way,
+    unseen,
+    writing,
+)
+from logs_ui.recorder.upkeep.unused_images import sweep_images
 
 _row = EvaluationRow
 
@@ -103,7 +111,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
         LogsUIError: what waits on disk, as a process has it that could not write the database, would bring it back.
     """
     with db.connect() as connection:
-        positions = store.positions(connection)
+        positions = row_writes.positions(connection)
     for file in spool_files(spool_folder(address)):
         taken = positions.get(file.writer, 0)
         with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:

@@ -11,7 +11,12 @@ from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlmodel import col
 
-from logs_ui.recorder.models import (
+from logs_ui.recorder.storage import schema
+from logs_ui.recorder.storage.address import database_address, shown
+from logs_ui.recorder.storage.notes_tables import NotesTable
+from logs_ui.recorder.storage.sidecars import NOTES, SEARCH
+from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
+from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     Image,
     PayloadStart,
@@ -21,12 +26,7 @@ from logs_ui.recorder.models import (
     StepStatistics,
     Table,
 )
-from logs_ui.recorder.storage import schema
-from logs_ui.recorder.storage.address import database_address, shown
-from logs_ui.recorder.storage.ingest import take_in_before_reading
-from logs_ui.recorder.storage.notes_tables import NotesTable
-from logs_ui.recorder.storage.sidecars import NOTES, SEARCH
-from logs_ui.recorder.upkeep.steady import as_it_is, under_way
+from logs_ui.recorder.upkeep.small_transactions import as_it_is, under_way
 
 _SAMPLE = 500  # rollouts whose text and tokens are measured
 _PLACES = 20  # at which they lie together, as most of the work is finding them

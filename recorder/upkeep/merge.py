@@ -14,23 +14,10 @@ from sqlalchemy import JSON, Connection, Engine, Select, Text, and_, cast, func,
 from sqlmodel import col
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
-from logs_ui.recorder.images import StoredImage
-from logs_ui.recorder.models import (
-    EvaluationRow,
-    Image,
-    RolloutPayload,
-    RowTag,
-    Run,
-    RunSource,
-    Scalar,
-    SourceKind,
-    Status,
-)
-from logs_ui.recorder.models import Text as StoredText
 from logs_ui.recorder.queries.payloads import with_payloads
-from logs_ui.recorder.sources import Source
-from logs_ui.recorder.storage import run_writes, step_writes, store
 from logs_ui.recorder.storage.address import Address, absolute, database_address, shown
 from logs_ui.recorder.storage.changes import (
     Batch,
@@ -45,8 +32,21 @@ from logs_ui.recorder.storage.database import sidecar_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.step_sums import OF_STEP
-from logs_ui.recorder.upkeep.images import hashes_in, unpacked
-from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, unseen, writing
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Image,
+    RolloutPayload,
+    RowTag,
+    Run,
+    RunSource,
+    Scalar,
+    SourceKind,
+    Status,
+)
+from logs_ui.recorder.storage.tables import Text as StoredText
+from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
+from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, reading, unseen, writing
+from logs_ui.recorder.upkeep.unused_images import hashes_in, unpacked
 
 Values = dict[str, Any]
 
@@ -195,9 +195,9 @@ class _Copy:
                 for it in news
             ]
             if changes:
-                store.write_starts(connection, _starts(news))
+                row_writes.write_starts(connection, _starts(news))
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
-                store.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
+                row_writes.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
         return len(news)
 
     def _there(self, connection: Connection, uids: list[str]) -> dict[str, Values]:

@@ -12,21 +12,28 @@ from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, o
 from sqlmodel import col
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.frames import chosen_rows
 from logs_ui.recorder.errors import FilterError, LogsUIError
-from logs_ui.recorder.filters import RolloutFilter, Sort
-from logs_ui.recorder.frames import chosen_rows
-from logs_ui.recorder.models import EvaluationRow, RolloutPayload, Run, Status
-from logs_ui.recorder.search import planning
-from logs_ui.recorder.search_index import catch_up
-from logs_ui.recorder.selection import Use, conditions
-from logs_ui.recorder.storage import run_writes
+from logs_ui.recorder.queries.filters.filter_values import read_time
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.search.full_text import planning
+from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
-from logs_ui.recorder.upkeep.images import sweep_images
-from logs_ui.recorder.upkeep.starts import sweep_starts
-from logs_ui.recorder.upkeep.steady import Progress, Steady, reading, under_way, unseen, writing
-from logs_ui.recorder.values import read_time
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Status
+from logs_ui.recorder.storage.writes import run_writes
+from logs_ui.recorder.upkeep.payload_starts import sweep_starts
+from logs_ui.recorder.upkeep.small_transactions import (
+    Progress,
+    Steady,
+    reading,
+    under_way,
+    unseen,
+    writing,
+)
+from logs_ui.recorder.upkeep.unused_images import sweep_images
 
 
 class Unit(StrEnum):

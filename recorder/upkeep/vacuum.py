@@ -14,15 +14,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import col
 
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.models import Table, WriterPosition
-from logs_ui.recorder.storage import checkpoints, clock
+from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.address import Address, database_address, shown
-from logs_ui.recorder.storage.checkpoints import log_of
 from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
-from logs_ui.recorder.storage.spool import spool_files, spool_folder
-from logs_ui.recorder.upkeep.steady import Progress, alone, reading, refuse_under_way, unseen
+from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
+from logs_ui.recorder.storage.sqlite import checkpoints
+from logs_ui.recorder.storage.sqlite.checkpoints import log_of
+from logs_ui.recorder.storage.tables import Table, WriterPosition
+from logs_ui.recorder.upkeep.small_transactions import Progress, alone, reading, refuse_under_way, unseen
 
 _NO_RIGHT, _PLAIN_WARNING = "42501", "01000"  # SQLSTATE
 _FORGOTTEN_US = 30 * 24 * 3_600_000_000

@@ -13,9 +13,9 @@ from pathlib import Path
 for _name, _value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LOGS_UI_RAISE": "1"}.items():
     os.environ.setdefault(_name, _value)
 
-from logs_ui.recorder.diagnose import diagnose  # noqa: E402
+from logs_ui.recorder.analysis.diagnose import diagnose  # noqa: E402
 from logs_ui.recorder.diagnosis import Report  # noqa: E402
-from logs_ui.recorder.diagnosis.say import figure  # noqa: E402
+from logs_ui.recorder.diagnosis.wording import figure  # noqa: E402
 from tests.faults import Fault  # noqa: E402
 from tests.faults.registry import FAULTS  # noqa: E402
 

@@ -13,9 +13,9 @@ from tests.faults import Fault
 def _train(db: Path, *, rewards: Sequence[Callable[..., Any]] = (), config: Any = None, **options: Any) -> None:
     """Four steps of eight rollouts, each with its own game."""
     from logs_ui.rollout import environment_reward, openenv_rollout_func
-    from logs_ui.rollout.guess_env import TASKS, TURNS, GuessEnv
-    from logs_ui.rollout.guess_rollout import MAX_NEW_TOKENS, act, observe
-    from tests.training import guess_server, make_trainer
+    from logs_ui.rollout.demo.guess_env import TASKS, TURNS, GuessEnv
+    from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS, act, observe
+    from tests.support.training import guess_server, make_trainer
 
     with guess_server() as url, tempfile.TemporaryDirectory() as folder:
         played: dict[str, Any] = {
@@ -46,7 +46,7 @@ def _nothing(completions: list[Any], **_: Any) -> list[None]:
 
 def _dying() -> type:
     """A client whose server goes away in the middle of one task."""
-    from logs_ui.rollout.guess_env import GuessEnv
+    from logs_ui.rollout.demo.guess_env import GuessEnv
 
     class Dying(GuessEnv):
         task = ""

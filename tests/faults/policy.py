@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import Fault
-from tests.faults.rewarding import FEW_TASKS, LARGE, LONG, MANY_TASKS, RUNNING, SMALL, USUAL, answered, chance, fault
+from tests.faults.rewarding import (
+    FEW_TASKS,
+    LARGE,
+    LONG,
+    MANY_TASKS,
+    RUNNING,
+    SMALL,
+    USUAL,
+    answered,
+    chance,
+    fault,
+)
 from tests.faults.scripts import Place, Played, Script, Shape, play
 
 SAMPLING = "sampling/sampling_logp_difference/mean"

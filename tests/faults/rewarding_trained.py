@@ -17,7 +17,7 @@ def _train(
     """Six steps of sixteen rollouts in groups of four, one game after another, by a function that `wrong` spoils."""
     import tempfile
 
-    from tests.training import guess_server, make_trainer, sequential, solved
+    from tests.support.training import guess_server, make_trainer, sequential, solved
 
     with guess_server() as url, tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(

@@ -1,0 +1,163 @@
+"""`logs-ui diagnose`: why the rewards of a run are low, for people and for scripts."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from logs_ui.app.commands.terminal import Database, RunName, err, out, say
+from logs_ui.app.web.urls import rollouts, why
+from logs_ui.recorder.analysis.diagnose import Diagnosis, recorded_settings, settings_of
+from logs_ui.recorder.analysis.frames import opened
+from logs_ui.recorder.analysis.user_modules import imported
+from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
+from logs_ui.recorder.diagnosis.rendering import Line, lines, visible
+from logs_ui.recorder.diagnosis.settings import check_thresholds
+from logs_ui.recorder.diagnosis.user_checks import all_limits
+from logs_ui.recorder.errors import FilterError, LogsUIError, SettingsError
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.queries.notebook import Notebook
+from logs_ui.recorder.storage.address import Address, database_address, db_option
+
+_FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt
+
+
+def diagnose(
+    run: RunName,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,  # noqa: FBT002 - a flag
+    max_reward: Annotated[
+        float | None, typer.Option(metavar="X", help="Of a perfect rollout. Default: the run's 99th percentile.")
+    ] = None,
+    solved_at: Annotated[
+        float | None, typer.Option(metavar="X", help="Reward from which on a task is solved. Default: --max-reward.")
+    ] = None,
+    threshold: Annotated[
+        list[str] | None, typer.Option(metavar="ID=VALUE", help="A diagnostic's own threshold; may be repeated.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Look at the last N steps.")] = None,
+    diagnostics: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:NAME", help="Your own diagnostics; may be repeated.")
+    ] = None,
+    everything: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--all", help="Read every rollout of a large run, too: minutes, and 1.2 GB, for a million.")
+    ] = False,
+    save: Annotated[bool, typer.Option("--save", help="Keep these settings with the run.")] = False,  # noqa: FBT002 - a flag
+    reset: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--reset", help="Forget what was kept with the run: it is judged as it was recorded.")
+    ] = False,
+    db: Database = None,
+) -> None:
+    """Say why the rewards of a run are low: cards, dearest first, each with its evidence and its rollouts.
+
+    Exits with 0 where there is no card, with 3 where there is one; with 1 where it could not be told. What each
+    diagnostic is, is in docs/diagnosis.md.
+    """
+    own = _own(diagnostics or ())
+    known = all_limits(own)
+    numbers = {"max_reward": max_reward, "solved_at": solved_at, "steps": steps}
+    given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
+    asked = Settings(**given, thresholds=_thresholds(threshold or ()))
+    check_thresholds(asked, known)
+    with opened(run, db) as (engine, found):
+        before = recorded_settings(found) if reset else settings_of(engine, found)
+        settings = replace(before, **given, thresholds={**before.thresholds, **asked.thresholds})
+        report = Diagnosis.of(engine, found, whole=everything).now(engine, found, settings, own).report
+    if save or reset:
+        notebook = Notebook(database_address(db))
+        notebook.diagnosis(found.uid, settings if save else None)
+        said = f"Kept with the run, in {notebook.place}" if save else "The run is judged as it was recorded again."
+        err.print(said, soft_wrap=True, markup=False)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
+    else:
+        _show(report, database_address(db))
+    raise typer.Exit(_code(report))
+
+
+def _code(report: Report) -> int:
+    """A diagnostic that broke is no clean bill of health."""
+    if report.failed:
+        worst = report.failed[0]
+        say(f"The diagnostic {visible(worst.id)} failed: {visible(worst.error)}", _FAILED)
+    if report.cards:
+        return _ILL
+    return _FAILED if report.failed else 0
+
+
+def _thresholds(written: Sequence[str]) -> dict[str, float]:
+    """
+    Raises:
+        SettingsError: one is not written as ID=VALUE.
+    """
+    found = {}
+    for one in written:
+        name, equals, value = one.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            what = "no number" if equals else "no threshold"
+            raise SettingsError(f"--threshold {one!r:.100} is {what}: write it as truncation=0.1.") from None
+    return found
+
+
+def _own(paths: Sequence[str]) -> list[Diagnostic]:
+    """The user's diagnostics, by name.
+
+    Raises:
+        LogsUIError: there are none of that name, or their module cannot be imported.
+    """
+    found: list[Diagnostic] = []
+    for path in paths:
+        named = _named(path)
+        several = list(named) if isinstance(named, list | tuple) else [named]
+        if not all(isinstance(it, Diagnostic) for it in several):
+            raise LogsUIError(f"--diagnostics {path}: that is neither a Diagnostic nor a list of them.")
+        found += several
+    return found
+
+
+def _named(path: str) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` would
+    module, _, name = path.partition(":")
+    found = getattr(imported(module, "checks:SLOW"), name, None)
+    if found is None:
+        raise LogsUIError(f"--diagnostics {path}: write it as module:name, with a name that is in the module.")
+    return found
+
+
+def _show(report: Report, database: Address) -> None:
+    run = report.run or ""
+
+    def address(card: Card) -> str | None:
+        try:
+            return f"http://127.0.0.1:7070{rollouts(run, parse_where(card.where))}"
+        except FilterError:  # of a task that is no name of one any more, ...
+            return None
+
+    for line in lines(report, address):
+        _print(line)
+    db = db_option(database)
+    said = {
+        "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
+        **({"Of every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
+        "Addresses open while this runs": f"logs-ui serve{db}",
+        "A card's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
+    }
+    for what, how in said.items():
+        out.print(Text(f"{what}: ").append(how, "bold"), soft_wrap=True)
+
+
+def _print(line: Line) -> None:
+    """Without a terminal a line stays one, however long it is."""
+    text = Text(line.text, line.style)
+    if line.is_copied or not out.is_terminal:
+        out.print(Text(" " * line.indent).append_text(text), soft_wrap=True)
+    else:
+        out.print(Padding(text, (0, 0, 0, line.indent)))

@@ -1,0 +1,138 @@
+"""`logs-ui eval`: an `@evaluation` run against a model's server."""
+
+import math
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from logs_ui.app.commands.terminal import Database, out, progress_bar, say, say_without_terminal
+from logs_ui.app.web.urls import rollouts
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import absolute, database_address, db_option
+from logs_ui.rollout.models.one_line import visible
+
+if TYPE_CHECKING:
+    from logs_ui.rollout.evaluation.evaluation_report import Figures, Report, Sample
+    from logs_ui.rollout.evaluation.evaluations import Evaluation
+
+_WIDE = 200
+"""Columns of a line, where no terminal has fewer."""
+
+
+def evaluate(
+    evaluation: Annotated[
+        str, typer.Argument(metavar="MODULE:NAME", help="As in an import; NAME where it has several.")
+    ],
+    base_url: Annotated[str, typer.Option(metavar="URL", help="The model's server, up to /v1.")],
+    model: Annotated[str, typer.Option(metavar="NAME", help="As the server calls it.")],
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts of each prompt.")] = 1,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts at a time.")] = 16,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts, from the first.")] = None,
+    temperature: Annotated[float | None, typer.Option(metavar="X", min=0, help="Default: the evaluation's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of an answer.")] = None,
+    min_score: Annotated[
+        float | None, typer.Option(metavar="X", help="Exit with 1 where the mean reward is below, or rollouts failed.")
+    ] = None,
+    max_errors: Annotated[int, typer.Option(metavar="N", min=0, help="Failed rollouts that --min-score allows.")] = 0,
+    db: Database = None,
+) -> None:
+    """Evaluate a model on any server that speaks OpenAI's API, by an @evaluation; every rollout is recorded.
+
+    OPENAI_API_KEY is used where it is set. Exits with 0; with 1 where --min-score is missed; with 2 where there was
+    nothing to evaluate, or no way to.
+    """
+    sys.path.insert(0, "")  # as `python -m` would
+    sampling = {"temperature": temperature, "max_tokens": max_tokens}
+    settings = {"model": model, "model_url": base_url, "samples": samples, "concurrency": concurrency, "limit": limit}
+    settings["sampling"] = {name: value for name, value in sampling.items() if value is not None}
+    report = _report(evaluation, {**settings, "db": db})
+    (out if out.is_terminal else Console(width=_WIDE)).print(_table(report))
+    serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
+    out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
+    out.print(f"It is at http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
+    code, said = _verdict(report, min_score, max_errors)
+    if said is not None:
+        say(visible(said), code)
+    raise typer.Exit(code)
+
+
+def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tuple[int, str | None]:
+    """The code to exit with, and what is to be said of it."""
+    failed, all_rows = len(report.errors), len(report.samples)
+    if failed == all_rows:
+        return 2, f"All rollouts failed. The first: {report.errors[0]}"
+    if failed and math.isnan(report.mean):
+        return 2, f"{failed} of {all_rows} rollouts failed, and the others have no score. The first: {report.errors[0]}"
+    short = None if min_score is None else report.shortfall(min_score, max_errors=max_errors)
+    if short is not None:
+        return 1, short
+    return 0, f"{failed} of {all_rows} rollouts failed. The first: {report.errors[0]}" if failed else None
+
+
+def _report(name: str, settings: dict[str, Any]) -> "Report":
+    """
+    Raises:
+        typer.Exit: with 2, after a line that says what is missing.
+    """
+    try:
+        from logs_ui.rollout.environments.sessions import SessionError
+        from logs_ui.rollout.evaluation.definitions import find_evaluation
+        from logs_ui.rollout.models.backends import GenerationError
+    except ImportError as error:
+        raise typer.Exit(say(str(error), 2)) from error
+    try:
+        return _run(find_evaluation(name), settings)
+    except (GenerationError, SessionError, LogsUIError, ImportError, ValueError) as error:
+        raise typer.Exit(say(visible(error), 2)) from error
+
+
+def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
+    """With a progress bar, or a line now and then where there is no terminal."""
+    rewards: list[float] = []
+    done = 0
+    with progress_bar(TextColumn("reward {task.fields[reward]}")) as progress:
+        bar = progress.add_task(escape(evaluation.name), total=None, reward="...")
+
+        def show(sample: "Sample", total: int) -> None:
+            nonlocal done
+            done += 1
+            if sample.reward is not None:
+                rewards.append(sample.reward)
+            mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "..."
+            progress.update(bar, completed=done, total=total, reward=mean)
+            if done % max(1, total // 10) == 0:
+                say_without_terminal(f"rollout {done} of {total}, reward {mean}")
+
+        return evaluation.run(**settings, progress=show)
+
+
+def _table(report: "Report") -> Table:
+    """A line a task, and one for all."""
+    ks = sorted({1, report.per_prompt})
+    parts = list(report.scores) if len(report.scores) > 1 else []
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(Text(visible(report.name)), overflow="fold")
+    for head in ("rollouts", "reward", "±", *(f"pass@{k}" for k in ks), *map(visible, parts), "failed"):
+        table.add_column(Text(head), justify="right", no_wrap=True)
+
+    def add(name: str, figures: "Figures") -> None:
+        numbers = [figures.mean, figures.stderr, *map(figures.pass_at, ks)]
+        numbers += [figures.scores.get(part, float("nan")) for part in parts]
+        table.add_row(Text(name), str(len(figures.samples)), *map(_number, numbers), str(len(figures.errors) or ""))
+
+    for task, figures in report.tasks.items():
+        add(visible(task), figures)
+    table.add_section()
+    add("all", report)
+    return table
+
+
+def _number(value: float) -> str:
+    return "" if value != value else f"{value:.3f}"  # noqa: PLR0124 - NaN

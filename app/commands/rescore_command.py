@@ -1,0 +1,219 @@
+"""`logs-ui rescore`: another reward function over the rollouts of a run, and what it would change."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from logs_ui.app.commands.terminal import Database, RunName, out, progress_bar, say_without_terminal
+from logs_ui.app.parts import safe_text
+from logs_ui.app.web import urls
+from logs_ui.recorder.errors import LogsUIError
+
+if TYPE_CHECKING:
+    from logs_ui.recorder.analysis.rescore.rescore_comparison import Comparison
+    from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm
+
+_WIDE = 200
+"""Columns of a line, where no terminal has fewer."""
+_SERVED = "http://127.0.0.1:7070"
+_SHOWN = 5  # groups, and failures
+_NOTHING = "Nothing was scored: the reward functions gave no rollout a number (None, NaN, or they raised)."
+
+
+def rescore(
+    run: RunName,
+    reward: Annotated[
+        list[str],
+        typer.Option("--reward", metavar="MODULE:NAME[=WEIGHT]", help="With TRL's signature; several are added up."),
+    ],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="NAME[=WEIGHT]", help="A recorded reward function that still counts."),
+    ] = None,
+    where: Annotated[
+        str, typer.Option("--where", metavar="FILTER", help="Only these, as 'mode:train step>=100': docs/filters.md.")
+    ] = "",
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="messages|text", help="As the dataset has them. Default: by their tokens."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rollouts in a call, in whole groups.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="All rewards: .csv, .parquet or .jsonl.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what changes as JSON.")] = False,  # noqa: FBT002 - a flag
+    db: Database = None,
+) -> None:
+    """Run another reward function over the rollouts of a run, and show what it would change. What is stored stays as it
+    is. Functions are found from the current folder on.
+    """
+    from logs_ui.recorder.analysis.export.export_files import FORMATS, write_table
+    from logs_ui.recorder.analysis.rescore.rescore import PRUNED, RESCORED_COLUMNS
+    from logs_ui.recorder.analysis.rescore.rescore import rescore as rescored
+    from logs_ui.recorder.analysis.rescore.rescore_comparison import compare
+
+    ending = "" if output is None else output.suffix.lstrip(".").lower()
+    if output is not None and ending not in FORMATS:
+        raise LogsUIError(f"{output} does not tell a format: name it .csv, .parquet or .jsonl.")
+    sys.path.insert(0, "")  # as `python -m` would
+    functions = [_weighted("--reward", it) for it in reward]
+    kept = dict(_weighted("--keep", it) for it in keep or ())
+    with progress_bar() as progress:
+        bar = progress.add_task("rollouts", total=None, visible=False)
+
+        def show(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total, visible=True)
+
+        frame = rescored(
+            run,
+            [name for name, _ in functions],
+            db,
+            where=where,
+            weights=[1.0 if weight is None else weight for _, weight in functions],
+            keep=kept,
+            prompts=_form(prompts),
+            batch=batch,
+            progress=show,
+        )
+    if output is not None:
+        rows: Any = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        write_table(ending, output, RESCORED_COLUMNS, rows)
+    uid = str(frame["run"].iloc[0]) if len(frame) else run
+    found = compare(frame)
+    if found.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
+        raise LogsUIError(f"All {len(frame):,} rollouts were pruned: without their messages there is nothing to score.")
+    if found.new is None:
+        raise LogsUIError(
+            _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
+        )
+    if as_json:
+        out.print(_json(uid, [name for name, _ in functions], found), soft_wrap=True, markup=False)
+        return
+    _show(uid, found)
+    if output is not None:
+        say_without_terminal(f"{len(frame):,} rollouts in {output}")
+
+
+def _form(written: str | None) -> "PromptForm | None":
+    """
+    Raises:
+        LogsUIError: prompts have no such form.
+    """
+    forms: dict[str | None, PromptForm | None] = {None: None, "messages": "messages", "text": "text"}
+    if written in forms:
+        return forms[written]
+    raise LogsUIError(f"Prompts are messages or text, not {written!r}.")
+
+
+def _weighted(option: str, written: str) -> tuple[str, float | None]:
+    """A name, and its weight; None without one.
+
+    Raises:
+        LogsUIError: the weight is no number.
+    """
+    name, equals, weight = written.partition("=")
+    try:
+        return name, float(weight) if equals else None
+    except ValueError:
+        raise LogsUIError(f"{option} {written}: {weight!r} is no weight. Write it as {name}=0.5.") from None
+
+
+def _json(run: str, functions: list[str], found: "Comparison") -> str:
+    largest = [{**asdict(it), "change": it.change} for it in found.largest]
+    failures = [{"failed": said, "rollouts": count, "first": first} for said, count, first in found.failures]
+    said = {"run": run, "reward": functions, **asdict(found), "largest": largest, "failures": failures}
+    return orjson.dumps(said, option=orjson.OPT_INDENT_2).decode()
+
+
+def _show(run: str, found: "Comparison") -> None:
+    screen = out if out.is_terminal else Console(width=_WIDE, highlight=False)
+    screen.print(_figures(found))
+    if len(found.tasks) > 1:
+        screen.print(_by_task(found))
+    if found.largest:
+        screen.print(_largest(run, found))
+    for title, firsts in (("dead, and would teach", found.woken), ("teaching, and would be dead", found.dulled)):
+        for first in firsts[:_SHOWN]:
+            out.print(f"{title}: {_SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
+        if len(firsts) > _SHOWN:
+            out.print(f"  and {len(firsts) - _SHOWN:,} more")
+    for said, count, first in found.failures[:_SHOWN]:
+        line = f"{count:,} failed, first rollout {first}: {safe_text.label(said, 300)}"
+        out.print(f"[bold red]{escape(line)}[/]", soft_wrap=True)
+
+
+def _figures(found: "Comparison") -> Table:
+    """A line a figure."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for figure, value in _lines(found):
+        table.add_row(Text(figure), Text(value))
+    return table
+
+
+def _lines(found: "Comparison") -> list[tuple[str, str]]:
+    compared = found.compared
+    change = "" if found.old is None or found.new is None else f" ({found.new - found.old:+.3f})"
+    means = f"{_number(found.old)} -> {_number(found.new)}{change}"
+    groups = {
+        "teach with both": found.teach,
+        "dead with both": found.dead,
+        "were dead and would teach": len(found.woken),
+        "taught and would be dead": len(found.dulled),
+    }
+    lines = [
+        ("mean reward", f"{means} over {_of(compared, found.rollouts, 'rollouts')}"),
+        ("another reward", _of(found.changed, compared, "rollouts")),
+        ("other side of their group's mean", _of(found.turned, compared, "rollouts")),
+        ("groups", ", ".join(f"{count:,} {what}" for what, count in groups.items())),
+        ("another best", _of(found.best_changed, found.teach, "groups that teach with both")),
+        ("pairs in the same order", _of(found.pairs_alike, found.pairs, "pairs of these that differ in both")),
+    ]
+    if compared < found.rollouts:
+        failed = f"; a function failed for {found.failed:,}" if found.failed else ""
+        lines.append(("not compared", f"{found.lost:,} lose their reward, {found.gained:,} gain one{failed}"))
+    return lines
+
+
+def _of(part: int, whole: int, what: str) -> str:
+    share = f" ({part / whole:.1%})" if whole else ""
+    return f"{part:,} of {whole:,} {what}{share}"
+
+
+def _by_task(found: "Comparison") -> Table:
+    table = _table("task", ("rollouts", "old", "new", "change", "another"))
+    for it in found.tasks[:20]:
+        change = "" if it.old is None or it.new is None else f"{it.new - it.old:+.3f}"
+        name = "none" if it.task is None else safe_text.label(it.task, 120)
+        table.add_row(Text(name), f"{it.rollouts:,}", _number(it.old), _number(it.new), change, f"{it.changed:,}")
+    if len(found.tasks) > 20:
+        table.add_row(Text(f"and {len(found.tasks) - 20:,} more"))
+    return table
+
+
+def _largest(run: str, found: "Comparison") -> Table:
+    table = _table("largest changes", ("step", "old", "new", "change"))
+    for it in found.largest:
+        address = Text(f"{_SERVED}{urls.rollout(run, it.id)}", overflow="fold")
+        table.add_row(address, f"{it.step:,}", _number(it.old), _number(it.new), f"{it.change:+.3f}")
+    return table
+
+
+def _table(first: str, others: tuple[str, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(Text(first), overflow="fold")
+    for head in others:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,140 @@
+"""What a page says when it cannot be shown: one line, what to do, and never a traceback."""
+
+import logging
+from dataclasses import dataclass
+
+import sqlalchemy.exc
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from logs_ui.app.pages.rollouts.export_jobs import ExportNotFoundError, TooManyExportsError
+from logs_ui.app.parts.filter_form import mended
+from logs_ui.app.web import htmx
+from logs_ui.app.web.security import add_headers
+from logs_ui.app.web.urls import at, home, rollouts, why, with_query
+from logs_ui.recorder.errors import (
+    DatabaseError,
+    FilterError,
+    ImageNotFoundError,
+    RolloutNotFoundError,
+    RunNotFoundError,
+    SettingsError,
+)
+
+_log = logging.getLogger(__name__)
+_POLLED = (
+    "live",
+    "runs",
+    "rollout",
+    "overview",
+    "why",
+    "fresh",
+)  # they try again by themselves: the page says that the connection is lost
+_TITLES = {
+    401: "Token needed",
+    403: "Not allowed",
+    404: "Not found",
+    422: "Not understood",
+    429: "Too much at once",
+    500: "This page broke",
+}
+
+
+@dataclass(frozen=True)
+class ErrorPage:
+    """What `error.html` and `_flash.html` show.
+
+    Attributes:
+        back: where to go from here.
+        retry: whether trying the same again may help.
+    """
+
+    status: int
+    title: str
+    message: str
+    back: tuple[str, str]
+    retry: bool
+
+
+def install(app: FastAPI) -> None:
+    """Lets every error end in a page of ours."""
+    app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(RolloutNotFoundError, _no_rollout)
+    app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(ExportNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
+    app.add_exception_handler(FilterError, _wrong_filter)
+    app.add_exception_handler(SettingsError, _wrong_settings)
+    app.add_exception_handler(RequestValidationError, _not_an_address)
+    app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
+    app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _broken)
+
+
+def token_needed(request: Request) -> Response:
+    """For who comes without the token, or by a link from another site, with which a strict cookie is not sent."""
+    message = "Open the address that logs-ui printed when it started: its token lets this browser in."
+    return _answer(request, 401, message, retry=True)
+
+
+def from_elsewhere(request: Request) -> Response:
+    """For what would write, and does not come from a page of ours."""
+    message = "Only the dashboard's own pages may write. Open the page itself, and star, tag or note it there."
+    return _answer(request, 403, message)
+
+
+def _no_rollout(request: Request, error: Exception) -> Response:
+    run = request.path_params.get("name", "")
+    return _answer(request, 404, str(error), back=(rollouts(run), "All rollouts of this run"))
+
+
+def _wrong_filter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FilterError)  # noqa: S101 - installed for these alone
+    meant = mended(request.query_params.multi_items(), error)
+    if meant is None:
+        return _answer(request, 422, str(error), back=(at(request.url.path), "Go on without a filter"))
+    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Go on with {error.meant!r}"))
+
+
+def _wrong_settings(request: Request, error: Exception) -> Response:
+    back = why(request.path_params.get("name", ""))
+    return _answer(request, 422, str(error), back=(back, "Back, with the settings as they were"))
+
+
+def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it
+    return _answer(request, 404, "There is no such page. A rollout's address ends with its number.")
+
+
+def _database_trouble(request: Request, error: Exception) -> Response:
+    _log.warning("The database cannot be read: %s", error)
+    return _answer(request, 503, "The database cannot be read at the moment.", retry=True)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - installed for these alone
+    known = {404: "There is no such page.", 405: "This address can only be read."}
+    return _answer(request, error.status_code, known.get(error.status_code, error.detail))
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    message = (
+        f"{type(error).__name__} in logs-ui itself. The terminal that runs it shows where; recording is not affected."
+    )
+    response = _answer(request, 500, message, retry=True)
+    add_headers(response.headers)  # Starlette answers this one from outside of our middleware
+    return response
+
+
+def _answer(
+    request: Request, status: int, message: str, *, back: tuple[str, str] | None = None, retry: bool = False
+) -> Response:
+    title = _TITLES.get(status, "Database not readable" if status == 503 else "Not possible")
+    page = ErrorPage(status, title, message, back or (home(), "All runs"), retry)
+    wanted = htmx.target(request)
+    if wanted is None:
+        return htmx.render(request, "error.html", page, status=status)
+    quiet = wanted in _POLLED and status >= 500
+    swap = {"HX-Reswap": "none"} if quiet else {"HX-Retarget": "#flash", "HX-Reswap": "innerHTML"}
+    return htmx.fragment(request, "_flash.html", page, status=status, headers={"HX-Push-Url": "false", **swap})

@@ -1,0 +1,340 @@
+"""Several runs side by side: the same axes, task by task, and what differs between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.compare.run_curves import POINTS, Axis, Chart, make_chart
+from logs_ui.app.pages.compare.run_differences import (
+    Comparison,
+    Setting,
+    Settings,
+    WorkingTree,
+    comparisons,
+    facts,
+    settings,
+    working_trees,
+)
+from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
+from logs_ui.app.parts.reward_parts import yes_or_no
+from logs_ui.app.parts.safe_text import clean
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.security import PLAIN_TEXT_POLICY
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError, RunNotFoundError
+from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary, Solved, Step
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.storage.tables import Mode
+
+MOST_RUNS = 6
+MOST_ROLLOUTS = 50_000
+"""Of a run, whose rewards are added up task by task: the last ones."""
+
+REWARD = "mean reward"
+_LAST_STEPS = 20  # in which a reward function shows that it gives nothing but 0 and 1
+_KS = (1, 4, 8)
+_TASKS, _ALL_TASKS = 50, 2_000
+_SUGGESTED = 30
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the runs are looked at: the parameters of the address.
+
+    Attributes:
+        runs: uids.
+        figure: REWARD, or the name of one that trainers log.
+        mode: whose rollouts: a Mode.
+        steps: `common` are those that all runs have, `all` each run's own.
+        k: of pass@k; None takes the size of the groups; of runs with groups of several, the largest that all have.
+        solved: the lowest reward that counts as solved; None leaves it to the runs.
+        tasks: `all` shows more of them.
+        arguments: `all` shows those that do not differ, too.
+    """
+
+    runs: tuple[str, ...]
+    x: Axis = Axis.STEP
+    figure: str = REWARD
+    mode: str | None = None
+    steps: str = "common"
+    k: int | None = None
+    solved: float | None = None
+    sort: str = "difference"
+    tasks: str = ""
+    arguments: str = ""
+
+    @property
+    def address(self) -> str:
+        """Without what is as it would be anyway."""
+        given = {name: value for name, value in vars(self).items() if name != "runs" and value != _DEFAULTS[name]}
+        return urls.compare_runs(self.runs, [(name, f"{value}") for name, value in given.items()])
+
+    def but(self, **parts: object) -> str:
+        """The address with some parts set anew."""
+        return replace(self, **parts).address  # type: ignore[arg-type]
+
+
+_DEFAULTS = vars(Choice(()))
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One of the runs.
+
+    Attributes:
+        letter: A to F.
+        without: address of the comparison without it.
+    """
+
+    letter: str
+    listed: ListedRun
+    without: str
+
+    @property
+    def summary(self) -> RunSummary:
+        return self.listed.summary
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The runs task by task.
+
+    Attributes:
+        steps: of each run, first and last that count; None for a run without any.
+        are_cut: whether a run has so many rollouts that only its last ones count.
+        is_scored: whether any of their rollouts has a reward.
+        solved: what counts as solved; None where none within the steps has a reward.
+        ks: to choose from.
+    """
+
+    table: TaskTable
+    steps: list[tuple[int, int] | None]
+    are_cut: bool
+    is_scored: bool
+    solved: Solved | None
+    k: int
+    ks: list[int]
+
+
+@dataclass(frozen=True)
+class ComparePage:
+    """What `compare_runs.html` and `_compare.html` show.
+
+    Attributes:
+        mode: whose rollouts are shown.
+        others: runs that could be added.
+        figures: names of the figures that two of the runs have, REWARD first.
+        modes: those that one of the runs has rollouts of.
+        chart: None where no two runs have the figure.
+        facts: model, commit, ...
+        sources: what the runs are made of; `unknown` are the runs of which nothing of the kind is stored.
+    """
+
+    choice: Choice
+    mode: str
+    runs: list[ComparedRun]
+    others: list[ListedRun]
+    figures: list[str]
+    modes: list[str]
+    chart: Chart | None
+    tasks: Tasks | None
+    facts: list[Setting]
+    arguments: Settings
+    versions: Settings
+    sources: list[Comparison]
+    trees: list[WorkingTree]
+    unknown: list[int]
+
+
+@router.get("/compare")
+def compare(request: Request, source: SourceOfPages) -> Response:
+    """Two to six runs; with fewer, which ones there are to choose from."""
+    with source.reading() as db:
+        choice = _choice(request, db)
+        asked = request.query_params.multi_items()
+        if htmx.target(request) is None and urls.compare_runs((), asked) != choice.address:
+            return RedirectResponse(choice.address, 303)
+        page = _page(db, choice)
+    return htmx.render(request, "compare/compare_runs.html", page, fragments=("compare",), address=choice.address)
+
+
+@router.get("/sources/{digest}")
+def source_text(source: SourceOfPages, digest: str) -> Response:
+    """A text that runs are made of, whole and as it is."""
+    with source.reading() as db:
+        found = queries.source_texts(db, [digest])
+    if digest not in found:
+        raise RunNotFoundError("No run has a source of that name.")
+    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
+    return Response(clean(found[digest]), media_type="text/plain", headers=headers)
+
+
+def _choice(request: Request, db: Connection) -> Choice:
+    """
+    Raises:
+        FilterError: an unknown parameter or word, or no number where one is needed.
+        RunNotFoundError: no such run.
+    """
+    given = {name: value for name, value in request.query_params.items() if name != "run" and value.strip()}
+    for name in given:
+        check_word("parameter", name, name, (*_DEFAULTS, "label", "do"))
+    known: dict[str, Sequence[str]] = {
+        "x": [axis.value for axis in Axis],
+        "mode": [mode.value for mode in Mode],
+        "steps": ("common", "all"),
+        "tasks": ("all",),
+        "arguments": ("all",),
+    }
+    known["sort"] = (*SORTS, *(f"mean{number}" for number in range(1, MOST_RUNS + 1)))
+    for name in known.keys() & given.keys():
+        check_word(name, name, given[name], known[name])
+    named = [name for name in request.query_params.getlist("run") if name.strip()]
+    runs = tuple(dict.fromkeys(queries.find_run(db, name).uid for name in named[: MOST_RUNS + 1]))
+    if len(runs) > MOST_RUNS:
+        raise FilterError("run", f"at most {MOST_RUNS} runs can be compared: tick fewer")
+    sort = given.get("sort", "difference")
+    if sort.startswith("mean") and int(sort[4:]) > len(runs):
+        sort = "difference"
+    figure = given.get("figure", REWARD)
+    if runs and figure != REWARD:
+        logged = {name for uid in runs for name in queries.scalar_names(db, id_of(queries.find_run(db, uid)))}
+        check_word("figure", "figure of these runs", figure, [REWARD, *sorted(logged)])
+    return Choice(
+        runs=runs,
+        x=Axis(given.get("x", Axis.STEP)),
+        figure=figure,
+        mode=given.get("mode"),
+        steps=given.get("steps", "common"),
+        k=int(_number("k", given["k"], low=1, high=10_000)) if "k" in given else None,
+        solved=_number("solved", given["solved"]) if "solved" in given else None,
+        sort=sort,
+        tasks=given.get("tasks", ""),
+        arguments=given.get("arguments", ""),
+    )
+
+
+def _number(name: str, written: str, *, low: float = -1e300, high: float = 1e300) -> float:
+    try:
+        number = float(written)
+    except ValueError:
+        number = float("nan")
+    if not low <= number <= high:
+        raise FilterError(name, f"{name} is {written[:40]!r}, where a number is needed")
+    return number
+
+
+def _page(db: Connection, choice: Choice) -> ComparePage:
+    listed = queries.these_runs(db, [id_of(queries.find_run(db, uid)) for uid in choice.runs])
+    by_uid = {each.summary.run.uid: each for each in listed}
+    runs = [
+        ComparedRun("ABCDEF"[i], by_uid[uid], choice.but(runs=tuple(one for one in choice.runs if one != uid)))
+        for i, uid in enumerate(choice.runs)
+    ]
+    summaries = [run.summary for run in runs]
+    ids = [id_of(summary.run) for summary in summaries]
+    sources = [queries.run_sources(db, ids).get(run, []) for run in ids]
+    texts = queries.source_texts(db, {source.hash for of_run in sources for source in of_run if source.hash})
+    modes = _modes(db, ids)
+    mode = choice.mode or (Mode.TRAIN.value if Mode.TRAIN in modes or not modes else modes[0])
+    recent = queries.list_runs(db, RunFilter(), limit=_SUGGESTED).runs
+    everything = choice.arguments == "all"
+    return ComparePage(
+        choice=choice,
+        mode=mode,
+        runs=runs,
+        others=[each for each in recent if each.summary.run.uid not in choice.runs],
+        figures=_figures(db, ids),
+        modes=modes,
+        chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
+        tasks=_tasks(db, ids, choice, mode) if len(runs) > 1 else None,
+        facts=facts(summaries),
+        arguments=settings([summary.run.config for summary in summaries], everything=everything),
+        versions=settings([summary.run.versions for summary in summaries], everything=everything),
+        sources=comparisons(sources, texts),
+        trees=working_trees(sources, texts),
+        unknown=[index for index, of_run in enumerate(sources) if not of_run],
+    )
+
+
+def _modes(db: Connection, ids: Sequence[int]) -> list[str]:
+    return [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
+
+
+def _figures(db: Connection, ids: Sequence[int]) -> list[str]:
+    names = [name for run in ids for name in queries.scalar_names(db, run)]
+    return [REWARD, *sorted({name for name in names if names.count(name) > 1})]
+
+
+def _chart(db: Connection, runs: Sequence[ComparedRun], choice: Choice, mode: str) -> Chart | None:
+    ids = [id_of(run.summary.run) for run in runs]
+    if choice.figure == REWARD:
+        curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
+    else:
+        curves = [rested(db, run, queries.scalar_points, mode, choice.figure, POINTS) for run in ids]
+    return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
+
+
+def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tasks:
+    sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
+    own = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
+    common = (max(first for first, _ in own), min(last for _, last in own)) if own else (0, 0)
+    wanted = common if choice.steps == "common" else (0, 2**62)
+    steps = [_last_steps(of_run, wanted) for of_run in sizes]
+    are_cut = any(within and within[1] for within in steps)
+    if are_cut and choice.steps == "common":
+        begins = max(within[0][0] for within in steps if within)
+        steps = [_last_steps(of_run, (begins, common[1])) for of_run in sizes]
+    counted = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
+    solved = Solved(choice.solved) if choice.solved is not None else _solved(db, [it for it in counted if it], mode)
+    results: list[dict[str, list[GroupResult]]] = [
+        queries.task_results(db, of_run[0], mode, of_run[1], solved) if of_run and solved else {} for of_run in counted
+    ]
+    largest = max(group_sizes(results), default=1)
+    ks = sorted({*(k for k in _KS if k <= largest), largest})
+    k = choice.k or min((max(known) for of_run in results if (known := group_sizes([of_run]))), default=1)
+    return Tasks(
+        table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
+        steps=[within[0] if within else None for within in steps],
+        are_cut=are_cut,
+        is_scored=bool(own),
+        solved=solved,
+        k=k,
+        ks=ks,
+    )
+
+
+def _solved(db: Connection, counted: Sequence[tuple[int, tuple[int, int]]], mode: str) -> Solved | None:
+    """As the reward function says it that counts most over all of them, where each has it and it gives 0 or 1, else by
+    what the best of the rollouts reach.
+    """
+    last = [_last_of(db, run, mode) for run, _ in counted]
+    function = yes_or_no(list(chain.from_iterable(last)))
+    if function is not None and all(any(function in step.rewards for step in of_run) for of_run in last):
+        return Solved(1.0, function)
+    best = [queries.best_reward(db, run, mode, steps) for run, steps in counted]
+    return max((Solved(reward) for reward in best if reward is not None), key=lambda it: it.at, default=None)
+
+
+def _last_of(db: Connection, run: int, mode: str) -> list[Step]:
+    of_mode = [series for series in rested(db, run, queries.step_series) if series.mode == mode]
+    return [step for series in of_mode for step in queries.last_steps(db, run, series, _LAST_STEPS)]
+
+
+def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
+    """First and last of those steps, or as many of the last as may be added up; and whether these are not all."""
+    inside = [size for size in sizes if within[0] <= size.step <= within[1]]
+    if not inside:
+        return None
+    first, rollouts = len(inside), 0
+    while first > 0 and (rollouts == 0 or rollouts + inside[first - 1].scored <= MOST_ROLLOUTS):
+        first -= 1
+        rollouts += inside[first].scored
+    return (inside[first].step, inside[-1].step), first > 0

@@ -1,0 +1,185 @@
+"""Where the curves of several runs lie on the same axes; `_compare.html` draws them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from logs_ui.app.parts.figures import count, significant
+from logs_ui.recorder.queries import CurvePoint
+
+POINTS = 300
+_TABLE_STEPS = 40
+_SMOOTHED_OVER = 20  # a mean's window is this part of the longest curve, in steps
+
+
+class Axis(StrEnum):
+    """What curves are laid out by."""
+
+    STEP = "step"
+    ROLLOUTS = "rollouts"
+    TIME = "time"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One run's curve, in a box of 100 by 100.
+
+    Attributes:
+        index: which of the runs it is.
+        smoothed: points of its unbroken parts, each the mean of those around it.
+        exact: the same as they were logged.
+        steps, places, values: all of them, for the pointer: separated by spaces, a value that is missing as `-`.
+        last: None where it has no value.
+    """
+
+    index: int
+    smoothed: list[str]
+    exact: list[str]
+    steps: str
+    places: str
+    values: str
+    last: float | None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves on the same axes.
+
+    Attributes:
+        across, up: labels of the ticks, evenly spaced over the whole axis, from 0 on, and from below.
+        zero: where 0 lies, from above; None outside.
+        label: the same in words.
+        table: values by step: the step, and one for each run, None where it has none there.
+    """
+
+    series: list[Series]
+    across: list[str]
+    up: list[str]
+    zero: float | None
+    label: str
+    table: list[tuple[int, list[float | None]]]
+
+
+def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> Chart | None:
+    """Of the runs, in their order; None where none has two values."""
+    placed = [_placed(curve, axis) for curve in curves]
+    known = [value for curve in placed for _, _, value in curve if value is not None]
+    if len(known) < 2:
+        return None
+    unit, name = _unit(max(place for curve in placed for place, _, _ in curve), axis)
+    right, across = _ticks_from_zero(max(place for curve in placed for place, _, _ in curve) / unit)
+    bottom, top, up = _ticks(min(known), max(known))
+
+    def x(place: float) -> float:
+        return round(100 * place / unit / right, 2)
+
+    def y(value: float) -> float:
+        return round(100 * (top - value) / (top - bottom), 2)
+
+    labels = [significant(tick) for tick in across]
+    window = max(_steps_of(curve) for curve in placed) / _SMOOTHED_OVER
+    return Chart(
+        series=[_series(index, curve, window, x, y) for index, curve in enumerate(placed)],
+        across=[*labels[:-1], f"{labels[-1]} {name}"],
+        up=[significant(tick) for tick in up],
+        zero=y(0.0) if bottom < 0 < top else None,
+        label="; ".join(_in_words(each, curve) for each, curve in zip(names, placed, strict=True)),
+        table=_table(curves),
+    )
+
+
+_Placed = list[tuple[float, int, float | None]]  # place, step, value
+
+
+def _placed(curve: Sequence[CurvePoint], axis: Axis) -> _Placed:
+    begun = next((point.when for point in curve if point.when is not None), None)
+    places: dict[Axis, Callable[[CurvePoint], float | None]] = {
+        Axis.STEP: lambda point: float(point.step),
+        Axis.ROLLOUTS: lambda point: float(point.rollouts),
+        Axis.TIME: lambda point: None if point.when is None or begun is None else max(0.0, point.when - begun) / 1e6,
+    }
+    return [(place, point.step, point.value) for point in curve if (place := places[axis](point)) is not None]
+
+
+def _steps_of(curve: _Placed) -> int:
+    return curve[-1][1] - curve[0][1] + 1 if curve else 0
+
+
+def _series(
+    index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
+) -> Series:
+    """`window` is in steps, the same for all curves: a shorter one is no less smooth than the others."""
+    known = [value for _, _, value in curve if value is not None]
+    parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
+    reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))
+    return Series(
+        index=index,
+        smoothed=[_points(_smoothed(part, reach), x, y) for part in parts],
+        exact=[_points(part, x, y) for part in parts] if reach else [],
+        steps=" ".join(str(step) for _, step, _ in curve),
+        places=" ".join(str(x(place)) for place, _, _ in curve),
+        values=" ".join("-" if value is None else f"{value:.4g}" for _, _, value in curve),
+        last=known[-1] if known else None,
+    )
+
+
+def _points(part: _Placed, x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    return " ".join(f"{x(place)},{y(value or 0.0)}" for place, _, value in part)
+
+
+def _smoothed(part: _Placed, most: int) -> _Placed:
+    """Each value is the mean of those around it, as many to the left as to the right, at most so many."""
+    values = [value or 0.0 for _, _, value in part]
+    means = []
+    for i in range(len(values)):
+        reach = min(most, i, len(values) - 1 - i)
+        around = values[i - reach : i + reach + 1]
+        means.append(sum(around) / len(around))
+    return [(place, step, mean) for (place, step, _), mean in zip(part, means, strict=True)]
+
+
+def _unit(largest: float, axis: Axis) -> tuple[float, str]:
+    """What the axis is counted in."""
+    if axis is Axis.STEP:
+        return 1.0, "steps"
+    if axis is Axis.ROLLOUTS:
+        return 1.0, "rollouts"
+    return next(((size, name) for size, name in ((3600.0, "h"), (60.0, "min")) if largest >= 2 * size), (1.0, "s"))
+
+
+def _ticks_from_zero(largest: float) -> tuple[float, list[float]]:
+    size = _round_size(largest / 6)
+    ticks = max(1, math.ceil(largest / size - 1e-9))
+    return ticks * size, [i * size for i in range(ticks + 1)]
+
+
+def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
+    size = _round_size((high - low) / 4)
+    first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
+    last = max(last, first + 1)
+    return first * size, last * size, [round(i * size, 12) for i in range(first, last + 1)]
+
+
+def _round_size(least: float) -> float:
+    """1, 2 or 5 times a power of ten: the smallest that is no less."""
+    if not least > 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
+
+
+def _in_words(name: str, curve: _Placed) -> str:
+    known = [(step, value) for _, step, value in curve if value is not None]
+    if not known:
+        return f"{name} has no value"
+    (first, begin), (last, end) = known[0], known[-1]
+    return f"{name} goes from {significant(begin)} at step {count(first)} to {significant(end)} at step {count(last)}"
+
+
+def _table(curves: Sequence[Sequence[CurvePoint]]) -> list[tuple[int, list[float | None]]]:
+    steps = sorted({point.step for curve in curves for point in curve})
+    by_step = [{point.step: point.value for point in curve} for curve in curves]
+    every = math.ceil(len(steps) / _TABLE_STEPS)
+    return [(step, [values.get(step) for values in by_step]) for step in steps[::every]]

@@ -1,0 +1,271 @@
+"""What several runs were made of, and how that differs: facts, arguments, versions, sources."""
+
+import difflib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from logs_ui.app.parts import figures, words
+from logs_ui.app.parts import safe_text as text
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.storage.tables import RunSource, SourceKind
+
+_CONTEXT = 3  # lines round a change
+_MOST_LINES = 2_000  # of a text that is compared line by line
+_SHOWN_LINES = 600
+
+TITLES = {
+    SourceKind.REWARD: "Reward function",
+    SourceKind.ROLLOUT: "Rollout function",
+    SourceKind.ENVIRONMENT: "Environment",
+    SourceKind.CHAT_TEMPLATE: "Chat template",
+    SourceKind.DATASET: "Dataset",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Something that each run has a value of.
+
+    Attributes:
+        values: as they are shown; None where a run has none.
+    """
+
+    name: str
+    values: list[str | None]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs have different ones."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Several of a kind.
+
+    Attributes:
+        shown: those that differ, or all.
+        differing, total: how many there are.
+    """
+
+    shown: list[Setting]
+    differing: int
+    total: int
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """A line of a diff.
+
+    Attributes:
+        kind: `added`, `removed`, `same`, `gap` where lines are left out, or `file` where git names one.
+        before, after: its number in either text.
+    """
+
+    kind: str
+    text: str
+    before: int | None = None
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One text, and the runs that have it.
+
+    Attributes:
+        runs: which of the runs.
+        hash: None where nothing but a name is stored.
+        weight: of a reward function.
+    """
+
+    runs: list[int]
+    hash: str | None
+    weight: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A text of the second variant or a later one against that of the first; `is_cut` where there is more of it."""
+
+    before: Variant
+    after: Variant
+    lines: list[DiffLine]
+    is_cut: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One thing that runs are made of.
+
+    Attributes:
+        variants: the first run's first.
+        missing: which runs have none, though they have other things of the kind stored.
+        differences: to the first variant; empty where all runs that have it share one.
+    """
+
+    title: str
+    name: str
+    variants: list[Variant]
+    missing: list[int]
+    differences: list[Difference]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs that there are differ in it."""
+        return len(self.variants) > 1 or bool(self.missing)
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file that differed from the commit: lines added and removed, `-` where it is no text."""
+
+    added: str
+    removed: str
+    name: str
+
+
+@dataclass(frozen=True)
+class WorkingTree:
+    """How tracked files differed from the commit.
+
+    Attributes:
+        runs: those in which they did so in the same way.
+        unlike: files that no other of the runs changed by as many lines, of several that have changes.
+        alike: the others.
+        hash: of the diff; None where only the names were kept.
+        lines: of the diff; `is_cut` where there are more.
+    """
+
+    runs: list[int]
+    unlike: list[ChangedFile]
+    alike: list[ChangedFile]
+    hash: str | None
+    lines: list[DiffLine]
+    is_cut: bool
+
+
+def facts(summaries: Sequence[RunSummary]) -> list[Setting]:
+    """What is looked at first; those that no run has are left out."""
+    rows: dict[str, list[Any]] = {
+        "model": [it.run.model for it in summaries],
+        "completions of a prompt": [it.run.num_generations for it in summaries],
+        "steps planned": [words.planned_steps(it) for it in summaries],
+        "commit": [it.run.git_commit and it.run.git_commit[:12] for it in summaries],
+        "working tree": [_tree(it.run.git_dirty) for it in summaries],
+        "tokenizer": [it.run.tokenizer and it.run.tokenizer[:12] for it in summaries],
+        "host": [it.run.host for it in summaries],
+        "resumes": [it.run.parent for it in summaries],
+    }
+    found = [
+        Setting(name, [None if value is None else str(value) for value in values]) for name, values in rows.items()
+    ]
+    return [setting for setting in found if any(value is not None for value in setting.values)]
+
+
+def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> Settings:
+    """Of the runs, by name; a name that a run lacks is None there."""
+    names = sorted({name for each in values for name in each})
+    found = [Setting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
+    differing = [setting for setting in found if setting.differs]
+    return Settings(found if everything else differing, len(differing), len(found))
+
+
+def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
+    """Of the runs, in their order; what differs first. `texts` by hash."""
+    by_thing: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
+    for run, of_run in enumerate(sources):
+        for source in of_run:
+            if source.kind in TITLES:
+                by_thing[source.kind, source.name][run] = source
+    known = [run for run, of_run in enumerate(sources) if of_run]
+    found = [_comparison(key, having, known, texts) for key, having in by_thing.items()]
+    order = list(TITLES.values())
+    return sorted(found, key=lambda it: (not it.differs, order.index(it.title), it.name))
+
+
+def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
+    """Of the runs that began with changes that were not committed."""
+    grouped: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for run, of_run in enumerate(sources):
+        hashes = {source.kind: source.hash for source in of_run}
+        key = hashes.get(SourceKind.CHANGED_FILES), hashes.get(SourceKind.CHANGES)
+        if any(key):
+            grouped[key].append(run)
+    files = [_files(texts.get(names or "", "")) for names, _ in grouped]
+    everywhere = set.intersection(*map(set, files)) if len(files) > 1 else set()
+    return [
+        _working_tree(runs, of_tree, everywhere, diff, texts)
+        for ((_, diff), runs), of_tree in zip(grouped.items(), files, strict=True)
+    ]
+
+
+def _files(text: str) -> list[ChangedFile]:
+    named = (line.split("\t", 2) for line in text.splitlines())
+    return [ChangedFile(*parts) for parts in named if len(parts) == 3]
+
+
+def _working_tree(
+    runs: list[int], files: list[ChangedFile], everywhere: set[ChangedFile], diff: str | None, texts: Mapping[str, str]
+) -> WorkingTree:
+    lines = texts.get(diff or "", "").splitlines()
+    return WorkingTree(
+        runs=runs,
+        unlike=[file for file in files if file not in everywhere],
+        alike=[file for file in files if file in everywhere],
+        hash=diff,
+        lines=[_git_line(line) for line in lines[:_SHOWN_LINES]],
+        is_cut=len(lines) > _SHOWN_LINES,
+    )
+
+
+def _git_line(line: str) -> DiffLine:
+    if line.startswith(("diff --git", "index ", "--- ", "+++ ", "new file", "deleted file")):
+        return DiffLine("file", line)
+    kind = {"+": "added", "-": "removed", "@": "gap"}.get(line[:1], "same")
+    return DiffLine(kind, line if kind == "gap" else line[1:])
+
+
+def _comparison(
+    key: tuple[str, str], having: Mapping[int, RunSource], runs: list[int], texts: Mapping[str, str]
+) -> Comparison:
+    kind, name = key
+    grouped: dict[tuple[str | None, float | None], list[int]] = defaultdict(list)
+    for run, source in having.items():
+        grouped[source.hash, source.weight].append(run)
+    variants = [Variant(of, digest, weight) for (digest, weight), of in grouped.items()]
+    first = variants[0]
+    differences = [_difference(first, other, texts) for other in variants[1:] if other.hash != first.hash]
+    missing = [run for run in runs if run not in having]
+    return Comparison(TITLES[SourceKind(kind)], name, variants, missing, differences)
+
+
+def _difference(first: Variant, other: Variant, texts: Mapping[str, str]) -> Difference:
+    before, after = (texts.get(variant.hash or "", "").splitlines() for variant in (first, other))
+    lines = _unified(before[:_MOST_LINES], after[:_MOST_LINES])
+    is_cut = len(lines) > _SHOWN_LINES or max(len(before), len(after)) > _MOST_LINES
+    return Difference(first, other, lines[:_SHOWN_LINES], is_cut)
+
+
+def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
+    lines: list[DiffLine] = []
+    for hunk in difflib.SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
+        lines.append(DiffLine("gap", f"lines {hunk[0][1] + 1} to {hunk[-1][2]}"))
+        for tag, i1, i2, j1, j2 in hunk:
+            if tag == "equal":
+                lines += [
+                    DiffLine("same", before[i], i + 1, j + 1) for i, j in zip(range(i1, i2), range(j1, j2), strict=True)
+                ]
+                continue
+            lines += [DiffLine("removed", before[i], before=i + 1) for i in range(i1, i2)]
+            lines += [DiffLine("added", after[j], after=j + 1) for j in range(j1, j2)]
+    return lines
+
+
+def _tree(dirty: bool | None) -> str | None:  # noqa: FBT001 - as the run's column has it
+    return None if dirty is None else "with changes" if dirty else "as committed"
+
+
+def _written(value: Any) -> str:
+    return text.as_json(value) if value is None else text.shown(figures.tidy(value))

@@ -1,0 +1,121 @@
+"""What became of each task in several runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from logs_ui.app.parts.charts import Bar, Scale
+from logs_ui.recorder.diagnosis.tables.task_table import pass_at
+from logs_ui.recorder.queries import GroupResult
+
+SORTS = ("difference", "better", "worse", "task")
+"""Orders of the table; `mean1` to `mean6`, the lowest first, are others."""
+
+_Results = Mapping[str, Sequence[GroupResult]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task in one run.
+
+    Attributes:
+        mean: reward of its rollouts.
+        pass_at: the chance, 0 to 1, that one of k rollouts is solved; None where no group has k.
+    """
+
+    mean: float
+    pass_at: float | None
+    rollouts: int
+
+
+@dataclass(frozen=True)
+class TaskLine:
+    """A task in all runs.
+
+    Attributes:
+        task: empty where the rollouts name none.
+        cells: None for a run that has no rollout of it.
+        difference: of the mean in another run to that in the first: of two, the second; of more, the one that differs
+            most. None where there is nothing to compare.
+        against: which run that is.
+        bar: of the difference, on the scale of all that are shown.
+    """
+
+    task: str
+    cells: list[Cell | None]
+    difference: float | None
+    against: int
+    bar: Bar | None
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """Tasks by runs.
+
+    Attributes:
+        all: over all tasks.
+        tasks: how many there are; `lines` are the first of them.
+    """
+
+    lines: list[TaskLine]
+    all: TaskLine
+    tasks: int
+
+
+def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> TaskTable:
+    """Of the runs, in their order.
+
+    Args:
+        results: groups by task, for each run.
+        k: of pass@k.
+        sort: one of SORTS, or `mean1` to `mean6`.
+        limit: of lines.
+    """
+    tasks = sorted(set(chain.from_iterable(results)))
+    lines = [_line(task, [_cell(run.get(task, ()), k) for run in results]) for task in tasks]
+    lines.sort(key=lambda line: _place(line, sort))
+    differences = [abs(line.difference) for line in lines[:limit] if line.difference is not None]
+    largest = max(differences, default=0.0) or 1.0
+    scale = Scale(-largest, largest)
+    everything = _line("", [_cell(list(chain.from_iterable(run.values())), k) for run in results])
+    return TaskTable([_with_bar(line, scale) for line in lines[:limit]], everything, len(tasks))
+
+
+def group_sizes(results: Iterable[_Results]) -> list[int]:
+    """Sizes of the groups that there are, as far as they have a reward, each once."""
+    return sorted({group.scored for run in results for groups in run.values() for group in groups})
+
+
+def _line(task: str, cells: list[Cell | None]) -> TaskLine:
+    first = cells[0]
+    # Rounded: means of the same rewards, added up in another order, are no difference.
+    others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
+    against, difference = max(others, key=lambda other: abs(other[1]), default=(0, None))
+    return TaskLine(task, cells, difference, against, None)
+
+
+def _with_bar(line: TaskLine, scale: Scale) -> TaskLine:
+    bar = None if line.difference is None else scale.bar(line.difference)
+    return TaskLine(line.task, line.cells, line.difference, line.against, bar)
+
+
+def _cell(groups: Sequence[GroupResult], k: int) -> Cell | None:
+    rollouts = sum(group.scored for group in groups)
+    if not rollouts:
+        return None
+    chances = [pass_at(group.scored, group.solved, k) for group in groups if group.scored >= k]
+    mean = sum(group.reward_sum for group in groups) / rollouts
+    return Cell(mean, sum(chances) / len(chances) if chances else None, rollouts)
+
+
+def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:
+    """What cannot be compared comes last."""
+    if sort == "task":
+        return False, 0.0, line.task
+    if sort.startswith("mean"):
+        cell = line.cells[int(sort[4:]) - 1]
+        return cell is None, cell.mean if cell else 0.0, line.task
+    if line.difference is None:
+        return True, 0.0, line.task
+    key = {"difference": -abs(line.difference), "better": -line.difference, "worse": line.difference}
+    return False, key[sort], line.task

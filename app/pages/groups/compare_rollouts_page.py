@@ -1,0 +1,286 @@
+"""Two rollouts beside each other, turn by turn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from logs_ui.app.parts import timeline, turns
+from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.differences import Differ, Segment, equal_segments
+from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.timeline import Card, Fields, Text
+from logs_ui.app.parts.turns import Turn
+from logs_ui.app.web import htmx
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+
+router = APIRouter()
+
+_FIGURES = {"env_tokens": "environment tokens", "seconds": "first to last call"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two."""
+
+    summary: RunSummary
+    row: EvaluationRow
+
+
+@dataclass(frozen=True)
+class Half:
+    """One side of a piece: its segments, and the name by which the whole text is had; None without one."""
+
+    segments: list[Segment]
+    part: str | None
+    is_shortened: bool
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A text of a turn in both rollouts: the message, a tool call, an observation.
+
+    Attributes:
+        name: what it is.
+        is_mono: whether it is code rather than prose.
+    """
+
+    name: str
+    a: Half
+    b: Half
+    is_equal: bool
+    is_mono: bool
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """One turn of both, or the prompt.
+
+    Attributes:
+        number: 0 for the prompt.
+        parts: whether they part here.
+        missing: which of them has no such turn: `a`, `b`, or empty.
+        size: characters of it in `a`.
+    """
+
+    number: int
+    pieces: list[Piece]
+    parts: bool
+    missing: str
+    size: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all of its texts are the same; then it is folded."""
+        return not self.missing and all(piece.is_equal for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of both, and the difference from a to b; None where one lacks it."""
+
+    name: str
+    kind: str
+    a: float | None
+    b: float | None
+
+    @property
+    def change(self) -> float | None:
+        """From a to b."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a reward function gave both; None where it gave one of them nothing."""
+
+    name: str
+    a: Part | None
+    b: Part | None
+
+
+@dataclass(frozen=True)
+class CompareRolloutsPage:
+    """What `compare_rollouts.html` shows.
+
+    Attributes:
+        chosen: the filter of the run of `a` that the ways back follow.
+        rewards: by reward function; `scale` is of their bars.
+        figures: reward, advantage, turns, tokens, seconds.
+        prompt: what both were given.
+        turns: in order.
+        parts_at: the turn at which they part; None where they never do.
+    """
+
+    a: Side
+    b: Side
+    chosen: RolloutFilter
+    rewards: list[Worth]
+    scale: Scale
+    figures: list[Figure]
+    prompt: Aligned
+    turns: list[Aligned]
+    parts_at: int | None
+
+
+@router.get("/runs/{name}/compare")
+def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str = "", b: str = "") -> Response:
+    """Rollout `a` of this run and rollout `b` of any run of the database."""
+    one, other = _number("a", a), _number("b", b)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        pairs = request.query_params.multi_items()
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b"}])
+        page = _page(db, run, chosen, one, other)
+    return htmx.render(request, "groups/compare_rollouts.html", page)
+
+
+def _number(name: str, written: str) -> int:
+    digits = written.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        said = f"{name} {written[:40]!r} is not a rollout's number" if digits else f"{name} is missing"
+        raise FilterError(name, f"{said}: write ?a=12&b=34, as the table of rollouts numbers them")
+    return int(digits)
+
+
+def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int) -> CompareRolloutsPage:
+    (a, cards_a), (b, cards_b) = (_side(db, row_id) for row_id in (one, other))
+    turns_a, turns_b = turns.turns_of(cards_a), turns.turns_of(cards_b)
+    parts_at = turns.parting(turns_a, turns_b)
+    differ = Differ()
+    worths = _worths(a.row, b.row)
+    known = [part.worth for it in worths for part in (it.a, it.b) if part and part.worth is not None]
+    return CompareRolloutsPage(
+        a=a,
+        b=b,
+        chosen=chosen if a.summary.run.id == run.id else RolloutFilter(),
+        rewards=worths,
+        scale=Scale.over(known),
+        figures=_figures(a.row, b.row),
+        prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
+        turns=_turns(turns_a, turns_b, parts_at, differ),
+        parts_at=parts_at,
+    )
+
+
+def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
+    run_id = id_of(queries.run_of(db, row_id))
+    found = queries.opened(db, run_id, [row_id]).get(row_id)
+    if found is None:
+        raise RolloutNotFoundError(f"No run of this database has a rollout {row_id}.")
+    return Side(queries.run_summary(db, run_id), found.row), timeline.make_timeline(found)
+
+
+def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: Differ) -> list[Aligned]:
+    by_number = ({turn.number: turn for turn in side} for side in (a, b))
+    one, other = by_number
+    found = []
+    for number in sorted({*one, *other}):
+        of_a, of_b = one.get(number), other.get(number)
+        it = aligned(number, _cards(of_a), _cards(of_b), differ, parts=number == parts_at)
+        paid_a, paid_b = _paid(of_a), _paid(of_b)
+        if paid_a or paid_b:
+            it = replace(it, pieces=[*it.pieces, compared("reward", paid_a, paid_b, differ)])
+        found.append(it)
+    return found
+
+
+def _paid(turn: Turn | None) -> Text | None:
+    """What the environment gave for it, and whether it was done then; None without either."""
+    answers = [card.answer for card in turn.answers if card.answer] if turn else []
+    said = [f"{answer.reward:+.3g}" for answer in answers if answer.reward is not None]
+    said += ["done"] if any(answer.done for answer in answers) else []
+    return Text("", ", ".join(said)) if said else None
+
+
+def _cards(turn: Turn | None) -> list[Card] | None:
+    return None if turn is None else [*([turn.said] if turn.said else []), *turn.answers]
+
+
+def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False) -> Aligned:
+    """The texts of a turn in both rollouts, by what they are; None for one that has no such turn."""
+    texts_a, texts_b = (_named_texts(cards or []) for cards in (a, b))
+    names = list(dict.fromkeys([*texts_a, *texts_b]))
+    pieces = [compared(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
+    missing = "a" if a is None else "b" if b is None else ""
+    return Aligned(number, pieces, parts, missing, sum(len(text.value) for text in texts_a.values()))
+
+
+def _named_texts(cards: Sequence[Card]) -> dict[str, Text]:
+    """Each text by what it is; the second of a name is numbered."""
+    found: dict[str, Text] = {}
+    said = next((card for card in cards if card.role == "assistant"), None)
+    for name, value in (pair for card in cards for pair in _texts_of(card, said)):
+        count = sum(known == name or known.startswith(f"{name} (") for known in found)
+        found[f"{name} ({count + 1})" if count else name] = value
+    return found
+
+
+def _is_called(action: Fields, said: Card | None) -> bool:
+    """Whether the model's tool calls say the same."""
+    called = {value.value for call in said.calls for _, value in call.arguments} if said else set()
+    return bool(action) and called.issuperset(value.value for _, value in action)
+
+
+def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
+    found = [("reasoning", card.reasoning), (card.role if card.answer is None else "observation", card.content)]
+    pairs = [(name, value) for name, value in found if value is not None]
+    for call in card.calls:
+        pairs += [(f"{call.name} {name}".strip(), value) for name, value in call.arguments or [("", _no_arguments())]]
+    if card.answer:
+        told = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
+        error = [("error", card.answer.error)] if card.answer.error else []
+        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation)]
+    return pairs
+
+
+def _no_arguments() -> Text:
+    return Text("", "()")
+
+
+def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:
+    return [(f"{name}: {key}" if key else name, value) for key, value in fields]
+
+
+def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:
+    """A text of each, or None; `name` says what they are."""
+    is_equal = a is not None and b is not None and a.value == b.value
+    if a is not None and is_equal:
+        of_a = of_b = list(equal_segments(a.value))
+    elif a is None or b is None:
+        of_a, of_b = (
+            [Segment(it.text, changed=True, skipped=it.skipped) for it in equal_segments(side.value)] if side else []
+            for side in (a, b)
+        )
+    else:
+        of_a, of_b = differ.compare(a.value, b.value)
+    is_mono = not name.startswith(("assistant", "reasoning", "system", "user"))
+    return Piece(name, _half(of_a, a), _half(of_b, b), is_equal=is_equal, is_mono=is_mono)
+
+
+def _half(segments: list[Segment], text: Text | None) -> Half:
+    return Half(segments, text.part or None if text else None, any(segment.skipped for segment in segments))
+
+
+def _worths(a: EvaluationRow, b: EvaluationRow) -> list[Worth]:
+    of_a, of_b = ({part.name: part for part in reward_parts(row)} for row in (a, b))
+    return [Worth(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
+
+
+def _figures(a: EvaluationRow, b: EvaluationRow) -> list[Figure]:
+    known = (
+        ("reward", "number"), ("advantage", "signed"), ("turns", "count"), ("prompt_tokens", "count"),
+        ("completion_tokens", "count"), ("env_tokens", "count"), ("seconds", "duration"),
+    )  # fmt: skip
+    found = [
+        Figure(_FIGURES.get(name, name.replace("_", " ")), kind, getattr(a, name), getattr(b, name))
+        for name, kind in known
+    ]
+    return [figure for figure in found if figure.a is not None or figure.b is not None]

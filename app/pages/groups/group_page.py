@@ -1,0 +1,232 @@
+"""One group: the completions of one prompt beside each other, the highest reward first."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isfinite, sqrt
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.groups import group_charts
+from logs_ui.app.pages.groups.group_charts import Strip
+from logs_ui.app.pages.groups.group_choice import Choice, choice_of
+from logs_ui.app.pages.groups.group_lens import Lens, lens_of
+from logs_ui.app.parts import timeline, turns, words
+from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.timeline import Card
+from logs_ui.app.parts.turns import Turn
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
+from logs_ui.app.web.remembered import rested
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import Kind, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+
+OPENED = 8
+"""Columns whose turns come with the page; those of the others come when they are scrolled to."""
+
+_OWN = ("seen", "column", "open", "sort", "kind")
+_MOST_OPENED = 64
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One completion.
+
+    Attributes:
+        parts: what each reward function gave.
+        turns: None where they are not opened yet.
+        parts_at: the turn at which it parts from the best; of the best, the first at which any that is opened parts
+            from it. None where none does, or it is not opened.
+        is_best: whether it is the first of those that have a reward.
+    """
+
+    row: EvaluationRow
+    parts: list[Part]
+    turns: list[Turn] | None
+    parts_at: int | None
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class GroupPage:
+    """What `group.html` and `_group.html` show.
+
+    Attributes:
+        first: id of its first rollout, which its address goes by.
+        prompt: messages that all of them were given, as the one of `asked` has them; those without text are left out.
+        kind: what its rewards teach.
+        mean, spread: of its rewards; None for fewer than one, or two.
+        strip: of the rewards, from the run's lowest to its highest.
+        scale: of the parts of the rewards.
+        pair: ids of the best and the worst; None for fewer than two that have a reward.
+        newer, older: ids of the groups before and after it, in the order and of the kind that the address names, within
+            the filter; None at the ends.
+        lens: the best and the worst where they part; None without a pair, and where one of them has no turns.
+        refresh: where a group that is not scored looks for news; None where none is to come.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    first: int
+    columns: list[Column]
+    prompt: list[Card]
+    asked: EvaluationRow
+    kind: Kind
+    mean: float | None
+    spread: float | None
+    strip: Strip
+    scale: Scale
+    pair: tuple[int, int] | None
+    newer: int | None
+    older: int | None
+    lens: Lens | None
+    refresh: str | None
+
+
+@dataclass(frozen=True)
+class ColumnPage:
+    """What `_column.html` shows: the turns of one completion."""
+
+    summary: RunSummary
+    column: Column
+
+
+@router.get("/runs/{name}/groups/{row_id}")
+def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
+    """The group that a rollout is in."""
+    pairs = request.query_params.multi_items()
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        rows = queries.group_rows(db, id_of(run), storable(row_id))
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
+        choice = choice_of(pairs)
+        first = min(row.id or 0 for row in rows)
+        if htmx.target(request) is None and (name != run.uid or row_id != first):
+            return RedirectResponse(urls.group(run.uid, first, chosen), 303)
+        summary = queries.run_summary(db, id_of(run))
+        if htmx.target(request) == "group" and request.query_params.get("seen") == _seen(rows, summary):
+            return htmx.nothing_new()
+        order, opened = (_numbers(pairs, name) for name in ("column", "open"))
+        page = _page(db, summary, _as_seen(rows, order), chosen, choice, opened)
+    return htmx.render(request, "groups/group.html", page, fragments=("group",))
+
+
+@router.get("/runs/{name}/groups/{row_id}/column")
+def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
+    """The turns of one completion, for its column."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        rows = queries.group_rows(db, id_of(run), storable(row_id))
+        opened = _opened(db, id_of(run), [rows[0].id or 0, row_id])
+        summary = queries.run_summary(db, id_of(run))
+    of_rows = {opened_id: turns.turns_of(cards) for opened_id, cards in opened.items()}
+    (shown,) = (each for each in _columns(rows, of_rows) if each.row.id == row_id)
+    return htmx.fragment(request, "groups/_column.html", ColumnPage(summary, shown))
+
+
+def _page(
+    db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, choice: Choice,
+    wanted: Sequence[int],
+) -> GroupPage:  # fmt: skip
+    run, run_id = summary.run, id_of(summary.run)
+    ids = [row.id or 0 for row in rows]
+    scored = [row for row in sorted(rows, key=queries.by_reward) if row.reward is not None]
+    pair = (scored[0].id or 0, scored[-1].id or 0) if len(scored) > 1 else None
+    found = _opened(db, run_id, [*ids[:OPENED], *(row_id for row_id in wanted if row_id in ids), *(pair or ())])
+    opened = {row_id: turns.turns_of(cards) for row_id, cards in found.items()}
+    shown = {*ids[:OPENED], *wanted}
+    columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown})
+    asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
+    rewards = [row.reward for row in rows if row.reward is not None]
+    ends = queries.reward_ends(db, run_id)
+    if choice.needs_survey:
+        known = rested(db, run_id, queries.survey, chosen, ends)
+        newer, older = queries.beside_in_survey(db, run_id, known, ends, choice.sort, choice.kinds, rows[0].group)
+    else:
+        newer, older = queries.beside(db, run_id, chosen, rows)
+    mean, spread = _moments(rewards)
+    kind = ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards))
+    return GroupPage(
+        summary=summary,
+        chosen=chosen,
+        first=min(ids),
+        columns=columns,
+        prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content],
+        asked=asked,
+        kind=kind,
+        mean=mean,
+        spread=spread,
+        strip=group_charts.strip(rewards, mean, Scale.over([end for end in ends if end is not None])),
+        scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
+        pair=pair,
+        newer=newer,
+        older=older,
+        lens=lens_of(summary, scored, opened, kind),
+        refresh=_refresh(run, rows, summary, chosen, min(ids)),
+    )
+
+
+def _opened(db: Connection, run_id: int, row_ids: Iterable[int]) -> dict[int, list[Card]]:
+    found = queries.opened(db, run_id, list(dict.fromkeys(row_ids))[:_MOST_OPENED])
+    return {row_id: timeline.make_timeline(rollout) for row_id, rollout in found.items()}
+
+
+def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) -> list[Column]:
+    best = min(rows, key=queries.by_reward).id or 0
+    of_best = opened.get(best)
+    partings = {
+        row_id: turns.parting(of_best, of_row)
+        for row_id, of_row in opened.items()
+        if of_best is not None and row_id != best
+    }
+    first = min((number for number in partings.values() if number is not None), default=None)
+    return [
+        Column(
+            row=row,
+            parts=reward_parts(row),
+            turns=opened.get(row.id or 0),
+            parts_at=first if row.id == best else partings.get(row.id or 0),
+            is_best=row.id == best and row.reward is not None,
+        )
+        for row in rows
+    ]
+
+
+def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean, and standard deviation over n - 1."""
+    if not rewards or not all(map(isfinite, rewards)):
+        return None, None
+    mean = fsum(rewards) / len(rewards)
+    if len(rewards) < 2:
+        return mean, None
+    return mean, sqrt(fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1))
+
+
+def _as_seen(rows: list[EvaluationRow], order: Sequence[int]) -> list[EvaluationRow]:
+    """In the order that the page has them in, so that none moves under the reader; those that it has not, last."""
+    places = {row_id: place for place, row_id in enumerate(order)}
+    return sorted(rows, key=lambda row: places.get(row.id or 0, len(places)))
+
+
+def _refresh(
+    run: Run, rows: Sequence[EvaluationRow], summary: RunSummary, chosen: RolloutFilter, first: int
+) -> str | None:
+    is_over = summary.state not in {RunState.RUNNING, "died"} and all(row.status != Status.RUNNING for row in rows)
+    if is_over or all(words.is_settled(row) for row in rows):
+        return None
+    return urls.group(run.uid, first, chosen, seen=_seen(rows, summary))
+
+
+def _seen(rows: Sequence[EvaluationRow], summary: RunSummary) -> str:
+    return f"{max(row.changed for row in rows)}.{len(rows)}.{summary.state}"
+
+
+def _numbers(pairs: urls.Pairs, name: str) -> list[int]:
+    return [int(value) for given, value in pairs if given == name and value.isascii() and value.isdigit()][:1000]

@@ -1,0 +1,338 @@
+"""The groups of a run: what they come to, a table of them, and what comes in meanwhile."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.groups import group_charts
+from logs_ui.app.pages.groups.group_choice import Choice, choice_of
+from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
+from logs_ui.app.parts.waiting_page import WAIT, until_counted
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.app.web.remembered import rested
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage, Kind, RunSummary, Survey
+from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
+from logs_ui.recorder.queries.filters.filter_language import WHERE
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_where
+from logs_ui.recorder.storage.tables import Run, RunState
+
+PAGE_SIZE = 50
+KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
+"""In the order of the chart, from bottom to top."""
+
+_POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished
+_OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One group of the table, the strip of its rewards, and its rollouts of the highest and the lowest; None where it
+    has no two rewards.
+    """
+
+    group: Group
+    strip: group_charts.Strip
+    ends: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some lines of the table, and the address of those that follow; None at the end."""
+
+    lines: list[Line]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class ModeLink:
+    """The same groups of one mode alone, or of `all`."""
+
+    text: str
+    address: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The strip above the table.
+
+    Attributes:
+        survey: what was looked at.
+        counts: groups of each kind, in the order of the chart.
+        dead: how many groups have rewards that are all alike.
+        stacks: by step; empty for fewer than two steps.
+    """
+
+    survey: Survey
+    counts: list[tuple[Kind, int]]
+    dead: int
+    stacks: list[group_charts.Stack]
+
+    @property
+    def scored(self) -> int:
+        """Groups of which something can be said."""
+        return sum(count for kind, count in self.counts if kind != Kind.UNSCORED)
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the table's corner says of what happens meanwhile.
+
+    Attributes:
+        newest: highest id of a rollout when the page was made; groups that begin above are new.
+        address: where it looks for news.
+        every: seconds between two looks; None where nothing is to come.
+    """
+
+    newest: int
+    seen: str
+    new: Count
+    address: str
+    every: int | None
+
+
+@dataclass(frozen=True)
+class GroupsPage:
+    """What `groups.html` and `_groups.html` show.
+
+    Attributes:
+        where: the filter as the line to write in says it: as it was written where it is wrong.
+        choice: the order and the kind that are shown.
+        modes: to choose from, where the run has rollouts of several.
+        is_first: whether the lines begin where the table does.
+        mistake: what is wrong with the filter; then `chosen` is the filter without it.
+        meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    where: str
+    chips: list[FilterPart]
+    choice: Choice
+    modes: list[ModeLink]
+    overview: Overview
+    rows: Lines
+    is_first: bool
+    live: Live
+    mistake: FilterError | None
+    meant: str | None
+
+
+@dataclass(frozen=True)
+class MoreGroupsPage:
+    """What `_more_groups.html` shows: the lines that follow."""
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    rows: Lines
+
+
+@dataclass(frozen=True)
+class LiveGroupsPage:
+    """What `_groups_live.html` shows.
+
+    Attributes:
+        rows: lines that have changed; all of the first page where the table follows what comes in.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    choice: Choice
+    overview: Overview
+    rows: Lines
+    follows: bool
+    live: Live
+
+
+@router.get("/runs/{name}/groups")
+def groups(request: Request, source: SourceOfPages, name: str) -> Response:
+    """The table, a page of it, or what is wrong with the filter."""
+    with source.reading() as db:
+        return _answer(request, db, name)
+
+
+def _answer(request: Request, db: Connection, name: str) -> Response:
+    run = queries.find_run(db, name)
+    given = request.query_params.multi_items()
+    place = request.query_params.get("after")
+    try:
+        choice = choice_of(given)
+        chosen = checked_filter(db, run, _of_filter(given))
+        after = urls.parse_cursor(place) if place else None
+    except FilterError as mistake:
+        return _mistaken(request, db, run, _of_filter(given), mistake)
+    here = _address(run, chosen, choice, after)
+    if htmx.target(request) == "more":
+        summary = queries.run_summary(db, id_of(run))
+        rows = _rows(db, run, chosen, choice, after, queries.reward_ends(db, id_of(run)), None)
+        return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
+    if htmx.target(request) is None and name != run.uid:
+        return RedirectResponse(here, 303)
+    if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
+        return frame
+    page = _page(db, run, chosen, choice, after)
+    return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=here)
+
+
+@router.get("/runs/{name}/groups/live")
+def live(request: Request, source: SourceOfPages, name: str) -> Response:
+    """What has become new since the table was made; 204 where nothing has."""
+    with source.reading() as db:
+        return _news(request, db, name)
+
+
+def _news(request: Request, db: Connection, name: str) -> Response:
+    run = queries.find_run(db, name)
+    pairs = request.query_params.multi_items()
+    choice = choice_of(pairs)
+    chosen = checked_filter(db, run, _of_filter(pairs))
+    newest = urls.parse_whole(request.query_params.get("newest", "0"))
+    follows = "follow" in request.query_params and not choice.needs_survey
+    summary = queries.run_summary(db, id_of(run))
+    now = _live(db, summary, chosen, choice, None if follows else newest)
+    seen = request.query_params.get("seen", "")
+    if now.seen == seen and now.newest == newest:
+        return htmx.nothing_new()
+    ends = queries.reward_ends(db, id_of(run))
+    if follows:
+        rows = _rows(db, run, chosen, choice, None, ends, None)
+    else:
+        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
+        rows = Lines(_changed_lines(db, run, unfinished, seen, now.seen, ends), None)
+    page = LiveGroupsPage(
+        summary=summary,
+        chosen=chosen,
+        choice=choice,
+        overview=_overview(rested(db, id_of(run), queries.survey, chosen, ends)),
+        rows=rows,
+        follows=follows,
+        live=now,
+    )
+    return htmx.fragment(request, "groups/_groups_live.html", page)
+
+
+def _page(
+    db: Connection, run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None, *,
+    given: urls.Pairs | None = None, mistake: FilterError | None = None,
+) -> GroupsPage:  # fmt: skip
+    ends = queries.reward_ends(db, id_of(run))
+    survey = rested(db, id_of(run), queries.survey, chosen, ends)
+    summary = queries.run_summary(db, id_of(run))
+    now = _live(db, summary, chosen, choice, None)
+    return GroupsPage(
+        summary=summary,
+        chosen=chosen,
+        where=dict(given or []).get(WHERE, print_where(chosen)),
+        chips=filter_parts(chosen),
+        choice=choice,
+        modes=_modes(db, run, chosen, choice),
+        overview=_overview(survey),
+        rows=_rows(db, run, chosen, choice, after, ends, survey),
+        is_first=after is None,
+        live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
+        mistake=mistake,
+        meant=urls.with_query(urls.groups(run.uid), pairs)
+        if mistake and (pairs := mended(given or [], mistake))
+        else None,
+    )
+
+
+def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> list[ModeLink]:
+    known = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
+    if len(known) < 2:
+        return []
+    wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
+    return [
+        ModeLink(text, _address(run, replace(chosen, modes=modes), choice), chosen.modes == modes)
+        for text, modes in wanted
+    ]
+
+
+def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
+    """The same page with one line that says what is wrong."""
+    page = _page(db, run, repaired(given, mistake), Choice(), None, given=given, mistake=mistake)
+    return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
+
+
+def _of_filter(given: urls.Pairs) -> urls.Pairs:
+    return [(name, value) for name, value in given if name not in _OWN]
+
+
+def _address(run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None = None) -> str:
+    return urls.groups(run.uid, chosen, sort=choice.sort, kind=choice.kind, after=after)
+
+
+def _overview(survey: Survey) -> Overview:
+    counts = Counter(tally.kind for tally in survey.tallies)
+    stacks = group_charts.stacks(survey.tallies, KINDS)
+    return Overview(
+        survey=survey,
+        counts=[(kind, counts[kind]) for kind in KINDS],
+        dead=sum(counts[kind] for kind in DEAD),
+        stacks=stacks if len(stacks) > 1 else [],
+    )
+
+
+def _rows(
+    db: Connection, run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None, ends: Ends,
+    survey: Survey | None,
+) -> Lines:  # fmt: skip
+    found = _found(db, id_of(run), chosen, choice, after, ends, survey)
+    following = _address(run, chosen, choice, found.next) if found.next else None
+    return Lines(_lines(found.groups, ends), following)
+
+
+def _found(
+    db: Connection, run_id: int, chosen: RolloutFilter, choice: Choice, after: Cursor | None, ends: Ends,
+    survey: Survey | None,
+) -> GroupPage:  # fmt: skip
+    if not choice.needs_survey:
+        below = None if after is None else after.id
+        return queries.newest_groups(db, run_id, chosen, ends, after=below, limit=PAGE_SIZE)
+    known = survey or rested(db, run_id, queries.survey, chosen, ends)
+    return queries.surveyed_groups(db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE)
+
+
+def _lines(found: list[Group], ends: Ends) -> list[Line]:
+    scale = Scale.over([end for end in ends if end is not None])
+    return [Line(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
+
+
+def _ends(group: Group) -> tuple[int, int] | None:
+    known = [(member.reward, -member.generation, member.id) for member in group.members if member.reward is not None]
+    return (max(known)[2], min(known)[2]) if len(known) > 1 else None
+
+
+def _live(db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: Choice, newest: int | None) -> Live:
+    """`newest` is None where the page is made only now."""
+    run, run_id = summary.run, id_of(summary.run)
+    new = Count(0, exact=True)
+    if newest is None:
+        top = queries.page(db, run_id, chosen, limit=1).rows
+        newest = top[0].id or 0 if top else 0
+    else:
+        new = queries.new_groups(db, run_id, chosen, newest)
+    seen = f"{run.changed}.{summary.state}"
+    address = urls.groups_live(run.uid, chosen, sort=choice.sort, kind=choice.kind, newest=newest, seen=seen)
+    every: dict[Any, int] = {RunState.RUNNING.value: 3, "died": 10}
+    return Live(newest, seen, new, address, every.get(summary.state))
+
+
+def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str, ends: Ends) -> list[Line]:
+    """Those of the lines on the page that may not be as they were when the page saw the run: with its state, what runs
+    in it changes, too.
+    """
+    change, _, state = seen.partition(".")
+    found = queries.groups_of_rows(db, id_of(run), ids, ends)
+    is_same = state == now.partition(".")[2]
+    return _lines([group for group in found if not is_same or group.changed > urls.parse_whole(change)], ends)

@@ -1,0 +1,101 @@
+"""What a trainer or an evaluation logged, and what it was started with; all of it can be searched."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from logs_ui.app.parts import charts, safe_text
+from logs_ui.recorder.queries import ScalarCurve
+from logs_ui.recorder.storage.tables import Run
+
+_TRAINING, _EVALUATION = "training", "evaluation"
+_GROUPS = (_TRAINING, "rewards", "completions")
+_SHORT_VALUE = 40  # characters
+_FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "entropy", "learning_rate")
+"""Figures that are looked at first; the others follow by name."""
+
+
+@dataclass(frozen=True)
+class CurveGroup:
+    """Figures that are logged under one prefix."""
+
+    name: str
+    curves: list[charts.Curve]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A name and its value; `is_structured` where that is an object or a list too long to stand beside the name."""
+
+    name: str
+    value: str
+    is_structured: bool
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Those of a run whose name or value holds `search`.
+
+    Attributes:
+        groups: of the figures by step, the training's first.
+        single: figures that were logged once: what a trainer says at the end, or all of an evaluation's.
+        config: arguments of the trainer or the evaluation, structured ones last.
+        versions: of packages.
+    """
+
+    search: str
+    groups: list[CurveGroup]
+    single: list[tuple[str, float | None]]
+    config: list[Setting]
+    versions: list[Setting]
+
+
+def make_logged(run: Run, curves: Sequence[ScalarCurve], search: str) -> Logged:
+    shown = [curve for curve in curves if search.lower() in curve.name.lower()]
+    return Logged(
+        search=search,
+        groups=_groups(curve for curve in shown if len(curve.points) > 1),
+        single=[(curve.name, curve.points[0][1]) for curve in sorted(shown, key=_rank) if len(curve.points) == 1],
+        config=_found(run.config, search),
+        versions=_found(run.versions, search),
+    )
+
+
+def _groups(curves: Iterable[ScalarCurve]) -> list[CurveGroup]:
+    groups: dict[str, list[ScalarCurve]] = defaultdict(list)
+    for curve in curves:
+        groups[_group_of(curve.name)].append(curve)
+    return [
+        CurveGroup(name, [charts.curve(each.name, each.points) for each in sorted(groups[name], key=_rank)])
+        for name in sorted(groups, key=_group_rank)
+    ]
+
+
+def _group_rank(name: str) -> tuple[bool, int, str]:
+    return name == _EVALUATION, _GROUPS.index(name) if name in _GROUPS else len(_GROUPS), name
+
+
+def _group_of(name: str) -> str:
+    """Evaluations are logged as `eval_...`, related figures as `completions/mean_length`."""
+    if name.startswith("eval_"):
+        return _EVALUATION
+    prefix, slash, _ = name.partition("/")
+    return prefix if slash else _TRAINING
+
+
+def _rank(curve: ScalarCurve) -> tuple[int, str]:
+    bare = curve.name.removeprefix("eval_")
+    return (_FIRST.index(bare) if bare in _FIRST else len(_FIRST), curve.name)
+
+
+def _found(values: dict[str, Any], search: str) -> list[Setting]:
+    """By name, what is simple first; None is shown, as an argument that was left out is one that was decided on."""
+    settings = (_setting(name, value) for name, value in values.items())
+    found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
+    return sorted(found, key=lambda it: (it.is_structured, it.name))
+
+
+def _setting(name: str, value: Any) -> Setting:
+    written = safe_text.as_json(value) if value is None else safe_text.shown(value)
+    return Setting(name, written, isinstance(value, dict | list) and len(written) > _SHORT_VALUE)

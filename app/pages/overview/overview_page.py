@@ -1,0 +1,366 @@
+"""What a run is and how it goes: its last steps, every figure by step, and what it was started with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.overview.logged_values import Logged, make_logged
+from logs_ui.app.pages.overview.step_tiles import RECENT, Tile, Window, make_tiles
+from logs_ui.app.pages.why.why_page import Short, in_short
+from logs_ui.app.parts import charts, notes_forms, words
+from logs_ui.app.parts.diagnoses import diagnosed, remembered
+from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
+from logs_ui.app.parts.step_charts import Chart, FunctionMean, function_means, make_charts, mean
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.app.web.remembered import rested
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import Histogram, RunSummary, Series
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
+from logs_ui.recorder.queries.filters.terms import Range
+from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState, Status, StopReason
+
+router = APIRouter()
+
+_POLL_SECONDS = 5
+_LOWEST_TASKS = 8
+_PREVIEWED = 6
+_PARAMETERS = ("mode", "eval", "q")
+
+
+@dataclass(frozen=True)
+class SeriesLink:
+    """One kind of rollouts that the page can be about."""
+
+    series: Series
+    address: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """One value that some of the last rollouts have; `share` is of all of them, 0 to 1."""
+
+    word: Word
+    count: int
+    share: float
+    address: str
+
+
+@dataclass(frozen=True)
+class TaskLine:
+    """One of the tasks with the lowest rewards; `mean` is over the rollouts that have one."""
+
+    task: str
+    rollouts: int
+    mean: float
+    bar: charts.Bar
+    address: str
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the page says of one series.
+
+    Attributes:
+        first, last: the steps that tiles, parts and tasks are about.
+        before: how many steps before them the tiles' changes are against.
+        has_steps: whether a step says anything: an evaluation's rollouts are all of one where it names none.
+        points: the steps that the charts show.
+        thinned: how many steps there are where the charts show only every n-th; None where they show all.
+        address: of any step's rollouts: what stands for the first and the last is urls.FIRST and urls.LAST.
+        preview: where a few of them are shown, likewise.
+        functions: what the reward functions gave, where a chart of one step would say nothing.
+        histogram: of the rewards, likewise; None too where there is no reward.
+    """
+
+    series: Series
+    first: int
+    last: int
+    before: int
+    has_steps: bool
+    tiles: list[Tile]
+    points: list[int]
+    thinned: int | None
+    charts: list[Chart]
+    statuses: list[Part]
+    stop_reasons: list[Part]
+    tasks: list[TaskLine]
+    functions: list[FunctionMean]
+    histogram: "Rewards | None"
+    address: str
+    preview: str
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """A histogram of an evaluation's rewards."""
+
+    columns: list[charts.Column]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class OverviewPage:
+    """What `overview.html` and `_overview.html` show.
+
+    Attributes:
+        choice: the kinds of rollouts that there are, where there are several.
+        steps: of the chosen one; None for a run without rollouts.
+        has_why: whether that is the kind that the diagnosis is of.
+        short: why its rewards are low; None where that is still to be asked for.
+        marks: the run's own star, tags and note.
+        refresh: where a run that is alive looks for news; None where none is to come.
+        every: seconds between two looks.
+        is_new: whether charts are drawn without a script, too, for a browser that has none.
+    """
+
+    summary: RunSummary
+    choice: list[SeriesLink]
+    steps: Steps | None
+    has_why: bool
+    short: Short | None
+    logged: Logged
+    marks: Marks
+    refresh: str | None
+    every: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class LoggedPage:
+    """What `_logged.html` shows."""
+
+    summary: RunSummary
+    logged: Logged
+
+
+@dataclass(frozen=True)
+class TablePage:
+    """What `steps.html` and `_steps.html` show: a chart as a table, the last step first.
+
+    Attributes:
+        addresses: of each step's rollouts.
+    """
+
+    summary: RunSummary
+    chart: Chart
+    points: list[int]
+    addresses: list[str]
+
+
+@dataclass(frozen=True)
+class PreviewPage:
+    """What `_preview.html` shows: those of some steps' rollouts that have the lowest rewards.
+
+    Attributes:
+        address: of all of them.
+    """
+
+    summary: RunSummary
+    first: int
+    last: int
+    count: queries.Count
+    mean: float | None
+    rows: list[EvaluationRow]
+    scale: charts.Scale
+    address: str
+
+
+@router.get("/runs/{name}/overview")
+def overview(
+    request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, q: str = "", seen: str = ""
+) -> Response:
+    """The page; with `q`, those of the figures that were logged, arguments and versions that hold it."""
+    for parameter in request.query_params.keys() - {"seen"}:
+        check_word(parameter, "parameter", parameter, _PARAMETERS)
+    wanted = htmx.target(request)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        run_id = id_of(run)
+        known = rested(db, run_id, queries.step_series)
+        chosen = _chosen(known, request.query_params)
+        named = {} if chosen is None or chosen == known[0] else {"mode": chosen.mode, "eval_name": chosen.eval_name}
+        here = urls.overview(run.uid, **named, search=q.strip())
+        if wanted is None and name != run.uid:
+            return RedirectResponse(here, 303)
+        summary = queries.run_summary(db, run_id)
+        now = f"{summary.run.changed}.{queries.last_logged_step(db, run_id)}.{summary.state}"
+        if wanted == "overview" and seen == now:
+            return htmx.nothing_new()
+        logged = make_logged(run, rested(db, run_id, queries.scalar_curves), q.strip())
+        if wanted == "logged":
+            return htmx.render(
+                request, "overview/overview.html", LoggedPage(summary, logged), fragments=("logged",), address=here
+            )
+        page = OverviewPage(
+            summary=summary,
+            choice=[_link(run.uid, each, known, chosen) for each in known] if len(known) > 1 else [],
+            steps=None if chosen is None else _steps(db, summary, known, chosen),
+            has_why=chosen is not None and chosen.mode == queries.mode_of(db, run_id),
+            short=_short(db, run, is_new=wanted is None),
+            logged=logged,
+            marks=notes_forms.of_run(db, notebook, run),
+            refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
+            every=_POLL_SECONDS,
+            is_new=wanted is None,
+        )
+    return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)
+
+
+@router.get("/runs/{name}/overview/steps")
+def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
+    """One chart as a table; `of` is its id."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        summary = queries.run_summary(db, id_of(run))
+        chosen = _chosen(rested(db, id_of(run), queries.step_series), request.query_params)
+        found = queries.steps(db, id_of(run), chosen) if chosen else []
+    known = {chart.id: chart for chart in make_charts(found)}
+    check_word("of", "chart", of, tuple(known))
+    addresses = [urls.rollouts_where(run.uid, step_min=step.step, step_max=step.step) for step in found]
+    page = TablePage(summary, known[of], [step.step for step in found], addresses)
+    if htmx.target(request) is not None:
+        return htmx.fragment(request, "overview/_steps.html", page)
+    return htmx.render(request, "overview/steps.html", page)
+
+
+@router.get("/runs/{name}/overview/preview")
+def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
+    """The lowest of the rollouts of some steps."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        run_id = id_of(run)
+        known = rested(db, run_id, queries.step_series)
+        chosen = _chosen(known, request.query_params)
+        only = RolloutFilter(**_only(known, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD)
+        rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
+        page = PreviewPage(
+            summary=queries.run_summary(db, run_id),
+            first=step_min,
+            last=step_max,
+            count=queries.count(db, run_id, only),
+            mean=queries.mean_reward(db, run_id, only),
+            rows=rows,
+            scale=charts.Scale.over([row.reward for row in rows if row.reward is not None]),
+            address=urls.rollouts(run.uid, only),
+        )
+    return htmx.fragment(request, "overview/_preview.html", page)
+
+
+def _short(db: Connection, run: Run, *, is_new: bool) -> Short | None:
+    """A page that is opened does not wait for a diagnosis; what it shows is then kept up with it."""
+    known = remembered(db, run) if is_new else diagnosed(db, run)
+    return None if known is None else in_short(run.uid, known)
+
+
+def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
+    """The one that is asked for, else the first; None for a run without rollouts.
+
+    Raises:
+        FilterError: there is none of that mode and eval.
+    """
+    mode, eval_name = parameters.get("mode"), parameters.get("eval")
+    found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
+    if known and not found:
+        names = ", ".join(f"{each.mode} {each.eval_name}" for each in known)
+        raise FilterError("eval", f"there are no rollouts of mode {mode} and eval {eval_name}: there are {names}")
+    return found[0] if found else None
+
+
+def _link(run: str, series: Series, known: Sequence[Series], chosen: Series | None) -> SeriesLink:
+    named = {} if series == known[0] else {"mode": series.mode, "eval_name": series.eval_name}
+    return SeriesLink(series, urls.overview(run, **named), series == chosen)
+
+
+def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
+    """The filter that leaves a series' rollouts; empty where there are no others."""
+    if chosen is None or len(known) < 2:
+        return {}
+    same_mode = [each for each in known if each.mode == chosen.mode]
+    evals = {} if len(same_mode) == 1 else {"evals": (chosen.eval_name,)}
+    return evals if len(same_mode) == len(known) else {"modes": (chosen.mode,), **evals}
+
+
+def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen: Series) -> Steps:
+    run, run_id = summary.run, id_of(summary.run)
+    only = _only(known, chosen)
+    has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
+    found = rested(db, run_id, queries.steps, chosen)
+    is_thinned = len(found) < chosen.steps
+    window = Window.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else found)
+    first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)
+    within = {**only, **({"step_min": first, "step_max": last} if has_steps else {})}
+    any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
+    is_one = len(found) < 2
+    histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
+    return Steps(
+        series=chosen,
+        first=first,
+        last=last,
+        before=len(window.before),
+        has_steps=has_steps,
+        tiles=make_tiles(window, found),
+        points=[step.step for step in found],
+        thinned=chosen.steps if is_thinned else None,
+        charts=[] if is_one else make_charts(found),
+        statuses=_parts(run.uid, window, "statuses", within),
+        stop_reasons=_parts(run.uid, window, "stop_reasons", within),
+        tasks=_tasks(db, summary, chosen, (first, last), within),
+        functions=function_means(found) if is_one else [],
+        histogram=_rewards(histogram),
+        address=urls.rollouts_where(run.uid, **any_step),
+        preview=urls.preview(run.uid, chosen.mode, chosen.eval_name),
+    )
+
+
+def _parts(run: str, window: Window, name: str, within: dict[str, Any]) -> list[Part]:
+    """The most frequent first."""
+    counts: dict[str, int] = {}
+    for step in window.recent:
+        for value, count in getattr(step, name).items():
+            counts[value] = counts.get(value, 0) + count
+    rollouts = sum(step.rollouts for step in window.recent)
+    word_of = words.status_word if name == "statuses" else words.stop_reason
+    known = {*Status, *StopReason}
+    return [
+        Part(
+            word_of(value),
+            count,
+            mean(count, rollouts) or 0.0,
+            urls.rollouts_where(run, **within, **({name: (value,)} if value in known else {})),
+        )
+        for value, count in sorted(counts.items(), key=lambda pair: -pair[1])
+        if count
+    ]
+
+
+def _tasks(
+    db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], within: dict[str, Any]
+) -> list[TaskLine]:
+    found = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
+    scale = charts.Scale.over([each.mean for each in found])
+    return [
+        TaskLine(
+            each.task,
+            each.rollouts,
+            each.mean,
+            scale.bar(each.mean),
+            urls.rollouts_where(summary.run.uid, **within, tasks=(each.task,), sort=Sort.LOWEST_REWARD),
+        )
+        for each in found
+    ]
+
+
+def _rewards(histogram: Histogram | None) -> Rewards | None:
+    if histogram is None:
+        return None
+    columns = charts.columns(histogram, Range())
+    return Rewards(columns, histogram.low, histogram.low + histogram.width * len(histogram.counts))

@@ -1,0 +1,145 @@
+"""The figures at the top of an overview: of the last steps, against those before."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from logs_ui.app.parts import charts, figures
+from logs_ui.app.parts.reward_parts import yes_or_no
+from logs_ui.app.parts.step_charts import Form, mean, written
+from logs_ui.recorder.queries import Step
+from logs_ui.recorder.storage.tables import StopReason
+
+RECENT = 10
+_SPARKLINE = 100  # points, at most
+
+Figure = Callable[[Sequence[Step]], float | None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last steps that have a reward, and as many before them; `before` is empty where there are none."""
+
+    recent: list[Step]
+    before: list[Step]
+
+    @classmethod
+    def of(cls, last: Sequence[Step]) -> "Window":
+        """Of at least twice RECENT steps that have one, where there are so many."""
+        scored = [step.step for step in last if step.scored] or [step.step for step in last]
+        start = scored[-RECENT:][0] if scored else 0
+        before = scored[:-RECENT][-RECENT:]
+        return cls(
+            [step for step in last if step.step >= start],
+            [step for step in last if before and before[0] <= step.step < start],
+        )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure.
+
+    Attributes:
+        value: as it is written.
+        change: against the steps before, with its sign; None without any.
+        tone: of the change: `positive` or `negative` where one is better than the other, else `quiet`.
+        meaning: one sentence.
+    """
+
+    name: str
+    value: str
+    change: str | None
+    tone: str
+    sparkline: charts.Sparkline | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class _Kind:
+    name: str
+    form: Form
+    figure: Figure
+    meaning: str
+    is_better_high: bool = False
+
+
+def make_tiles(window: Window, steps: Sequence[Step]) -> list[Tile]:
+    """Those that are known; the sparklines are over `steps`."""
+    kinds = [
+        _Kind("Mean reward", Form.NUMBER, _reward, "Over the rollouts that have one.", is_better_high=True),
+        *_solved(steps, window),
+        _Kind("Truncated", Form.SHARE, _truncated, "Of the rollouts that ended, those that hit their token limit."),
+        _Kind(
+            "Dead groups",
+            Form.SHARE,
+            lambda steps: mean(_sum(steps, "dead_groups"), int(_sum(steps, "groups"))),
+            "Groups whose rewards are all alike: their advantages are zero, and nothing is learned from them.",
+        ),
+        _Kind("Tokens", Form.TOKENS, _mean_of("tokens"), "Mean of those that the model sampled in a rollout."),
+        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean of a rollout's generations."),
+        _Kind(
+            "Seconds", Form.DURATION, _mean_of("seconds"), "Mean from the first to the last call of a rollout's own."
+        ),
+    ]
+    return [tile for kind in kinds if (tile := _tile(kind, window, steps)) is not None]
+
+
+def _tile(kind: _Kind, window: Window, steps: Sequence[Step]) -> Tile | None:
+    now, before = kind.figure(window.recent), kind.figure(window.before)
+    if now is None:
+        return None
+    change = None if before is None else now - before
+    tone = "quiet"
+    if change is not None and kind.is_better_high:
+        tone = "positive" if change > 0 else "negative" if change < 0 else "quiet"
+    points = [(step.step, value) for step in _thinned(steps) if (value := kind.figure([step])) is not None]
+    return Tile(
+        kind.name,
+        written(now, kind.form),
+        None if change is None else _signed(change, kind.form),
+        tone,
+        charts.sparkline(points),
+        kind.meaning,
+    )
+
+
+def _signed(change: float, form: Form) -> str:
+    if form == Form.SHARE:
+        points = round(100 * change)
+        return f"{figures.signed(points, 0)} pp" if points else "\u00b10"
+    text = written(abs(change), form)
+    sign = "+" if change > 0 else "\u2212"
+    return f"{sign}{text}" if text.strip("0. ms") else "\u00b10"
+
+
+def _thinned(steps: Sequence[Step]) -> Sequence[Step]:
+    return steps[:: -(-len(steps) // _SPARKLINE) or 1]
+
+
+def _sum(steps: Sequence[Step], name: str) -> float:
+    return float(sum(getattr(step, name) for step in steps))
+
+
+def _reward(steps: Sequence[Step]) -> float | None:
+    return mean(_sum(steps, "reward_sum"), int(_sum(steps, "scored")))
+
+
+def _truncated(steps: Sequence[Step]) -> float | None:
+    cut = sum(step.stop_reasons.get(StopReason.LENGTH, 0) for step in steps)
+    return mean(cut, sum(step.ended for step in steps))
+
+
+def _mean_of(name: str) -> Figure:
+    return lambda steps: mean(_sum(steps, f"{name}_sum"), int(_sum(steps, f"{name}_known")))
+
+
+def _solved(steps: Sequence[Step], window: Window) -> list[_Kind]:
+    best = yes_or_no([*steps, *window.recent, *window.before])
+    if best is None:
+        return []
+
+    def share(steps: Sequence[Step]) -> float | None:
+        given = [step.rewards[best] for step in steps if best in step.rewards]
+        return mean(sum(sums.total or 0.0 for sums in given), sum(sums.number for sums in given))
+
+    meaning = "Share of the rollouts that this reward function gave a 1; it gives nothing but 0 and 1."
+    return [_Kind(f"{best} = 1", Form.SHARE, share, meaning, is_better_high=True)]

@@ -1,0 +1,45 @@
+"""Why one rollout lost reward, as the page of its run's Why tells it."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from logs_ui.app.parts import words
+from logs_ui.app.parts.diagnoses import remembered
+from logs_ui.app.parts.loss_waterfall import ICONS
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import urls
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.waterfall import SAME, cause_of
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What ended a rollout, and what that cost it.
+
+    Attributes:
+        lost: reward that it is short of the best; 0 of the best and above. None where the run was not diagnosed yet,
+            or its diagnosis is of others.
+        best: of the run, likewise.
+        address: of the run's Why.
+    """
+
+    word: Word
+    lost: float | None
+    best: float | None
+    address: str
+
+
+def loss_of(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
+    """None where no loss can be told yet. Never waits for a diagnosis: what it lost is said where one was made."""
+    cause = cause_of(row)
+    if cause is None:
+        return None
+    known = remembered(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
+    best = None if known is None else known.report.scale.best
+    lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
+    if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
+        lost = 0.0
+    name = cause.name if lost else words.ended_by(cause)
+    return Loss(Word(name, ICONS[cause.id], "quiet", cause.meaning), lost, best, urls.why(run.uid))

@@ -1,0 +1,278 @@
+"""One rollout: what was said and done, what it was worth, and how its group fared."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.rollout.rollout_cause import Loss, loss_of
+from logs_ui.app.pages.rollout.token_view import TokenView, make_view
+from logs_ui.app.pages.rollouts.rollout_table import is_long
+from logs_ui.app.parts import figures, safe_text, timeline, words
+from logs_ui.app.parts import notes_forms as notes
+from logs_ui.app.parts.charts import Scale, stacked
+from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
+from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.timeline import Card, Text
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import htmx, remembered, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
+from logs_ui.app.web.security import PLAIN_TEXT_POLICY
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.trained_row import Training, training
+from logs_ui.recorder.errors import RolloutNotFoundError
+from logs_ui.recorder.labels import tags_in
+from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.queries.notebook import Notebook
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+
+router = APIRouter()
+
+View = Literal["timeline", "tokens", "raw"]
+_TOKEN_LIST = 4_096
+"""Token ids that the raw view spells out at most; more of them are only counted there, and stand in its plain text."""
+
+
+_OWN_PANEL = ("traceback", "server_log")
+"""Of the metadata, what is shown by itself."""
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+_AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error"}
+"""What rollout functions return for reward functions, and the columns that say the same."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rollout of the group, and its dot on the strip; None without a reward."""
+
+    row: EvaluationRow
+    dot: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class RolloutPage:
+    """What `rollout.html` and `_rollout.html` show.
+
+    Attributes:
+        chosen: the filter that previous and next follow.
+        cards: of the timeline; `anomaly` is the first of them that went wrong.
+        traceback: of a rollout function that raised.
+        server_log: the end of the environment server's log, where the rollout is an error and a log was named.
+        evidence: how sure it is that its calls are its own: a word, and what it means; None without calls.
+        metrics, notes: what the rollout function said of it.
+        marks: star, tags and note.
+        staleness: how many versions the policy was ahead when an asynchronous trainer took it; None elsewhere.
+        dropped: how that trainer dropped it; None where it did not.
+        loss: what ended it, and what that cost; None where it cannot be told yet.
+        trained: whether it moved the policy; None in a run that trains none.
+        tokens: in the token view.
+        raw: the whole record as JSON, in the raw view.
+        scale: of the bars of `parts`.
+        strip: of the dots of `group`.
+        sampling: further names and values.
+        metadata: what is shown nowhere else.
+        searched: the words that its filter looks for, as a list in JSON; empty where it looks for none.
+        refresh: where a rollout that is not settled looks for news; None where none is to come.
+    """
+
+    summary: RunSummary
+    row: EvaluationRow
+    chosen: RolloutFilter
+    neighbours: Neighbours
+    view: View
+    cards: list[Card]
+    anomaly: Card | None
+    most_tokens: int
+    traceback: Text | None
+    server_log: Text | None
+    evidence: tuple[str, str] | None
+    marks: Marks
+    metrics: list[tuple[str, str]]
+    notes: list[tuple[str, str]]
+    staleness: int | None
+    dropped: Word | None
+    loss: Loss | None
+    trained: Training | None
+    tokens: TokenView | None
+    raw: Text | None
+    parts: list[Part]
+    scale: Scale
+    group: list[Member]
+    strip: Scale
+    sampling: list[tuple[str, str]]
+    metadata: Text | None
+    searched: str
+    refresh: str | None
+
+
+@router.get("/runs/{name}/rollouts/{row_id}")
+def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
+    """The timeline, or the record as it is stored."""
+    pairs = request.query_params.multi_items()
+    own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
+    view = _view(own.get("view", ""))
+    wanted = htmx.target(request)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = queries.rollout(db, id_of(run), storable(row_id))
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"view", "seen"}])
+        if wanted is None and name != run.uid:
+            return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view), 303)
+        page = _page(db, notebook, run, found, chosen, view)
+    if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
+        return htmx.nothing_new()
+    return htmx.render(request, "rollout/rollout.html", page, fragments=("rollout",))
+
+
+@router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
+def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
+    """One text of a rollout, whole and as it is."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = queries.rollout(db, id_of(run), storable(row_id))
+    if part == "raw":
+        value: str | None = safe_text.as_json(_record(found, token_limit=None))
+    else:
+        pieces = [*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)]
+        value = {**timeline.texts(timeline.make_timeline(found)), **{p.part: p.value for p in pieces if p}}.get(part)
+    if value is None:
+        raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
+    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
+    return Response(safe_text.clean(value), media_type="text/plain", headers=headers)
+
+
+def _view(written: str) -> View:
+    if written:
+        check_word("view", "view", written, get_args(View))
+    return next((view for view in get_args(View) if view == written), "timeline")
+
+
+def _page(
+    db: Connection, notebook: Notebook, run: Run, found: Rollout, chosen: RolloutFilter, view: View
+) -> RolloutPage:
+    row = found.row
+    summary = queries.run_summary(db, id_of(run))
+    total = remembered.figure(db, summary, queries.count, chosen)
+    near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
+    cards = timeline.make_timeline(found)
+    parts = reward_parts(row)
+    group = queries.group_of(db, row)
+    strip = Scale.over([member.reward for member in group if member.reward is not None])
+    return RolloutPage(
+        summary=summary,
+        row=row,
+        chosen=chosen,
+        neighbours=near(db, id_of(run), chosen, row, total=total),
+        view=view,
+        cards=cards,
+        anomaly=next((card for card in cards if card.anomaly), None),
+        most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
+        traceback=_metadata_text(found, "traceback"),
+        server_log=_metadata_text(found, "server_log"),
+        evidence=_evidence(found),
+        marks=notes.of_rollout(db, notebook, run, found),
+        metrics=_named(found.metadata.get("metrics")),
+        notes=_named(found.metadata.get("notes")),
+        staleness=found.row.staleness,
+        dropped=words.DROPPED.get(found.row.dropped or ""),
+        loss=loss_of(db, run, row),
+        trained=None if summary.is_evaluation else _trained(run, found, group, summary),
+        tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
+        raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
+        parts=parts,
+        scale=Scale.over([part.worth for part in parts if part.worth is not None]),
+        group=[Member(r, dot) for r, dot in zip(group, stacked([r.reward for r in group], strip), strict=True)],
+        strip=strip,
+        sampling=_named(found.sampling),
+        metadata=_metadata(found),
+        searched=_searched(chosen),
+        refresh=_refresh(run, row, summary, chosen, view),
+    )
+
+
+def _trained(run: Run, found: Rollout, group: list[EvaluationRow], summary: RunSummary) -> Training:
+    return training(found.row, group, state=summary.state, config=run.config)
+
+
+def _model_calls(cards: list[Card]) -> int:
+    return sum(card.role == "assistant" and card.turn is not None for card in cards)
+
+
+def _searched(chosen: RolloutFilter) -> str:
+    said = [value for term in chosen.terms if term.field == "text" and not term.negated for value in term.values]
+    return orjson.dumps(said).decode() if said else ""
+
+
+def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
+    is_over = summary.state not in {RunState.RUNNING, "died"} and row.status != Status.RUNNING
+    if words.is_settled(row) or is_over:
+        return None
+    return urls.rollout(run.uid, row.id or 0, chosen, view=view, seen=_seen(row, summary))
+
+
+def _seen(row: EvaluationRow, summary: RunSummary) -> str:
+    return f"{row.changed}.{row.status}.{summary.state}"
+
+
+def _metadata_text(found: Rollout, name: str) -> Text | None:
+    value = found.metadata.get(name)
+    return Text(name, safe_text.shown(value)) if value else None
+
+
+def _evidence(found: Rollout) -> tuple[str, str] | None:
+    word = str(found.metadata.get("attribution", ""))
+    return (word, words.EVIDENCE[word]) if word in words.EVIDENCE else None
+
+
+def _named(value: Any) -> list[tuple[str, str]]:
+    """What a user's own `edit` put there may be anything."""
+    return [(str(name), safe_text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
+
+
+def _metadata(found: Rollout) -> Text | None:
+    """What nothing else on the page says; the raw view has all of it."""
+    known = found.metadata
+    is_shown = {
+        **dict.fromkeys(_OWN_PANEL, True),
+        **{name: known.get(name) == getattr(found.row, column) for name, column in _AS_COLUMNS.items()},
+        "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.actions if it.get("turn")],
+        "tags": tags_in(known),
+        "metrics": _named(known.get("metrics")),
+        "notes": _named(known.get("notes")),
+        "attribution": _evidence(found),
+    }
+    rest = {name: value for name, value in known.items() if not is_shown.get(name) and value not in _EMPTY}
+    return Text("metadata", safe_text.as_json(rest)) if rest else None
+
+
+def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
+    """All that is stored, in plain values: times in ISO 8601, numbers no longer than they are exact. Long token arrays
+    are given as their length where there is a limit.
+    """
+
+    def ids(values: Any) -> Any:
+        if values is None:
+            return None
+        short = values.astype(str).astype(float) if values.dtype.kind == "f" else values  # of float16, what it says
+        listed: list[float] = short.tolist()
+        return (
+            listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"
+        )
+
+    tokens = found.tokens
+    row = {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
+    row |= {name: figures.iso(row[name]) for name in ("created", "returned", "scored", "pruned")}
+    whole = {
+        **row,
+        "messages": found.messages,
+        "actions": found.actions,
+        "sampling": found.sampling,
+        "metadata": found.metadata,
+        "tokens": None if tokens is None else {name: ids(values) for name, values in vars(tokens).items()},
+    }
+    tidy: dict[str, Any] = figures.tidy(whole)
+    return tidy

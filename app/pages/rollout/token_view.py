@@ -1,0 +1,289 @@
+"""The token view: what was sampled and what was inserted, spelt, and how much each token surprised the model."""
+
+import base64
+import html
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.rollout.token_text import TokenText, Vocabularies, Vocabulary
+from logs_ui.app.parts import safe_text as text
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.storage.tables import Run, Status
+
+LEVELS = (0.1, 0.5, 1.0, 2.0, 4.0)
+"""-log p from which on a token is painted, and then more strongly; `tokens.js` and `rollout.css` have as many."""
+
+_MOST_TOKENS = 65_536  # of the completion
+_MOST_OF_PROMPT = 16_384
+_MOST_SEGMENTS = 1_000
+_ENTER = "↵"
+_vocabularies = Vocabularies()
+
+Numbers = NDArray[np.int64]
+Ids = NDArray[np.int32]
+Logps = NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Tokens as a page shows them, and what its script needs to know of each.
+
+    Attributes:
+        text: escaped; what cannot be seen as labels.
+        ids, lengths, backs, marks: LEB128 in base64: the token ids; each token's length in `text`, in UTF-16 units; how
+            far each begins before its predecessor ends, empty where none does; and of what was put into the text for
+            the eye, in turns, how far it is behind the one before, and its length.
+    """
+
+    text: Markup
+    ids: str
+    lengths: str
+    backs: str
+    marks: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens in a row that are all the prompt's, sampled by the model, or inserted by the environment.
+
+    Attributes:
+        kind: "prompt", "sampled" or "inserted".
+        anchor: its id on the page.
+        turn: which of the rollout's model calls this is, or follows; None of the prompt, and where it cannot be told.
+        first: index of its first token in the prompt, or in the completion.
+        count: of its tokens, also of those that are not shown.
+        mean: of its log-probabilities; None without any.
+        logps: of the tokens shown: float16, little-endian, in base64; empty without any.
+    """
+
+    kind: str
+    anchor: str
+    turn: int | None
+    first: int
+    count: int
+    mean: float | None
+    spelt: Spelling
+    logps: str
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """All segments in order.
+
+    Attributes:
+        has_heat: whether any token has a log-probability.
+        above: each of `LEVELS`, and how many sampled tokens reach it; empty without log-probabilities.
+        special: ids among them, with spaces between, that are special tokens, or that the tokenizer has not.
+        missing: what is not recorded: what, and why and what to do.
+        left_out: how many tokens are not shown.
+    """
+
+    segments: list[Segment] = field(default_factory=list)
+    has_heat: bool = False
+    above: tuple[tuple[float, int], ...] = ()
+    special: str = ""
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    left_out: int = 0
+
+    @property
+    def anchors(self) -> set[str]:
+        """Of the segments that are shown."""
+        return {segment.anchor for segment in self.segments}
+
+
+def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView:
+    """Of a rollout whose timeline has so many model calls: where as many pieces were sampled, each is one of them."""
+    tokens = found.tokens
+    if tokens is None:
+        return TokenView(missing=[_no_tokens(run, found)])
+    vocabulary, missing = _vocabulary(db, run)
+    logps = tokens.logprobs if tokens.logprobs is not None and np.isfinite(tokens.logprobs).any() else None
+    if logps is None:
+        missing.append(("No log-probabilities", _NO_LOGPS))
+    if tokens.mask is None and turns > 1:
+        missing.append(("No mask", _NO_MASK))
+    mask = np.ones(len(tokens.completion_ids), bool) if tokens.mask is None else tokens.mask.astype(bool)
+    prompt, completion = (
+        list(_prompt(tokens.prompt_ids, vocabulary)),
+        list(_completion(tokens, mask, logps, vocabulary, turns)),
+    )
+    shown = sum(min(segment.count, _MOST_OF_PROMPT) for segment in prompt) + _count_shown(completion)
+    return TokenView(
+        segments=[*prompt, *completion],
+        has_heat=logps is not None,
+        above=() if logps is None else _above(-logps[mask].astype(np.float32)),
+        special=_special(tokens, vocabulary),
+        missing=missing,
+        left_out=len(tokens.prompt_ids) + len(mask) - shown,
+    )
+
+
+def _above(surprise: NDArray[np.float32]) -> tuple[tuple[float, int], ...]:
+    return tuple((level, int((surprise >= level).sum())) for level in LEVELS)
+
+
+def _prompt(ids: Ids, vocabulary: Vocabulary | None) -> Iterator[Segment]:
+    if len(ids):
+        spelt = _spelling(ids[:_MOST_OF_PROMPT], vocabulary)
+        yield Segment("prompt", "tokens-prompt", None, 0, len(ids), None, spelt, "")
+
+
+def _completion(
+    tokens: Tokens, mask: NDArray[np.bool_], logps: Logps | None, vocabulary: Vocabulary | None, turns: int
+) -> Iterator[Segment]:
+    """As far as it is shown: to _MOST_TOKENS and _MOST_SEGMENTS."""
+    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
+    pieces = [(start, end) for start, end in itertools.pairwise(edges) if start < end]
+    is_told = sum(bool(mask[start]) for start, _ in pieces) == turns
+    turn = 0
+    for start, end in pieces[:_MOST_SEGMENTS]:
+        sampled = bool(mask[start])
+        turn += sampled
+        last = min(end, _MOST_TOKENS)
+        if start >= last:
+            return
+        known = logps if sampled else None  # of what was inserted a trainer writes 0, or anything
+        yield Segment(
+            kind="sampled" if sampled else "inserted",
+            anchor=f"tokens-{turn}" if sampled else f"tokens-{turn}-answer",
+            turn=turn if is_told and turn else None,
+            first=start,
+            count=end - start,
+            mean=None if known is None else _mean(known[start:end]),
+            spelt=_spelling(tokens.completion_ids[start:last], vocabulary),
+            logps="" if known is None else _base64(known[start:last].astype("<f2").tobytes()),
+        )
+
+
+def _count_shown(completion: list[Segment]) -> int:
+    return min(completion[-1].first + completion[-1].count, _MOST_TOKENS) if completion else 0
+
+
+def _mean(logps: Logps) -> float | None:
+    finite = logps[np.isfinite(logps)]
+    return float(finite.mean(dtype=np.float64)) if len(finite) else None
+
+
+def _spelling(ids: Ids, vocabulary: Vocabulary | None) -> Spelling:
+    said = _numbers(ids) if vocabulary is None else vocabulary.spell(ids.tolist())
+    written, places, marks = _visible(said)
+    starts, ends = places[said.starts], places[said.ends]
+    backs = np.concatenate(([0], ends))[:-1] - starts
+    return Spelling(
+        text=Markup(html.escape(written, quote=False)),  # noqa: S704 - it is escaped; a quote needs six bytes elsewhere
+        ids=_packed(ids.astype(np.uint32)),
+        lengths=_packed(ends - starts),
+        backs=_packed(backs) if backs.any() else "",
+        marks=_packed(marks),
+    )
+
+
+def _numbers(ids: Ids) -> TokenText:
+    """Ids that nothing spells, as numbers."""
+    words = [f"{token} " for token in ids.tolist()]
+    sizes = np.array([len(word) for word in words], np.int64)
+    ends = np.cumsum(sizes)
+    return TokenText("".join(words), ends - sizes, ends)
+
+
+def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
+    """What is said with labels for what cannot be seen, and an arrow where a token is but the end of a line.
+
+    Returns the text; (c + 1,) where each of the c characters, and the end, stand in it, in UTF-16 units; and the labels
+    and arrows, as `Spelling.marks` has them.
+    """
+    letters = np.frombuffer(said.text.encode("utf-32-le"), np.uint32)
+    widths = np.where(letters > 0xFFFF, 2, 1).astype(np.int64)
+    instead = dict(text.labels(said.text))
+    for index in _ends_of_lines(said, letters).tolist():
+        instead[index] = f"{_ENTER}\n"
+    pieces, at = [], 0
+    for index, label in sorted(instead.items()):
+        pieces += [said.text[at:index], label]
+        widths[index] = len(label)
+        at = index + 1
+    places = np.concatenate(([0], np.cumsum(widths)))
+    marked = places[sorted(instead)] if instead else np.zeros(0, np.int64)
+    sizes = [len(label.rstrip("\n")) for _, label in sorted(instead.items())]
+    marks = np.column_stack((np.diff(marked, prepend=0), sizes)).ravel() if instead else marked
+    return "".join([*pieces, said.text[at:]]), places, marks
+
+
+def _ends_of_lines(said: TokenText, letters: NDArray[np.uint32]) -> Numbers:
+    """Where tokens begin that say nothing but line ends."""
+    count = np.concatenate(([0], np.cumsum(letters == ord("\n"))))
+    sizes = said.ends - said.starts
+    return np.unique(said.starts[(sizes > 0) & (count[said.ends] - count[said.starts] == sizes)])
+
+
+def _packed(values: NDArray[np.integer]) -> str:
+    """LEB128: seven bits a byte, lowest first, the eighth set where more follow."""
+    numbers = values.astype(np.uint64)[:, None]
+    shifts = np.arange(5, dtype=np.uint64) * np.uint64(7)
+    parts = ((numbers >> shifts) & np.uint64(127)).astype(np.uint8)
+    used = (numbers >> shifts) > 0
+    used[:, 0] = True
+    parts[:, :-1] |= used[:, 1:].astype(np.uint8) << 7
+    return _base64(parts[used].tobytes())
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _special(tokens: Tokens, vocabulary: Vocabulary | None) -> str:
+    if vocabulary is None:
+        return ""
+    present = np.unique(np.concatenate((tokens.prompt_ids, tokens.completion_ids))).tolist()
+    return " ".join(str(token) for token in present if token in vocabulary.special or not vocabulary.has(token))
+
+
+_NO_LOGPS = """The rollout function returned none that are numbers, so there is no heat. Let it return `logprobs`, one
+for each token of the completion; an openai client asks for them by logprobs=True."""
+_NO_MASK = """The rollout function returned no `env_mask`, so the trainer takes every token for the model's, and so does
+this page. Where the environment inserted some, return one: 1 for a sampled token, 0 for an inserted one."""
+_NO_TOKENIZER = """It was not one of the `tokenizers` library's, or none was given: start_run() takes one as
+`tokenizer`, record() the trainer's processing_class. Below are the ids."""
+_ELSEWHERE = "The run names one that this database has not: copy the table `tokenizer` too"
+_ONLY_TEXT = """Whoever made this rollout gave text alone. Let the rollout function return `prompt_ids` and
+`completion_ids`; an openai client gets them from vLLM by extra_body={"return_token_ids": True}."""
+
+
+def _vocabulary(db: Connection, run: Run) -> tuple[Vocabulary | None, list[tuple[str, str]]]:
+    """The run's tokenizer, or why there is none."""
+    name = run.tokenizer
+    if name is None:
+        return None, [("No tokenizer", _NO_TOKENIZER)]
+    try:
+        return _vocabularies.get(name, lambda: _stored(db, name)), []
+    except LogsUIError as error:
+        return None, [("No tokenizer", f"{error}. Below are the ids.")]
+
+
+def _stored(db: Connection, name: str) -> bytes:
+    source = queries.tokenizer_json(db, name)
+    if source is None:
+        raise LogsUIError(_ELSEWHERE)
+    return source
+
+
+def _no_tokens(run: Run, found: Rollout) -> tuple[str, str]:
+    if found.row.pruned is not None:
+        return "Tokens were pruned", "logs-ui prune took messages and tokens, and left the figures."
+    if found.row.status == Status.RUNNING:
+        return "No tokens yet", "They come when the rollout function returns."
+    if found.row.status != Status.OK:
+        return "No tokens", "The rollout ended before its function returned any."
+    if found.row.completion_tokens and run.dropped_payloads:
+        lost = f"{run.dropped_payloads:,} rollouts of this run"
+        return "No tokens", f"A full queue cost {lost} their texts and tokens. LOGS_UI_QUEUE_MB lets more wait."
+    return "No tokens", _ONLY_TEXT

@@ -1,0 +1,156 @@
+"""Files of rollouts in the making: each in a thread of its own, in a temporary file that has no name, so that nothing
+stays behind whatever ends the process.
+"""
+
+import logging
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Literal, cast
+
+from logs_ui.recorder.analysis.export.export_files import write_run
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.storage.address import Address, as_text
+
+MOST = 8
+"""Files that are kept at once; a further one takes the place of the oldest that is ready."""
+
+_log = logging.getLogger(__name__)
+_KEPT_SECONDS = 3600.0
+_BLOCK = 1 << 20  # bytes that are read of a file at a time
+
+Format = Literal["parquet", "csv", "jsonl"]
+
+
+class ExportNotFoundError(LogsUIError):
+    """There is no such file any more."""
+
+
+class TooManyExportsError(LogsUIError):
+    """As many files as may be are being written."""
+
+
+class _CancelledError(Exception):
+    """Nobody wants the file any more."""
+
+
+@dataclass
+class Job:
+    """One file.
+
+    Attributes:
+        id: that nobody guesses.
+        run: uid.
+        name: of the file, as it is downloaded.
+        done, total: rollouts written, and to write; 0 before they are counted.
+        size: in bytes; None before it is whole.
+        trouble: what ended it too early, in one line; None where nothing did.
+    """
+
+    id: str
+    run: str
+    format: Format
+    name: str
+    begun: float
+    done: int = 0
+    total: int = 0
+    size: int | None = None
+    trouble: str | None = None
+    cancelled: bool = False
+    _file: BinaryIO = field(default_factory=lambda: cast("BinaryIO", tempfile.TemporaryFile()), repr=False)  # noqa: SIM115
+    _ended: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self._ended.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Until it is over, at most so long."""
+        self._ended.wait(seconds)
+
+    def blocks(self) -> Iterator[bytes]:
+        """The whole file; may be read several times, and at once."""
+        number = os.dup(self._file.fileno())
+        try:
+            at = 0
+            while block := os.pread(number, _BLOCK, at):
+                yield block
+                at += len(block)
+        finally:
+            os.close(number)
+
+    def make(self, db: Address, chosen: RolloutFilter) -> None:
+        """Writes it."""
+        try:
+            self.done = write_run(self.run, self.format, self._file, as_text(db), where=chosen, progress=self._show)
+            self._file.flush()
+            self.size = os.fstat(self._file.fileno()).st_size
+        except _CancelledError:
+            self._file.close()
+        except LogsUIError as error:
+            self.trouble = str(error)
+            self._file.close()
+        except Exception as error:  # noqa: BLE001 - the page waits for it, whatever it is
+            _log.exception("%s could not be made", self.name)
+            self.trouble = f"{type(error).__name__}: {error}. The log of logs-ui has all of it."
+            self._file.close()
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """The file is gone as soon as nobody reads it."""
+        self.cancelled = True
+        if self.is_over:
+            self._file.close()
+
+    def _show(self, done: int, total: int) -> None:
+        if self.cancelled:
+            raise _CancelledError
+        self.done, self.total = done, total
+
+
+class Jobs:
+    """Those of one dashboard."""
+
+    def __init__(self, db: Address) -> None:
+        self._db = db
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+
+    def start(self, run: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
+        """Raises TooManyExportsError."""
+        job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
+        with self._lock:
+            late = time.monotonic() - _KEPT_SECONDS
+            ended = [it for it in self._jobs.values() if it.is_over]
+            beyond = max(0, len(self._jobs) + 1 - MOST)
+            if beyond > len(ended):
+                raise TooManyExportsError(f"{MOST} files are being written: wait for one of them, or cancel it.")
+            old = [it.id for i, it in enumerate(ended) if i < beyond or it.begun < late]
+            self._jobs[job.id] = job
+        for other in old:
+            self.cancel(other)
+        threading.Thread(target=job.make, args=(self._db, chosen), name="logs-ui-export", daemon=True).start()
+        return job
+
+    def find(self, run: str, job: str) -> Job | None:
+        """None where it was cancelled, or is too old."""
+        found = self._jobs.get(job)
+        return found if found and found.run == run else None
+
+    def cancel(self, job: str) -> None:
+        with self._lock:
+            found = self._jobs.pop(job, None)
+        if found is not None:
+            found.cancel()
+
+    def close(self) -> None:
+        """Gives up all."""
+        for job in list(self._jobs):
+            self.cancel(job)

@@ -1,0 +1,129 @@
+"""The rollouts of a filter as a file: asked for, watched while it is made, and fetched."""
+
+import re
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse, StreamingResponse
+
+from logs_ui.app.pages.rollouts.export_jobs import ExportNotFoundError, Format, Job, Jobs
+from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.view import parse_view, print_view, split
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.export.export_files import FORMATS
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word, print_where
+from logs_ui.recorder.storage.tables import Run
+
+_AT_ONCE_SECONDS = 1.0  # what is ready by then is downloaded without a page in between
+_LONGEST_NAME = 100
+_MEDIA_TYPES: dict[Format, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class ExportPage:
+    """What `export.html` and `_job.html` show.
+
+    Attributes:
+        address: of the page itself.
+        back: of the rollouts that it came from, as they were shown; `cancel` leads there, too.
+    """
+
+    run: Run
+    job: Job
+    address: str
+    back: str
+    cancel: str
+
+
+@router.post("/runs/{name}/exports")
+def begin(request: Request, source: SourceOfPages, name: str) -> Response:
+    """Begins a file; what is ready soon is downloaded at once."""
+    format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
+    check_word("format", "format", format, FORMATS)
+    kind: Format = next(it for it in _MEDIA_TYPES if it == format)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        given = _said(request)
+        chosen = checked_filter(db, run, given)
+    job = _jobs(request).start(run.uid, kind, file_name(run, chosen, kind), chosen)
+    job.wait(_AT_ONCE_SECONDS)
+    ready = job.size is not None
+    address = urls.exported_file(run.uid, job.id) if ready else urls.exported(run.uid, job.id, given)
+    return RedirectResponse(address, 303)
+
+
+@router.get("/runs/{name}/exports/{job_id}")
+def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Response:
+    """How far it is; by itself it leads to the file."""
+    job = _found(request, name, job_id)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+    said = _said(request)
+    page = ExportPage(
+        run=run,
+        job=job,
+        address=urls.exported(run.uid, job.id, said),
+        back=urls.rollouts_said(run.uid, said),
+        cancel=urls.export_cancel(run.uid, job.id, said),
+    )
+    return htmx.render(request, "rollouts/export.html", page, fragments=("job",))
+
+
+@router.get("/runs/{name}/exports/{job_id}/file")
+def fetch(request: Request, name: str, job_id: str) -> Response:
+    """The file."""
+    job = _found(request, name, job_id)
+    if job.size is None:
+        return RedirectResponse(urls.exported(name, job_id, _said(request)), 303)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{job.name}"',
+        "Content-Length": str(job.size),
+        "Cache-Control": "no-store",
+    }
+    return StreamingResponse(job.blocks(), media_type=_MEDIA_TYPES[job.format], headers=headers)
+
+
+@router.post("/runs/{name}/exports/{job_id}/cancel")
+def cancel(request: Request, name: str, job_id: str) -> Response:
+    """Gives it up."""
+    _found(request, name, job_id)
+    _jobs(request).cancel(job_id)
+    return RedirectResponse(urls.rollouts_said(name, _said(request)), 303)
+
+
+def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
+    """Run and filter, in letters that every system takes: `my-run_status-error_reward-lt-0.2.csv`."""
+    said = print_where(chosen)
+    for sign, word in (("<=", "-max-"), (">=", "-min-"), ("<", "-below-"), (">", "-above-"), ("..", "-to-")):
+        said = said.replace(sign, word)
+    parts = [run.uid, *said.split()]
+    plain = "_".join(filter(None, (re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in parts)))
+    return f"{plain[:_LONGEST_NAME].rstrip('-_.') or 'rollouts'}.{ending}"
+
+
+def _said(request: Request) -> urls.Pairs:
+    """What stands for a filter in its address; addresses of this request show rollouts as that does."""
+    view, rest = split(request.query_params.multi_items())
+    urls.showing(print_view(parse_view(view)))
+    return [pair for pair in rest if pair[0] != "format"]
+
+
+def _jobs(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.jobs
+    return jobs
+
+
+def _found(request: Request, name: str, job_id: str) -> Job:
+    """Raises ExportNotFoundError."""
+    found = _jobs(request).find(name, job_id)
+    if found is None:
+        raise ExportNotFoundError("This file is gone: it was cancelled, or made long ago. Export it again.")
+    return found

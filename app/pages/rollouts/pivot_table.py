@@ -1,0 +1,205 @@
+"""The pivot of rollouts: its cells as they are coloured, said and linked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from logs_ui.app.parts import figures, words
+from logs_ui.app.parts.view import Kind, View
+from logs_ui.app.web import urls
+from logs_ui.app.web.open_database import id_of
+from logs_ui.app.web.remembered import rested
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.filters.terms import Range, Term
+from logs_ui.recorder.storage.tables import Run
+
+_SHADES = 5  # of heat
+_SHARES = (Measure.TRUNCATED, Measure.ERRORS)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell, a heading, or a sum.
+
+    Attributes:
+        text: what it says; of a heading its value.
+        title: the same at length.
+        link: address of the rollouts that it stands for; None where a filter cannot say it.
+        heat: class of its colour: `h0` to `h5`, from the lowest to the highest of all cells, `n1` to `n5` below zero.
+    """
+
+    text: str
+    title: str
+    link: str | None = None
+    heat: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: its heading, a cell for each column (None without rollouts), and what it comes to."""
+
+    heading: Shown
+    cells: list[Shown | None]
+    overall: Shown
+
+
+@dataclass(frozen=True)
+class PivotTable:
+    """What `_pivot.html` shows.
+
+    Attributes:
+        columns, totals: headings, and what each column comes to.
+        rows_beyond, columns_beyond: how many more there are, which only the sums hold.
+        counted: of how many of the newest rollouts it is made; None where it is made of all.
+        low, high: of the measure over all cells, as written; None without any.
+        shades: classes of the colours between them.
+    """
+
+    columns: list[Shown]
+    lines: list[Line]
+    totals: list[Shown]
+    overall: Shown
+    rows_beyond: int
+    columns_beyond: int
+    counted: int | None
+    low: str | None
+    high: str | None
+    shades: list[str]
+
+
+def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
+    """None where no rollout matches."""
+    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of)
+    if not found.rows:
+        return None
+    values = [value for cell in found.cells.values() if (value := _value(cell, view.of)) is not None]
+    scale = _Heat(min(values, default=0.0), max(values, default=0.0), view.of)
+
+    def narrowed(*parts: tuple[Dimension, Heading]) -> str | None:
+        try:
+            terms = [term for dimension, heading in parts for term in _terms(dimension, heading)]
+            return urls.rollouts(run.uid, replace(chosen, terms=(*chosen.terms, *terms)), view=_as_table(view))
+        except (_CannotBeSaidError, FilterError):
+            return None
+
+    def cell(row: Heading, column: Heading) -> Shown | None:
+        it = found.cells.get((row, column))
+        if it is None:
+            return None
+        return _shown(it, view.of, narrowed((view.rows, row), (view.columns, column)), scale.of(it))
+
+    return PivotTable(
+        columns=[_heading(view.columns, it, narrowed((view.columns, it))) for it in found.columns],
+        lines=[
+            Line(
+                _heading(view.rows, row, narrowed((view.rows, row))),
+                [cell(row, column) for column in found.columns],
+                _shown(found.of_rows[row], view.of, narrowed((view.rows, row))),
+            )
+            for row in found.rows
+        ],
+        totals=[_shown(found.of_columns[it], view.of, narrowed((view.columns, it))) for it in found.columns],
+        overall=_shown(found.overall, view.of, narrowed()),
+        rows_beyond=found.rows_beyond,
+        columns_beyond=found.columns_beyond,
+        counted=found.counted,
+        low=_written(scale.low, view.of) if values else None,
+        high=_written(scale.high, view.of) if values else None,
+        shades=scale.shades(),
+    )
+
+
+class _CannotBeSaidError(Exception):
+    """No filter selects a heading's rollouts."""
+
+
+@dataclass(frozen=True)
+class _Heat:
+    """Shades of the cells: of counts and shares from 0 on, of a reward by its sign, else from the lowest on."""
+
+    low: float
+    high: float
+    of_measure: Measure
+
+    def of(self, cell: Cell) -> str:
+        value = _value(cell, self.of_measure)
+        if value is None:
+            return ""
+        if self.of_measure == Measure.REWARD:
+            most = max(abs(self.low), abs(self.high)) or 1.0
+            return f"{'n' if value < 0 else 'h'}{self._shade(abs(value) / most)}"
+        if self.of_measure == Measure.COUNT or self.of_measure in _SHARES:
+            return f"h{self._shade(value / self.high if self.high else 0.0)}"
+        span = self.high - self.low
+        return f"h{self._shade((value - self.low) / span if span else 0.0)}"
+
+    def shades(self) -> list[str]:
+        """Those that occur, from the lowest value to the highest."""
+        is_signed = self.of_measure == Measure.REWARD
+        below = [f"n{shade}" for shade in range(_SHADES, 0, -1)] if is_signed and self.low < 0 else []
+        above = [f"h{shade}" for shade in range(_SHADES + 1)] if self.high >= 0 else []
+        return below + above
+
+    @staticmethod
+    def _shade(share: float) -> int:
+        return min(int(share * (_SHADES + 1)), _SHADES)
+
+
+def _as_table(view: View) -> urls.Pairs:
+    """A pivot's cell leads to its rollouts."""
+    return view.as_pairs(Kind.TABLE)
+
+
+def _value(cell: Cell, measure: Measure) -> float | None:
+    return float(cell.count) if measure == Measure.COUNT else cell.mean
+
+
+def _shown(cell: Cell, measure: Measure, link: str | None, heat: str = "") -> Shown:
+    value = _value(cell, measure)
+    rollouts = figures.plural(cell.count, "rollout")
+    known = "" if measure == Measure.COUNT or cell.known == cell.count else f", of which {cell.known:,} have one"
+    return Shown(_written(value, measure), f"{rollouts}{known}", link, heat)
+
+
+def _written(value: float | None, measure: Measure) -> str:
+    return figures.NOTHING if value is None else _WRITTEN.get(measure, figures.percent)(value)
+
+
+_WRITTEN: dict[Measure, Callable[[float], str]] = {
+    Measure.COUNT: lambda value: figures.count(round(value)),
+    Measure.REWARD: lambda value: figures.number(value, 2),
+    Measure.TOKENS: lambda value: figures.tokens(round(value)),
+    Measure.TURNS: lambda value: figures.number(value, 1),
+    Measure.SECONDS: figures.duration,
+}
+
+
+def _heading(dimension: Dimension, heading: Heading, link: str | None) -> Shown:
+    value, until = heading.value, heading.until
+    if value is None:
+        return Shown("none", f"without a {words.DIMENSIONS[dimension]}", link)
+    if until is not None:
+        return Shown(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
+    if dimension == Dimension.STATUS:
+        return Shown(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
+    if dimension == Dimension.STOP:
+        return Shown(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
+    return Shown(f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS[dimension]} {value}", link)
+
+
+def _terms(dimension: Dimension, heading: Heading) -> list[Term]:
+    """What a filter asks for to leave a heading's rollouts.
+
+    Raises:
+        _CannotBeSaidError: it has no word for it.
+    """
+    value, until = heading.value, heading.until
+    if dimension == Dimension.STEP and isinstance(value, int):
+        return [Term("step", (Range(value, value if until is None else until),))]
+    if isinstance(value, int):
+        raise _CannotBeSaidError
+    return [Term(dimension.value, (value,))]

@@ -1,0 +1,189 @@
+"""What could be meant by the filter that somebody is writing: names, then the values that the run has."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
+
+from logs_ui.app.parts import words
+from logs_ui.app.web import htmx, remembered
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import Facets, RunSummary
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Is, Kind
+from logs_ui.recorder.queries.filters.filter_language import Place, place_at
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_where
+from logs_ui.recorder.queries.filters.terms import ABSENT, print_key, print_name
+from logs_ui.recorder.storage.tables import StopReason
+
+_COUNTED = 200_000  # of a run with more rollouts the values are named without their counts
+_MOST_VALUES = 40
+_MOST_FOUND = 6  # values that are offered where no name has been written yet
+_SIGNS = frozenset(":<>=!")
+_AGES = ("30m", "2h", "1d", "7d")
+_FAILURES = ("timeout", "environment_error", "at_capacity", "exception", "aborted")
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One line of the list.
+
+    Attributes:
+        shown: what it would write.
+        meaning: of that; empty where it says so itself.
+        count: rollouts that it would leave; None where that is not counted.
+        text: the whole filter with it.
+        caret: where writing goes on then, in UTF-16 units, as browsers count.
+        goes_on: whether there is more to be suggested there.
+    """
+
+    shown: str
+    meaning: str
+    count: int | None
+    text: str
+    caret: int
+    goes_on: bool
+
+
+@dataclass(frozen=True)
+class SuggestionsPage:
+    """What `_suggestions.html` shows: what could be meant by the line `where`."""
+
+    where: str
+    suggestions: list[Suggestion]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """`written` takes the place of what is there; `value` is what it is compared by."""
+
+    value: str
+    written: str
+    meaning: str = ""
+    count: int | None = None
+    goes_on: bool = False
+
+
+@router.get("/runs/{name}/suggestions")
+def suggestions(request: Request, source: SourceOfPages, name: str, where: str = "", at: int | None = None) -> Response:
+    """For the text `where` with the cursor at `at`, in UTF-16 units; at its end where it is not told."""
+    cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
+    place = place_at(where, cursor)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
+    page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in found])
+    return htmx.fragment(request, "rollouts/_suggestions.html", page)
+
+
+def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_Candidate]:
+    if place.expects == "other":
+        return
+    if place.expects == "value":
+        field = FIELDS.get(place.field or "")
+        known = _values(db, summary, field, place) if field else []
+        yield from _matching([it for it in known if it.value not in place.others], place.written)[:_MOST_VALUES]
+        return
+    yield from _matching(list(_names(db, summary, place.written)), place.written)
+    if len(place.written) > 1:
+        facets = _facets(db, summary, place)
+        found = [it for name in ("status", "stop", "task", "eval", "tag") for it in _terms(db, summary, facets, name)]
+        yield from _matching(found, place.written)[:_MOST_FOUND]
+
+
+def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candidate]:
+    for field in FIELDS.values():
+        meaning = field.meaning.replace("`", "")
+        if field.has_key and written.startswith(field.name):
+            for key in queries.known_values(db, id_of(summary.run), [field.name])[field.name]:
+                yield _Candidate(f"{field.name}.{key}", f"{field.name}.{print_key(key)}", meaning)
+        else:
+            sign = "." if field.has_key else "" if field.kind in NUMERIC else ":"
+            yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
+
+
+def _terms(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
+    """Values of a field, with its name before them."""
+    known = _known(db, summary, facets, name)
+    return [_Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count) for it in known]
+
+
+def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> list[_Candidate]:
+    found = [] if field.has_key else _known(db, summary, _facets(db, summary, place), field.name)
+    if field.kind == Kind.TIME:
+        found = [_Candidate(age, age, "ago") for age in _AGES]
+    if field.optional:
+        found.append(_Candidate(ABSENT, ABSENT, "it has none"))
+    return [_Candidate(it.value, f"{it.written} ", it.meaning, it.count) for it in found]
+
+
+def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
+    """The values of a field, counted where `facets` are there."""
+    counted = _counted(facets) if facets else {}
+    if name in counted:
+        values = counted[name]
+    elif FIELDS[name].words is not None:
+        values = [(word.value, None) for word in FIELDS[name].words or ()]
+    elif name == "error":
+        values = [(word, None) for word in _FAILURES]
+    elif name in {"eval", "task", "tag", "model"}:
+        values = [(value, None) for value in queries.known_values(db, id_of(summary.run), [name])[name]]
+    else:
+        values = []
+    mean = _MEANINGS.get(name)
+    return [_Candidate(value, print_name(value), mean(value) if mean else "", count) for value, count in values]
+
+
+def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
+    """Counts under what else the line says, where that can be read."""
+    if summary.rollouts > _COUNTED:
+        return None
+    try:
+        beside = parse_where(place.beside)
+        queries.check_names(db, id_of(summary.run), beside)
+    except FilterError:
+        beside = RolloutFilter()
+    return remembered.facets(db, summary, beside)
+
+
+def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
+    failures = [(value, count) for value, count in facets.stop_reasons if value in _FAILURES]
+    known = {
+        "eval": facets.evals, "mode": facets.modes, "status": facets.statuses, "stop": facets.stop_reasons,
+        "scored": facets.scored, "task": facets.tasks, "error": failures,
+    }  # fmt: skip
+    return {name: list(values) for name, values in known.items() if len(values) < queries.MOST_TASKS}
+
+
+def _matching(candidates: list[_Candidate], written: str) -> list[_Candidate]:
+    """Those that begin with it, then those that hold it; one that is written out already is no suggestion."""
+    wanted = written.casefold()
+    begin = [it for it in candidates if it.value.casefold().startswith(wanted)]
+    hold = [it for it in candidates if wanted in it.value.casefold() and it not in begin]
+    return [it for it in begin + hold if it.value != written or it.written != written]
+
+
+def _suggestion(text: str, place: Place, candidate: _Candidate) -> Suggestion:
+    tail = text[place.end :]
+    written = candidate.written.removesuffix(" " if tail[:1] in {" ", ","} else ":" if tail[:1] in _SIGNS else "")
+    head = text[: place.start] + written
+    shown, caret = candidate.written.strip(), len(_units(head)) // 2
+    return Suggestion(shown, candidate.meaning, candidate.count, head + tail, caret, candidate.goes_on)
+
+
+def _units(text: str) -> bytes:
+    """Two bytes for each unit that a browser counts."""
+    return text.encode("utf-16-le", "replace")
+
+
+_MEANINGS: dict[str, Callable[[str], str]] = {
+    "status": lambda value: words.status_word(value).meaning,
+    "stop": lambda value: words.stop_reason(value).meaning.split(" In filters")[0],
+    "error": lambda value: words.stop_reason(StopReason(value)).meaning.split(" In filters")[0],
+    "scored": lambda value: words.SCORED[Scored(value)].meaning,
+    "is": lambda value: {Is.STARRED.value: "by a reader"}[value],
+}

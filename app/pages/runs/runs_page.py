@@ -1,0 +1,287 @@
+"""The list of runs, which is also what a new user sees first: search, tags, and what is compared with what."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+from starlette.exceptions import HTTPException
+
+from logs_ui.app.parts import charts
+from logs_ui.app.parts.notes_forms import WritableNotebook
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.labels import tag_of
+from logs_ui.recorder.queries import DIED, Cursor, ListedRun, RunCounts, RunFilter
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.queries.notebook import Subject
+from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.tables import RunState
+
+PAGE_SIZE = 50
+STATES = (*(state.value for state in RunState), DIED)
+
+_POLL_SECONDS = 3
+_POLLED_ROWS = 100  # of those that may change
+_MOST_TICKED = 200
+_BODY_BYTES = 64 << 10
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One row of the table.
+
+    Attributes:
+        seconds: from its beginning to its end, to its last sign of life where it died, else to now.
+        is_open: whether more may come of it.
+    """
+
+    listed: ListedRun
+    sparkline: charts.Sparkline | None
+    seconds: float
+    is_open: bool
+
+
+@dataclass(frozen=True)
+class RunsLive:
+    """What the corner says of what happens meanwhile.
+
+    Attributes:
+        newest: number of the newest run when the table was made; what came later is new.
+        new: how many those are, of the runs that are wanted.
+        seen: stands for what may change in the rows that are shown.
+        every: seconds between two looks.
+    """
+
+    newest: int
+    new: int
+    seen: str
+    every: int = _POLL_SECONDS
+
+
+@dataclass(frozen=True)
+class RunsPage:
+    """What `runs.html`, `_runs.html` and `_listed.html` show.
+
+    Attributes:
+        database: where recordings are looked for.
+        exists: whether there is a file.
+        chosen: which runs are wanted.
+        counts: how many runs there are; none before the first.
+        lines: newest first.
+        next: address of the lines that follow; None at the end.
+        is_first: whether the lines begin where the list does.
+        seen: of a page without any run, which kind it is: it looks whether it still is.
+    """
+
+    database: str
+    exists: bool
+    chosen: RunFilter
+    counts: RunCounts
+    lines: list[RunLine]
+    next: str | None
+    is_first: bool
+    live: RunsLive
+    seen: str
+
+
+@dataclass(frozen=True)
+class MoreRunsPage:
+    """What `_more_runs.html` shows: the lines that follow."""
+
+    lines: list[RunLine]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class RunsLivePage:
+    """What `_runs_live.html` shows.
+
+    Attributes:
+        lines: those that may have changed; all of the first page where it follows what comes in.
+        next: as the page's own, where it follows.
+    """
+
+    chosen: RunFilter
+    counts: RunCounts
+    lines: list[RunLine]
+    next: str | None
+    live: RunsLive
+    follows: bool
+
+
+@router.get("/")
+def runs(request: Request, source: SourceOfPages) -> Response:
+    """The runs that are wanted, newest first; or how to record the first one."""
+    for name in request.query_params:
+        check_word("parameter", name, name, ("q", "state", "tag", "starred", "project", "after", "seen"))
+    chosen = chosen_runs(request)
+    place = request.query_params.get("after")
+    after = urls.parse_cursor(place) if place else None
+    wanted = htmx.target(request)
+    if not source.exists():
+        page = _empty(source.address, chosen)
+    else:
+        with source.reading() as db:
+            if wanted == "more":
+                return htmx.fragment(request, "runs/_more_runs.html", _more(db, chosen, after))
+            page = _page(db, source.address, chosen, after)
+    if wanted == "runs" and request.query_params.get("seen") == page.seen:
+        return htmx.nothing_new()
+    return htmx.render(
+        request, "runs/runs.html", page, fragments=("runs", "listed"), address=urls.runs(chosen, after=after)
+    )
+
+
+@router.get("/live")
+def live(request: Request, source: SourceOfPages) -> Response:
+    """What has become new since the list was made; 204 where nothing has."""
+    chosen = chosen_runs(request)
+    asked = request.query_params
+    newest, shown = _whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
+    with source.reading() as db:
+        now = _live(db, chosen, shown, newest)
+        follows = "follow" in asked and now.new > 0
+        if now.seen == asked.get("seen") and not follows:
+            return htmx.nothing_new()
+        counts = queries.count_runs(db, chosen)
+        if follows:
+            first = queries.list_runs(db, chosen, limit=PAGE_SIZE)
+            lines, place = _lines(first.runs), _following(chosen, first.next)
+            now = _live(db, chosen, _open(lines), None)
+        else:
+            lines, place = _lines(queries.these_runs(db, shown)), None
+            now = _live(db, chosen, _open(lines), newest)
+        page = RunsLivePage(chosen, counts, lines, place, now, follows=follows)
+    return htmx.fragment(request, "runs/_runs_live.html", page)
+
+
+async def _sent(request: Request) -> urls.Pairs:
+    """The fields of a form."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _BODY_BYTES:
+            raise HTTPException(413, "Too many runs at once: tick fewer.")
+    return parse_qsl(body.decode("latin-1"))
+
+
+@router.post("/tags")
+def tag_runs(
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, sent: Annotated[urls.Pairs, Depends(_sent)]
+) -> Response:
+    """Gives the ticked runs a tag, or takes it from them, and shows the list that the ticks were made in."""
+    tag = tag_of(next((value for name, value in sent if name == "label"), ""))
+    add = ("do", "untag") not in sent
+    ticked = [value for name, value in sent if name == "run"][:_MOST_TICKED]
+    with source.reading() as db:
+        uids = [queries.find_run(db, uid).uid for uid in ticked]
+    for uid in uids if tag else []:
+        (notebook.tag if add else notebook.untag)(Subject(uid), tag)
+    return RedirectResponse(urls.runs(chosen_runs(request)), 303, headers={"Cache-Control": "no-store"})
+
+
+def chosen_runs(request: Request) -> RunFilter:
+    """Which runs the address asks for.
+
+    Raises:
+        FilterError: a state that there is not.
+    """
+    asked = request.query_params
+    states = tuple(dict.fromkeys(filter(None, asked.getlist("state"))))
+    for state in states:
+        check_word("state", "state", state, STATES)
+    return RunFilter(
+        words=tuple(asked.get("q", "").split()),
+        states=states,
+        tags=tuple(dict.fromkeys(filter(None, asked.getlist("tag")))),
+        starred=bool(asked.get("starred")),
+        projects=tuple(dict.fromkeys(filter(None, asked.getlist("project")))),
+    )
+
+
+def _page(db: Connection, address: Address, chosen: RunFilter, after: Cursor | None) -> RunsPage:
+    counts = queries.count_runs(db, chosen)
+    found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
+    lines = _lines(found.runs)
+    return RunsPage(
+        database=shown(address),
+        exists=True,
+        chosen=chosen,
+        counts=counts,
+        lines=lines,
+        next=_following(chosen, found.next),
+        is_first=after is None,
+        live=_live(db, chosen, _open(lines), None),
+        seen="" if counts.all else "empty",
+    )
+
+
+def _empty(address: Address, chosen: RunFilter) -> RunsPage:
+    live = RunsLive(newest=0, new=0, seen="")
+    exists = not isinstance(address, Path) or address.exists()
+    return RunsPage(
+        shown(address), exists, chosen, RunCounts(0, 0), [], None, True, live, "empty" if exists else "missing"
+    )
+
+
+def _more(db: Connection, chosen: RunFilter, after: Cursor | None) -> MoreRunsPage:
+    found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
+    return MoreRunsPage(_lines(found.runs), _following(chosen, found.next))
+
+
+def _following(chosen: RunFilter, place: Cursor | None) -> str | None:
+    return None if place is None else urls.runs(chosen, after=place)
+
+
+def _lines(found: Sequence[ListedRun]) -> list[RunLine]:
+    return [
+        RunLine(
+            listed,
+            _sparkline(listed.summary.reward_curve),
+            _seconds(listed),
+            listed.summary.run.state == RunState.RUNNING,
+        )
+        for listed in found
+    ]
+
+
+_sparkline = lru_cache(maxsize=1_000)(charts.sparkline)  # most runs are over
+
+
+def _seconds(listed: ListedRun) -> float:
+    run = listed.summary.run
+    silent = listed.summary.silent if listed.summary.state == RunState.RUNNING else 0
+    now = run.heartbeat + silent
+    return max(0.0, ((run.finished or now) - run.created) / 1e6)
+
+
+def _open(lines: Sequence[RunLine]) -> list[int]:
+    return [id_of(line.listed.summary.run) for line in lines if line.is_open][:_POLLED_ROWS]
+
+
+def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int | None) -> RunsLive:
+    """`newest` is None where the list is made only now."""
+    if newest is None:
+        newest, new = queries.newest_run(db), 0
+    else:
+        new = queries.runs_since(db, chosen, newest)
+    told = repr((queries.run_marks(db, shown), new))
+    return RunsLive(newest, new, hashlib.sha256(told.encode()).hexdigest()[:16])
+
+
+def _ids(written: Sequence[str]) -> list[int]:
+    return sorted({number for text in written if (number := _whole(text))})[:_POLLED_ROWS]
+
+
+def _whole(written: str) -> int:
+    return int(written) if written.isascii() and written.isdigit() and len(written) < 19 else 0

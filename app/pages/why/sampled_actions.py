@@ -1,0 +1,155 @@
+"""What the newest rollouts did, action by action, as the page shows it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from statistics import fmean
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.why.why_window import Window
+from logs_ui.app.web import urls
+from logs_ui.app.web.open_database import id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.tables.action_kinds import words_of
+from logs_ui.recorder.diagnosis.tables.action_sample import ActionKind, Played, Sample, Seen, sampled
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.filters.terms import Range, Term
+from logs_ui.recorder.storage.tables import Run
+
+SAMPLE = 200
+"""Rollouts whose actions are read one by one: the newest."""
+
+_MOST_LINES = 10  # of a table
+_MOST_NAMED = 60  # rollouts that a link names one by one
+
+_known: "WeakKeyDictionary[Rows, dict[int | None, Sample]]" = WeakKeyDictionary()
+"""By the first step that was looked at."""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A number of rollouts of the sample, and the address of them; None of none, and beyond _MOST_NAMED of those that
+    came last.
+    """
+
+    count: int
+    address: str | None
+
+
+@dataclass(frozen=True)
+class KindLine:
+    """Actions that are alike; see `action_sample.ActionKind`.
+
+    Attributes:
+        example: the most frequent of them, and how often it was sent; None where all are the same.
+        different: how many of them differ.
+        share: of all actions, 0 to 1.
+        failed: share of them that the environment answered with an error.
+        last_mean: mean reward of the rollouts that ended with one; None without any.
+        address: of all rollouts that mention it, as far as words can be looked for; None where they cannot.
+    """
+
+    kind: ActionKind
+    example: tuple[str, int] | None
+    different: int
+    share: float
+    failed: float
+    rollouts: Linked
+    first_in: Linked
+    last_in: Linked
+    failed_in: Linked
+    looped_in: Linked
+    last_mean: float | None
+    address: str | None
+
+
+@dataclass(frozen=True)
+class SeenLine:
+    """An error, or an observation that came again; `after` are the kinds of action before it, most frequent first."""
+
+    seen: Seen
+    rollouts: Linked
+    after: list[str]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What the newest rollouts did, one by one.
+
+    Attributes:
+        beyond: kinds of action that are in no line.
+        kinds, errors, repeated: the most frequent.
+    """
+
+    sample: Sample
+    kinds: list[KindLine]
+    beyond: int
+    errors: list[SeenLine]
+    repeated: list[SeenLine]
+
+
+def make_sampled(db: Connection, run: Run, rows: Rows, here: Window) -> Sampled | None:
+    """None where none of them holds an action. What was read holds as long as `rows`, which are all of the run."""
+    uid, of_run = run.uid, _known.setdefault(rows, {})
+    if here.first not in of_run:
+        of_run[here.first] = sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else [])
+    sample = of_run[here.first]
+    if not sample.actions:
+        return None
+    return Sampled(
+        sample=sample,
+        kinds=[_kind(uid, here.only(), sample, kind) for kind in sample.kinds[:_MOST_LINES]],
+        beyond=max(len(sample.kinds) - _MOST_LINES, 0),
+        errors=[_seen(uid, seen) for seen in sample.errors[:_MOST_LINES]],
+        repeated=[_seen(uid, seen) for seen in sample.repeated[:_MOST_LINES]],
+    )
+
+
+def _newest(db: Connection, run_id: int, here: Window) -> Iterator[Played]:
+    """The rollouts that are opened: those of the window with the highest ids."""
+    ids = np.sort(here.rows.id)[-SAMPLE:]
+    only = here.only()
+    newest = replace(only, terms=(*only.terms, Term("id", (Range(low=int(ids[0])),))))
+    ended = set(ids.tolist())
+    found: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest, chunk=SAMPLE))
+    return (Played(it.row.id or 0, it.row.reward, it.actions) for it in found if it.row.id in ended)
+
+
+def _kind(uid: str, only: RolloutFilter, sample: Sample, kind: ActionKind) -> KindLine:
+    return KindLine(
+        kind=kind,
+        example=kind.values.most_common(1)[0] if len(kind.values) > 1 else None,
+        different=len(kind.values),
+        share=kind.times / sample.actions,
+        failed=kind.failed / kind.times,
+        rollouts=_linked(uid, kind.rollouts),
+        first_in=_linked(uid, kind.first_in),
+        last_in=_linked(uid, kind.last_in),
+        failed_in=_linked(uid, kind.failed_in),
+        looped_in=_linked(uid, kind.looped_in),
+        last_mean=fmean(kind.last_rewards) if kind.last_rewards else None,
+        address=_mentioned(uid, only, kind.name),
+    )
+
+
+def _seen(uid: str, seen: Seen) -> SeenLine:
+    return SeenLine(seen, _linked(uid, seen.rollouts), [name for name, _ in seen.after.most_common(2)])
+
+
+def _linked(uid: str, ids: Sequence[int]) -> Linked:
+    named = tuple(Range(it, it) for it in ids[-_MOST_NAMED:])
+    return Linked(len(ids), urls.rollouts_where(uid, terms=(Term("id", named),)) if named else None)
+
+
+def _mentioned(uid: str, only: RolloutFilter, name: str) -> str | None:
+    words = words_of(name)
+    try:
+        return urls.rollouts(uid, replace(only, terms=(*only.terms, Term("text", (words or "",)))))
+    except FilterError:  # nothing that could be looked for
+        return None

@@ -1,0 +1,275 @@
+"""The heat map of tasks by steps: its cells as they are coloured, said and linked."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isnan
+from typing import Any, Final
+
+import numpy as np
+
+from logs_ui.app.parts import figures as said
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import urls
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.tables.task_table import (
+    ATTEMPTS,
+    EASY,
+    RARELY,
+    Cells,
+    Columns,
+    Figures,
+    Label,
+    Labels,
+    Reach,
+    cells,
+)
+from logs_ui.recorder.queries.filters.rollout_filter import Scored
+
+SHADES = 7
+"""Classes of a cell's colour, of equal width from the run's lowest reward to its best."""
+
+_LOWEST_PERCENTILE = 1
+_SPELT_COLUMNS = 16  # so many, at most, are wide enough to say their value
+_HEADINGS = 8  # of columns that are too narrow to have one each
+_MARKS = 5
+_SHOWN = (15, 20)  # characters of a name: the first and the last
+
+LABELS: Final = {
+    Label.NEVER: Word(
+        "never solved", "ban", "bad", f"{ATTEMPTS} attempts or more over the whole run, none of which solved it."
+    ),
+    Label.FORGOTTEN: Word(
+        "no longer solved",
+        "arrow-down",
+        "warn",
+        f"Solved before, and then not once in {ATTEMPTS} attempts or more. At the rate of before, so many failures in a"
+        " row would be chance in fewer than 1 of 100 cases. The finding Forgotten asks for more: that it is no chance"
+        " among all tasks either, and that the mean reward fell.",
+    ),
+    Label.LEARNING: Word(
+        "learning", "activity", "positive", "Some of its attempts solve it, others do not: a policy can learn from it."
+    ),
+    Label.SATURATED: Word(
+        "saturated by now",
+        "check",
+        "good",
+        f"{EASY:.0%} or more of its last attempts solve it, those of the steps that hold the last {ATTEMPTS}: there is"
+        " little left to learn. Its other figures are of all steps that are shown.",
+    ),
+    Label.FEW: Word("few attempts", "hourglass", "quiet", f"Fewer than {ATTEMPTS} attempts: nothing can be said yet."),
+}
+"""What a task's label says, in the order of the chips."""
+
+REACHES: Final = {
+    Reach.CANNOT: Word("cannot", "", "bad", "Hardly a group has a single rollout that solves it: sampling more of them"
+                       " gives no signal. Make it easier, or show it how."),
+    Reach.RARELY: Word("rarely", "", "warn", f"It can: some groups have a rollout that solves it, though fewer than"
+                       f" {RARELY:.0%} of all attempts do. This is what training can amplify."),
+    Reach.SOMETIMES: Word("at times", "", "positive", f"{RARELY:.0%} to {EASY:.0%} of the attempts solve it."),
+    Reach.RELIABLY: Word("reliably", "", "good", f"{EASY:.0%} of the attempts or more solve it."),
+    Reach.UNKNOWN: Word(said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts within these steps."),
+}  # fmt: skip
+"""Whether the policy can solve a task, within the steps that are shown."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Steps of a column; `heading` is empty where its neighbours' need the room."""
+
+    title: str
+    heading: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task in a column's steps.
+
+    Attributes:
+        text: its mean reward, or an em dash where no rollout has one.
+        shade: classes: of its colour, `r0` to `r6`, and of its mark, `s1` to `s5`, by the share that solves the task.
+    """
+
+    text: str
+    title: str
+    shade: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A task, within the steps that are shown; see `task_table.Figures`.
+
+    Attributes:
+        short: its name without its middle, where it is long: names of many tasks differ at the end.
+        evidence: what its label rests on, in a sentence.
+        cells: one for each column; None without rollouts.
+        address, of_attempts: of its rollouts, and of those that have a reward.
+    """
+
+    task: str
+    short: str
+    word: Word
+    evidence: str
+    attempts: int
+    mean: float | None
+    share: float | None
+    pass_1: float | None
+    pass_k: float | None
+    reach: Word
+    cells: list[Cell | None]
+    address: str
+    of_attempts: str
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A colour of the cells, and the rewards that have it."""
+
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Some tasks by steps.
+
+    Attributes:
+        width: steps of a column, but for the last, which may have fewer.
+        is_spelt: whether cells have the room to say their value.
+        low, high: rewards between which the shades are.
+    """
+
+    lines: list[Line]
+    columns: list[Column]
+    width: int
+    is_spelt: bool
+    shades: list[Shade]
+    low: float
+    high: float
+
+
+def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures, of_all: Labels, **where: Any) -> Heat:
+    """Of the tasks of these indices, in this order.
+
+    Args:
+        run: uid.
+        rows: of the steps that are shown.
+        scale: of the whole run.
+        tasks: indices into `rows.tasks`.
+        of_tasks: of `rows`.
+        of_all: of the whole run.
+        where: parts of a filter that all links have.
+    """
+    columns = Columns.of(rows)
+    low = float(np.nanpercentile(rows.reward, _LOWEST_PERCENTILE)) if np.isfinite(rows.reward).any() else 0.0
+    edges = np.linspace(low, max(scale.best, low + 1e-6), SHADES + 1)
+    found = cells(rows, scale, tasks, columns)
+    return Heat(
+        lines=[
+            Line(
+                task=rows.tasks[task],
+                short=_short(rows.tasks[task]),
+                word=LABELS[of_all.label[task]],
+                evidence=_evidence(of_all, task),
+                attempts=int(of_tasks.attempts[task]),
+                **{name: _known(getattr(of_tasks, name)[task]) for name in ("mean", "share", "pass_1", "pass_k")},
+                reach=REACHES[of_tasks.reach[task]],
+                cells=_cells(run, found, place, columns, edges, tasks=(rows.tasks[task],), **where),
+                address=urls.rollouts_where(run, tasks=(rows.tasks[task],), **_of_steps(rows), **where),
+                of_attempts=urls.rollouts_where(
+                    run, tasks=(rows.tasks[task],), scored=(Scored.YES.value,), **_of_steps(rows), **where
+                ),
+            )
+            for place, task in enumerate(tasks.tolist())
+        ],
+        columns=_columns(columns),
+        width=columns.width,
+        is_spelt=len(columns.first) <= _SPELT_COLUMNS,
+        shades=_shades(edges),
+        low=low,
+        high=float(edges[-1]),
+    )
+
+
+def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[Cell | None]:
+    """Of one task."""
+    of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
+    of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
+    line: list[Cell | None] = []
+    bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
+    parts = zip(
+        found.rollouts[place].tolist(),
+        found.attempts[place].tolist(),
+        found.mean[place].tolist(),
+        found.solved[place].tolist(),
+        strict=True,
+    )
+    for (first, last), (rollouts, attempts, mean, solved) in zip(bounds, parts, strict=True):
+        if not rollouts:
+            line.append(None)
+            continue
+        address = (of_one if first == last else of_steps).replace(str(urls.FIRST), str(first))
+        line.append(
+            Cell(
+                text=said.number(_known(mean), 2),
+                title=_cell_title(first, last, rollouts, attempts, mean, solved),
+                shade=_shade(edges, mean, solved / attempts if attempts else 0.0),
+                address=address.replace(str(urls.LAST), str(last)),
+            )
+        )
+    return line
+
+
+def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int) -> str:
+    where = f"{_steps_said(first, last)}: "
+    if not attempts:
+        return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
+    rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
+    return f"{where}mean reward {said.number(mean)} · {solved:,} of {said.plural(attempts, 'rollout')} solved it{rest}"
+
+
+def _shade(edges: Floats, mean: float, share: float) -> str:
+    if isnan(mean):
+        return "none"
+    colour = min(max(int(np.searchsorted(edges, mean, side="right")) - 1, 0), SHADES - 1)
+    mark = -int(-share * _MARKS // 1)  # any that solves it shows
+    return f"r{colour} s{mark}" if mark else f"r{colour}"
+
+
+def _shades(edges: Floats) -> list[Shade]:
+    ends = [said.number(edge, 2) for edge in edges.tolist()]
+    return [Shade(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
+
+
+def _columns(columns: Columns) -> list[Column]:
+    every = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
+    bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
+    return [
+        Column(_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
+        for place, (first, last) in enumerate(bounds)
+    ]
+
+
+def _evidence(of_all: Labels, task: int) -> str:
+    last, since = int(of_all.last_solved[task]), int(of_all.attempts_since[task])
+    if of_all.label[task] == Label.FORGOTTEN:
+        return f"Last solved at step {last:,}; {since:,} attempts since, none of which solved it."
+    return f"Last solved at step {last:,}." if last >= 0 else "Never solved so far."
+
+
+def _of_steps(rows: Rows) -> dict[str, int]:
+    return {"step_min": int(rows.steps[0]), "step_max": int(rows.steps[-1])} if len(rows) else {}
+
+
+def _steps_said(first: int, last: int) -> str:
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def _short(task: str) -> str:
+    begin, end = _SHOWN
+    return task if len(task) <= begin + end else f"{task[:begin].rstrip()}…{task[-end:].lstrip()}"
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else float(value)

@@ -1,0 +1,235 @@
+"""The page of what a run's rollouts did: which actions, first and last, what failed, what went in circles."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from logs_ui.app.pages.why.sampled_actions import Sampled, make_sampled
+from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
+from logs_ui.app.pages.why.why_window import Window, window
+from logs_ui.app.parts import charts
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.rollout_rows import Floats
+from logs_ui.recorder.diagnosis.tables.action_table import HabitFound, Tally, habits, tallies
+from logs_ui.recorder.diagnosis.wording import percent
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.queries.filters.terms import Term
+
+router = APIRouter()
+
+_MOST_LINES = 10  # of a table
+_SURE = 3
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure of all rollouts; `text` is None where nothing tells it."""
+
+    title: str
+    text: str | None
+    rest: str
+    address: str | None
+
+
+@dataclass(frozen=True)
+class HabitLine:
+    """See `actions.HabitFound`; `share` is of the rollouts that tell."""
+
+    found: HabitFound
+    share: float
+    address: str
+
+
+@dataclass(frozen=True)
+class ActionLine:
+    """Rollouts that began, or ended, with the same action.
+
+    Attributes:
+        action: None for those without any.
+        shown: as it can be read.
+        share: of all rollouts, 0 to 1.
+        solved: share of those that have a reward; None without any.
+    """
+
+    action: str | None
+    shown: str
+    rollouts: int
+    share: float
+    mean: float | None
+    bar: charts.Bar | None
+    solved: float | None
+    address: str
+
+
+@dataclass(frozen=True)
+class ActionTable:
+    """The first, or the last, actions.
+
+    Attributes:
+        different: how many there are.
+        beyond: how many rollouts have one that is in no line.
+        contrast: how the last ones of unsolved rollouts differ from those of solved ones, in a sentence; empty where
+            that may be chance.
+    """
+
+    title: str
+    lines: list[ActionLine]
+    different: int
+    beyond: int
+    contrast: str
+
+
+@dataclass(frozen=True)
+class WhyActionsPage:
+    """What `why_actions.html` shows.
+
+    Attributes:
+        window: the steps that it is about.
+        fresh: how new it is; None where nothing is to come.
+        tiles: empty where no action was recorded.
+        firsts, lasts: None likewise.
+        sampled: None where the newest rollouts hold no action.
+    """
+
+    summary: RunSummary
+    window: Window
+    fresh: Fresh | None
+    tiles: list[Tile]
+    habits: list[HabitLine]
+    firsts: ActionTable | None
+    lasts: ActionTable | None
+    sampled: Sampled | None
+
+
+@router.get("/runs/{name}/why/actions")
+def why_actions(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
+    """The page; `steps` is `all`, or the last ones."""
+    for parameter in request.query_params:
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        if name != run.uid:
+            return RedirectResponse(urls.why_actions(run.uid, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, "why/why_actions.html", "actions")) is not None:
+            return frame
+        summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
+        it = diagnosed(db, run)
+        here = window(it, mode, steps, lambda wanted: urls.why_actions(run.uid, steps=wanted))
+        found = {name: tallies(here.rows, it.report.scale, name) for name in ("first_action", "last_action")}
+        has_any = bool((here.rows.facts["env_steps"] > 0).any())
+        page = WhyActionsPage(
+            summary=summary,
+            window=here,
+            fresh=fresh_of(summary),
+            tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
+            habits=_habits(run.uid, here),
+            firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,
+            lasts=_table(run.uid, here, "last_action", found["last_action"]) if has_any else None,
+            sampled=make_sampled(db, run, it.rows, here),
+        )
+    return htmx.render(request, "why/why_actions.html", page)
+
+
+def _tiles(uid: str, here: Window, firsts: Sequence[Tally]) -> list[Tile]:
+    rows = here.rows
+    steps, errors, calls = (rows.facts[name] for name in ("env_steps", "env_errors", "tool_calls"))
+    acted, known = int((steps > 0).sum()), int((~np.isnan(steps)).sum())
+    taken = [it for it in firsts if it.value is not None]
+    return [
+        Tile(
+            "Rollouts that act",
+            percent(acted / known) if known else None,
+            f"{acted:,} of {known:,}",
+            urls.rollouts(uid, here.only("env_steps>0")),
+        ),
+        Tile("Actions a rollout", _figure(steps), "on average", None),
+        Tile(
+            "Different first actions",
+            f"{len(taken):,}" if taken else None,
+            f"{percent(taken[0].rollouts / acted)} begin with the same" if taken and acted else "",
+            _of_action(uid, here.only(), "first_action", taken[0].value) if taken else None,
+        ),
+        Tile(
+            "Actions that raise an error",
+            percent(float(np.nansum(errors) / np.nansum(steps))) if np.nansum(steps) else None,
+            f"{int(np.nansum(errors)):,} of {int(np.nansum(steps)):,}",
+            urls.rollouts(uid, here.only("env_errors>0")),
+        ),
+        Tile(
+            "Tool calls a rollout",
+            _figure(calls),
+            "in the model's messages",
+            urls.rollouts(uid, here.only("tool_calls>0")),
+        ),
+    ]
+
+
+def _figure(values: Floats) -> str | None:
+    known = values[~np.isnan(values)]
+    return (f"{known.mean():.1f}" if known.any() else "0") if len(known) else None
+
+
+def _habits(uid: str, here: Window) -> list[HabitLine]:
+    return [
+        HabitLine(found, found.rollouts / found.known, urls.rollouts(uid, here.only(found.habit.where)))
+        for found in habits(here.rows)
+    ]
+
+
+def _table(uid: str, here: Window, column: str, found: Sequence[Tally]) -> ActionTable:
+    shown, only = found[:_MOST_LINES], here.only()
+    means = charts.Scale.over([it.mean for it in shown if it.mean is not None])
+    return ActionTable(
+        title="First action" if column == "first_action" else "Last action",
+        lines=[
+            ActionLine(
+                action=it.value,
+                shown=readable(it.value or ""),
+                rollouts=it.rollouts,
+                share=it.rollouts / len(here.rows),
+                mean=it.mean,
+                bar=None if it.mean is None else means.bar(it.mean),
+                solved=it.solved / it.scored if it.scored else None,
+                address=_of_action(uid, only, column, it.value),
+            )
+            for it in shown
+        ],
+        different=sum(it.value is not None for it in found),
+        beyond=sum(it.rollouts for it in found[_MOST_LINES:]),
+        contrast=_contrast(found) if column == "last_action" else "",
+    )
+
+
+def _contrast(found: Sequence[Tally]) -> str:
+    """Of the last action that is most typical of unsolved rollouts, where its share is _SURE standard errors above that
+    in solved ones.
+    """
+    solved, unsolved = sum(it.solved for it in found), sum(it.scored - it.solved for it in found)
+    if not solved or not unsolved:
+        return ""
+    most = max(found, key=lambda it: (it.scored - it.solved) / unsolved - it.solved / solved)
+    of_unsolved, of_solved = (most.scored - most.solved) / unsolved, most.solved / solved
+    pooled = most.scored / (solved + unsolved)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / solved + 1 / unsolved))
+    if of_unsolved - of_solved <= _SURE * error:
+        return ""
+    what = "without any action" if most.value is None else f"with {readable(most.value)}"
+    return f"{percent(of_unsolved)} of the unsolved rollouts end {what}, and {percent(of_solved)} of the solved ones."
+
+
+def readable(action: str) -> str:
+    """Less the metadata that OpenEnv sends with every action, where it is empty."""
+    return action.replace(',"metadata":{}', "").replace('"metadata":{},', "")
+
+
+def _of_action(uid: str, only: RolloutFilter, column: str, action: str | None) -> str:
+    return urls.rollouts(uid, replace(only, terms=(*only.terms, Term(column, (action,)))))

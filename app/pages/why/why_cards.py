@@ -1,0 +1,160 @@
+"""The cards of a diagnosis as pages show them: in the order in which they explain each other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from logs_ui.app.web import urls
+from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.settings import Settings
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import Count
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
+
+_POINTS = 120  # of a trend, at most
+_WIDE, _HIGH, _EDGE = 180, 34, 3
+
+_KNOWN = {it.id: it for it in DIAGNOSTICS}
+
+Counting = Callable[[RolloutFilter], Count]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A trend, in a box of 180 by 34.
+
+    Attributes:
+        points: of the line.
+        end: the last of them.
+        since: from where on it is bad, to the right; None where that cannot be told.
+        limit: how high the threshold lies; None where the trend is held against no fixed one.
+        first, last: (step, value).
+    """
+
+    points: str
+    end: tuple[float, float]
+    since: float | None
+    limit: float | None
+    first: tuple[int, float]
+    last: tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A card.
+
+    Attributes:
+        share: of all that is lost, from 0 to 1.
+        diagnostic: None of one that this process does not know.
+        follows_from: id and name of the cards above it that explain it.
+        follows: those below it that it explains.
+        count: of its rollouts; None where its filter cannot be read.
+        address: of exactly its rollouts, likewise.
+        set: the threshold that somebody set; None: the diagnostic's own.
+    """
+
+    card: Card
+    share: float
+    diagnostic: Diagnostic | None
+    trend: Line | None
+    count: Count | None
+    address: str | None
+    set: float | None
+    follows_from: list[tuple[str, str]]
+    follows: list["Shown"] = field(default_factory=list)
+
+
+def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[Shown]:
+    """Dearest first; those that another explains are in that one's `follows`.
+
+    Args:
+        cards: of a report.
+        lost: what all causes together cost.
+        settings: those in force.
+        run: whose uid the addresses name.
+        count: how many rollouts a filter has.
+    """
+    shown = {card.id: _shown(card, lost, settings, run, count, _parents(card, cards)) for card in cards}
+    for card in cards:
+        if above := _parents(card, cards):
+            _top(above[0], cards, shown).follows.append(shown[card.id])
+    return [shown[card.id] for card in dearest(cards)]
+
+
+def dearest(cards: tuple[Card, ...]) -> list[Card]:
+    """Without those that follow from others."""
+    return [card for card in cards if not _parents(card, cards)]
+
+
+def _parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
+    """Those above it that explain it."""
+    return [it for it in cards[: cards.index(card)] if card.id in it.explains]
+
+
+def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, Shown]) -> Shown:
+    """The one at the top of those that explain it."""
+    above = _parents(card, cards)
+    return _top(above[0], cards, shown) if above else shown[card.id]
+
+
+def thinned(trend: Trend, most: int = _POINTS) -> Trend:
+    """Every n-th, and the last, where there are more."""
+    every = -(-len(trend) // most)
+    return (*trend[:-1:every], trend[-1]) if trend else ()
+
+
+def line(trend: Trend, since: int | None, limit: float | None = None) -> Line | None:
+    """None of fewer than two points."""
+    if len(trend) < 2:
+        return None
+    shown = thinned(trend)
+    values = [value for _, value in shown] + ([limit] if limit is not None else [])
+    low, high = min(values), max(values)
+    first, wide = trend[0][0], (trend[-1][0] - trend[0][0]) or 1
+
+    def x(step: int) -> float:
+        return round(_EDGE + (_WIDE - 2 * _EDGE) * (step - first) / wide, 1)
+
+    def y(value: float) -> float:
+        return round(_HIGH - _EDGE - (_HIGH - 2 * _EDGE) * (value - low) / ((high - low) or 1.0), 1)
+
+    return Line(
+        points=" ".join(f"{x(step)},{y(value)}" for step, value in shown),
+        end=(x(trend[-1][0]), y(trend[-1][1])),
+        since=None if since is None else x(max(since, first)),
+        limit=None if limit is None else y(limit),
+        first=trend[0],
+        last=trend[-1],
+    )
+
+
+def fine(report: Report) -> list[Diagnostic]:
+    """Those that were looked at, and found nothing."""
+    found = {it.id for it in report.cards} | {it.id for it in report.missing}
+    return [it for it in DIAGNOSTICS if it.id not in found]
+
+
+def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> Shown:
+    chosen = _filter(card.where)
+    return Shown(
+        card=card,
+        share=min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
+        diagnostic=_KNOWN.get(card.id),
+        trend=line(card.trend, card.since_step, card.limit),
+        count=None if chosen is None else count(chosen),
+        address=None if chosen is None else urls.rollouts(run, chosen),
+        set=settings.thresholds.get(card.id),
+        follows_from=[(it.id, _name(it)) for it in parents],
+    )
+
+
+def _name(card: Card) -> str:
+    return _KNOWN[card.id].name if card.id in _KNOWN else card.id
+
+
+def _filter(where: str) -> RolloutFilter | None:
+    """None of what the language does not know: anybody may register a diagnostic."""
+    try:
+        return parse_where(where)
+    except FilterError:
+        return None

@@ -1,0 +1,235 @@
+"""Why the rewards of a run are low: where they went, and what to change."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.why.why_cards import Shown, dearest, fine, make_cards
+from logs_ui.app.pages.why.why_settings import Panel, make_panel
+from logs_ui.app.pages.why.why_slice import Looked, Slice, looked_at, report_of
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.loss_waterfall import Fall, make_fall
+from logs_ui.app.parts.notes_forms import NotebookOfPages
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.web import htmx, remembered, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis import Card, Diagnostic, Rows
+from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS, FEW_STEPS, Missing
+from logs_ui.recorder.queries import Count, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.storage.tables import RunState
+
+router = APIRouter()
+
+_POLL_SECONDS = 5
+_OFFERED = 200  # tasks
+_DEAREST = 3  # of the overview
+_PARAMETERS = ("step_min", "step_max", "task", "eval")
+
+
+@dataclass(frozen=True)
+class Why:
+    """What is said of some rollouts.
+
+    Attributes:
+        cards: see `make_cards`.
+        number: of cards, with those that follow from others.
+        fine: diagnostics that found nothing.
+        missing: those that lack what they need.
+        too_few: whether there is too little to tell causes apart.
+        said: where the best reward comes from.
+    """
+
+    fall: Fall
+    looked: Looked
+    cards: list[Shown]
+    number: int
+    fine: list[Diagnostic]
+    missing: tuple[Missing, ...]
+    too_few: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the form offers.
+
+    Attributes:
+        tasks: those of most rollouts, by name; empty where no rollout has one.
+        evals: empty where there is but one.
+        steps: whether they say anything.
+    """
+
+    tasks: list[str]
+    evals: Sequence[str]
+    steps: bool
+
+
+@dataclass(frozen=True)
+class WhyPage:
+    """What `why.html` and `_why.html` show.
+
+    Attributes:
+        why: None where no rollout came to an end.
+        chosen: of which rollouts.
+        is_all: whether nobody chose any.
+        ended: how many rollouts of the run did, and of how many steps.
+        needed: how many it takes of each.
+        sample: which steps of a large run were looked at; None where all were.
+        panel: what all of it is held against.
+        refresh: where a run that is alive looks for news; None where none is to come.
+        every: seconds between two looks.
+        is_new: whether it is the whole page.
+    """
+
+    summary: RunSummary
+    why: Why | None
+    chosen: Slice
+    is_all: bool
+    choices: Choices
+    ended: tuple[int, int]
+    needed: tuple[int, int]
+    sample: str | None
+    panel: Panel
+    refresh: str | None
+    every: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Short:
+    """The same of the last steps, in short.
+
+    Attributes:
+        cards: the dearest, without those that follow from others.
+        more: how many there are beside them.
+    """
+
+    fall: Fall
+    looked: Looked
+    cards: list[Card]
+    more: int
+    too_few: bool
+
+
+@dataclass(frozen=True)
+class WhyShortPage:
+    """What `_why-short.html` shows, on a run's overview, too.
+
+    Attributes:
+        short: None where it is still to be asked for.
+    """
+
+    summary: RunSummary
+    short: Short | None
+
+
+@router.get("/runs/{name}/why")
+def why(
+    request: Request,
+    source: SourceOfPages,
+    notebook: NotebookOfPages,
+    name: str,
+    step_min: str = "",
+    step_max: str = "",
+    task: str = "",
+    eval: str = "",  # noqa: A002 - as the address has it
+    seen: str = "",
+) -> Response:
+    """The page; of the last steps, or of those rollouts that are chosen."""
+    for parameter in request.query_params.keys() - {"seen", WAIT}:
+        check_word(parameter, "parameter", parameter, _PARAMETERS)
+    chosen = Slice.of(step_min, step_max, task, eval)
+    wanted = htmx.target(request)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        here = urls.why(run.uid, **chosen.pairs)
+        if wanted is None and name != run.uid:
+            return RedirectResponse(here, 303)
+        if (frame := until_diagnosed(request, db, run, "why/why.html", "causes")) is not None:
+            return frame
+        summary = queries.run_summary(db, id_of(run))
+        saved = queries.saved_settings(db, run.uid)
+        now = f"{run.changed}.{summary.state}.{crc32(orjson.dumps(saved)):x}"
+        if wanted == "why" and seen == now:
+            return htmx.nothing_new()
+        known = diagnosed(db, run)
+        rows = known.rows
+        page = WhyPage(
+            summary=summary,
+            why=make_why(db, summary, known, chosen) if len(rows) else None,
+            chosen=chosen,
+            is_all=chosen == Slice(),
+            choices=_choices(rows),
+            ended=(len(rows), len(rows.steps)),
+            needed=(FEW_ROLLOUTS, FEW_STEPS),
+            sample=known.report.sample,
+            panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
+            refresh=urls.why(run.uid, **chosen.pairs, seen=now)
+            if summary.state in {RunState.RUNNING, "died"}
+            else None,
+            every=_POLL_SECONDS,
+            is_new=wanted is None,
+        )
+    return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else here)
+
+
+@router.get("/runs/{name}/why/short")
+def short(request: Request, source: SourceOfPages, name: str) -> Response:
+    """What the overview says of it, where that has not waited for it."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        summary = queries.run_summary(db, id_of(run))
+        page = WhyShortPage(summary, in_short(run.uid, diagnosed(db, run)))
+    return htmx.fragment(request, "why/_why-short.html", page)
+
+
+def in_short(run: str, known: Diagnosed) -> Short:
+    """Of the run with that uid."""
+    report = known.report
+    looked = looked_at(known.rows, report)
+    cards = dearest(report.cards)
+    return Short(
+        fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
+        looked=looked,
+        cards=cards[:_DEAREST],
+        more=len(report.cards) - len(cards[:_DEAREST]),
+        too_few=report.warming_up,
+    )
+
+
+def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:
+    """Raises FilterError: there is no such rollout."""
+    run = summary.run
+    report, looked = report_of(db, run, known, chosen)
+
+    def count(filter: RolloutFilter) -> Count:  # noqa: A002
+        return remembered.figure(db, summary, queries.count, filter)
+
+    return Why(
+        fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
+        looked=looked,
+        cards=make_cards(report.cards, report.fall.lost, known.settings, run.uid, count),
+        number=len(report.cards),
+        fine=[] if report.warming_up else fine(report),
+        missing=report.missing,
+        too_few=report.warming_up,
+        said=report.scale.said,
+    )
+
+
+def _choices(rows: Rows) -> Choices:
+    often = np.argsort(-np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)), kind="stable")
+    return Choices(
+        tasks=sorted(rows.tasks[place] for place in often[:_OFFERED]),
+        evals=sorted(rows.evals) if len(rows.evals) > 1 else [],
+        steps=len(rows.steps) > 1,
+    )

@@ -1,0 +1,251 @@
+"""The reward functions of a run against each other, against its environment's own reward, and against length."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.why.reward_findings import Finding, findings
+from logs_ui.app.pages.why.reward_matrix import MEANING, OTHERS, Matrix, matrix
+from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
+from logs_ui.app.pages.why.why_stacks import Bins, Stack
+from logs_ui.app.pages.why.why_window import Window, kept, window
+from logs_ui.app.parts import charts
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.safe_text import label
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.links import rewards
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.tables.reward_table import (
+    ENVIRONMENT,
+    REWARD,
+    Function,
+    correlations,
+    functions,
+    mean,
+    shares_by,
+    unscored,
+)
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.queries import GroupSort, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.storage.tables import Run
+
+router = APIRouter()
+
+_POINTS = 150  # of a sparkline
+_MOST_STACKS = 50
+_COLOURS = 8
+
+
+@dataclass(frozen=True)
+class FunctionLine:
+    """One reward function.
+
+    Attributes:
+        sparkline: of the mean of what it returned, by step.
+        bar: of its share of the variance.
+        all: address of the rollouts that it gave a number.
+        below: of those that it gave less than its best; None where that is not told.
+        nothing: of those that it gave no number.
+    """
+
+    it: Function
+    sparkline: charts.Sparkline | None
+    bar: charts.Bar | None
+    all: str
+    below: str | None
+    nothing: str
+
+
+@dataclass(frozen=True)
+class SumLine:
+    """The reward, or the environment's own: what functions are held against.
+
+    Attributes:
+        nothing: share of the scored rollouts without one.
+        left: to the best that is known; None where none is.
+        below: address of the rollouts that have less than that; None likewise.
+    """
+
+    name: str
+    meaning: str
+    mean: float | None
+    nothing: float | None
+    left: float | None
+    below: str | None
+    sparkline: charts.Sparkline | None
+    all: str
+    without: str
+
+
+@dataclass(frozen=True)
+class WhyRewardsPage:
+    """What `why_rewards.html` shows.
+
+    Attributes:
+        window: the steps that it is about.
+        fresh: how new it is; None where nothing is to come.
+        verdict: what it comes to, a sentence.
+        lines: the reward functions, the one that decides most first.
+        sums: what they are held against.
+        unscored: how many rollouts got a number from none of them, and their address.
+        matrix: None where there is nothing to hold against each other.
+        kinds: (class of its colour, name) of each function, in the order of the picture.
+        stacks: what each function decides by step, of the whole run; empty for one function, and fewer than two steps.
+        findings: what was looked for, found or not.
+        spread: address of the groups, those first whose rewards differ most.
+    """
+
+    summary: RunSummary
+    window: Window
+    fresh: Fresh | None
+    verdict: str
+    lines: list[FunctionLine]
+    sums: list[SumLine]
+    unscored: tuple[int, str]
+    matrix: Matrix | None
+    kinds: list[tuple[str, str]]
+    stacks: list[Stack]
+    findings: list[Finding]
+    spread: str
+
+
+@router.get("/runs/{name}/why/rewards")
+def why_rewards(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
+    """The page; `steps` is `all` for all steps in place of the last ones."""
+    for parameter in request.query_params:
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        if name != run.uid:
+            return RedirectResponse(urls.why_rewards(run.uid, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, "why/why_rewards.html", "rewards")) is not None:
+            return frame
+        page = _page(db, run, steps)
+    return htmx.render(request, "why/why_rewards.html", page)
+
+
+def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
+    summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
+    known = diagnosed(db, run)
+    here = window(known, mode, steps, lambda wanted: urls.why_rewards(run.uid, steps=wanted))
+    found, together, looked_for = kept(
+        known,
+        ("rewards", here.first),
+        lambda: (functions(here.rows, known.rows), correlations(here.rows), findings(known, here)),
+    )
+    return WhyRewardsPage(
+        summary=summary,
+        window=here,
+        fresh=fresh_of(summary),
+        verdict=_verdict(found, here),
+        lines=[_line(run.uid, it, here) for it in found],
+        sums=_sums(run.uid, here, known) if found else [],
+        unscored=(int(unscored(here.rows).sum()), urls.rollouts(run.uid, here.only("scored:no"))),
+        matrix=matrix(run.uid, [it.name for it in found], together, here) if found else None,
+        kinds=_kinds(found),
+        stacks=_stacks(run.uid, known, [it.name for it in found], here),
+        findings=looked_for,
+        spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_SPREAD),
+    )
+
+
+def _verdict(found: list[Function], here: Window) -> str:
+    if not found:
+        return "No reward function's value is recorded."
+    shared = [it for it in found if it.share is not None]
+    left = max((it for it in found if it.left is not None), key=lambda it: it.left or 0.0, default=None)
+    if not shared:
+        return f"Rewards differ within no group of {here.said}: no reward function decides anything."
+    if len(found) == 1:
+        rest = f"; {figure(left.left or 0.0)} is left to win" if left else ""
+        return f"{found[0].name} is the only reward function: all that differs within groups is its doing{rest}."
+    first = found[0]
+    decides = f"{first.name} decides {percent(first.share or 0.0)} of what differs within groups"
+    if left is None or not left.left:
+        return f"{decides}; nothing is left to win."
+    return f"{decides}; most is left to win by {left.name}: {figure(left.left)}."
+
+
+def _line(run: str, it: Function, here: Window) -> FunctionLine:
+    field = rewards(it.name)
+    top = it.best / it.weight if it.weight > 0 else None
+    scored = "" if here.rows.scored.all() else " scored:yes"
+    return FunctionLine(
+        it=it,
+        sparkline=_sparkline(it.trend),
+        bar=None if it.share is None else charts.Scale(min(0.0, it.share), 1.0).bar(it.share),
+        all=urls.rollouts(run, here.only(f"-{field}:none")),
+        below=None if top is None else urls.rollouts(run, here.only(f"{field}<{top:.9g}")),
+        nothing=urls.rollouts(run, here.only(f"{field}:none{scored}")),
+    )
+
+
+def _sums(run: str, here: Window, known: Diagnosed) -> list[SumLine]:
+    rows, every = here.rows, known.rows
+    best = known.report.scale.best
+    wanted = [
+        (REWARD, "reward", rows.reward, every.reward),
+        (ENVIRONMENT, "env_reward_sum", *_environment(rows, every)),
+    ]
+    return [
+        SumLine(
+            name=OTHERS[name],
+            meaning=MEANING[name],
+            mean=average,
+            nothing=mean(np.where(rows.scored, np.isnan(values), np.nan)),
+            left=max(best - average, 0.0) if name == REWARD else None,
+            below=urls.rollouts(run, here.only(f"reward<{best:.9g}")) if name == REWARD else None,
+            sparkline=_sparkline(every.by_step(of_all)),
+            all=urls.rollouts(run, here.only("scored:yes" if name == REWARD else f"-{field}:none")),
+            without=urls.rollouts(run, here.only("scored:no" if name == REWARD else f"{field}:none")),
+        )
+        for name, field, values, of_all in wanted
+        if (average := mean(values)) is not None
+    ]
+
+
+def _environment(rows: Rows, every: Rows) -> tuple[np.ndarray, np.ndarray]:
+    return rows.env_reward_sum, every.env_reward_sum
+
+
+def _kinds(found: list[Function]) -> list[tuple[str, str]]:
+    return [(f"c{at % _COLOURS + 1}", it.name) for at, it in enumerate(found)]
+
+
+def _stacks(run: str, known: Diagnosed, names: list[str], here: Window) -> list[Stack]:
+    """Some steps together where there are many: a step has few groups."""
+    if len(names) < 2 or len(known.rows.steps) < 2:
+        return []
+    bins = Bins.of(known.rows, _MOST_STACKS)
+    share = kept(known, "shares", lambda: shares_by((known.rows.step - bins.first) // bins.together, known.rows))
+    classes = [f"c{at % _COLOURS + 1}" for at in range(len(names))]
+    lines = np.stack([share[name] for name in names], 1)
+    return [
+        bins.stack(
+            at,
+            line.tolist(),
+            classes,
+            [(label(name, 40), _percent(value)) for name, value in zip(names, line.tolist(), strict=True)],
+            urls.groups(run, RolloutFilter(modes=(here.mode,), step_min=bins.ends(at)[0], step_max=bins.ends(at)[1])),
+        )
+        for at, line in enumerate(lines)
+        if not np.isnan(line).any()
+    ]
+
+
+def _percent(share: float) -> str:
+    return percent(share).replace("-", "\u2212")
+
+
+def _sparkline(trend: Trend) -> charts.Sparkline | None:
+    every = -(-len(trend) // _POINTS)
+    return charts.sparkline((*trend[:-1:every], trend[-1])) if trend else None

@@ -1,0 +1,123 @@
+"""What a run's diagnosis is held against, as somebody sets it on the page that shows it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
+
+from logs_ui.app.parts.figures import brief
+from logs_ui.app.parts.notes_forms import FormOfPages, WritableNotebook
+from logs_ui.app.web import urls
+from logs_ui.app.web.open_database import SourceOfPages
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed, settings_of
+from logs_ui.recorder.diagnosis import DIAGNOSTICS, Settings
+from logs_ui.recorder.diagnosis.settings import check_thresholds
+from logs_ui.recorder.errors import SettingsError
+
+router = APIRouter()
+
+_THRESHOLD = "threshold."
+_NAMES = {it.id: it.name for it in DIAGNOSTICS}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number of the form.
+
+    Attributes:
+        field: its name in the form.
+        value: as it was set; empty where it was not.
+        otherwise: what holds then.
+    """
+
+    field: str
+    label: str
+    meaning: str
+    value: str
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The form.
+
+    Attributes:
+        thresholds: of what was found, where that is one figure, and of what somebody set.
+        is_saved: whether somebody set any of it here, or by the command line.
+        place: where it is stored.
+    """
+
+    fields: list[Field]
+    thresholds: list[Field]
+    is_saved: bool
+    place: str
+
+
+def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
+    """As the settings in force are."""
+    own, scale = known.settings, known.report.scale
+    best, solved = (brief(round(it, 6)) for it in (scale.best, scale.solved))
+    limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
+    return Panel(
+        fields=[
+            Field("max_reward", "Best reward", "What a perfect rollout gets.", _written(own.max_reward), best),
+            Field("solved_at", "Solved from", "The reward that counts as solved.", _written(own.solved_at), solved),
+            Field("steps", "Steps", "How many of the last steps are looked at.", str(own.steps), ""),
+        ],
+        thresholds=[
+            Field(f"{_THRESHOLD}{name}", _NAMES.get(name, name), name, _written(own.thresholds.get(name)), brief(limit))
+            for name, limit in sorted(limits.items())
+        ],
+        is_saved=is_saved,
+        place=place,
+    )
+
+
+@router.post("/runs/{name}/why/settings")
+def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
+    """Takes `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset`: none of it.
+
+    Raises:
+        SettingsError: one is no number, or out of its range; or they do not go together.
+    """
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        before = settings_of(db, run)
+    settings = None if "reset" in form else _settings(form, before)
+    if settings is not None:
+        # Somebody's own diagnostics are known to the command line alone.
+        check_thresholds(settings, dict.fromkeys(before.thresholds) | {it.id: it.limits for it in DIAGNOSTICS})
+    notebook.diagnosis(run.uid, settings)
+    return RedirectResponse(f"{urls.why(run.uid)}#settings", 303, headers={"Cache-Control": "no-store"})
+
+
+def _settings(form: Mapping[str, str], before: Settings) -> Settings:
+    """Thresholds that the form does not name stay."""
+    given = {field.removeprefix(_THRESHOLD): field for field in form if field.startswith(_THRESHOLD)}
+    kept = {name: value for name, value in before.thresholds.items() if name not in given}
+    set_here = {name: value for name, field in given.items() if (value := _number(form, field)) is not None}
+    steps = _number(form, "steps")
+    more: dict[str, Any] = {} if steps is None else {"steps": steps}
+    return Settings(
+        max_reward=_number(form, "max_reward"),
+        solved_at=_number(form, "solved_at"),
+        thresholds=kept | set_here,
+        **more,
+    )
+
+
+def _number(form: Mapping[str, str], field: str) -> float | None:
+    """None where nothing is written."""
+    written = form.get(field, "").strip().replace("\u2212", "-")
+    try:
+        return float(written) if written else None
+    except ValueError:
+        name = field.removeprefix(_THRESHOLD)
+        raise SettingsError(f"{name} {written[:40]!r} is not a number: write it as 0.5, or leave it empty.") from None
+
+
+def _written(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,0 +1,148 @@
+"""Which rollouts the page that says why rewards are low is about, and the report on them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection
+
+from logs_ui.app.web.open_database import id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis import Report, Rows, diagnose_rows, waterfall
+from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.waterfall import judged
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.filter_values import read_whole
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.queries.filters.terms import print_name
+from logs_ui.recorder.storage.tables import Run
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rollouts that somebody chose; none of it: those of the last steps.
+
+    Attributes:
+        step_min, step_max: inclusive; None: the run's own first and last, where the other is given.
+        task, eval: empty: any.
+    """
+
+    step_min: int | None = None
+    step_max: int | None = None
+    task: str = ""
+    eval: str = ""
+
+    @classmethod
+    def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
+        """As an address has them.
+
+        Raises:
+            FilterError: no whole numbers, or the first is above the last.
+        """
+        given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
+        low, high = (read_whole(name, text) if text else None for name, text in given)
+        if low is not None and high is not None and low > high:
+            raise FilterError("step_min", f"there is no step from {low} to {high}: change sides")
+        return cls(low, high, task, eval_name)
+
+    @property
+    def pairs(self) -> dict[str, Any]:
+        """As an address has it."""
+        return {"step_min": self.step_min, "step_max": self.step_max, "task": self.task, "eval": self.eval}
+
+    @property
+    def has_steps(self) -> bool:
+        return self.step_min is not None or self.step_max is not None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a report is on.
+
+    Attributes:
+        steps: first and last; None without any, or where they say nothing.
+        rollouts: of which a loss can be told.
+        unscored: those of them without a reward, which count as 0.
+    """
+
+    steps: tuple[int, int] | None
+    rollouts: int
+    unscored: int
+
+
+_ALL = Slice()
+
+
+def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Looked]:
+    """On those rollouts, by the scale of the whole run and with the trends up to there; and how many they are.
+
+    Raises:
+        FilterError: there is no such rollout.
+    """
+    if chosen == _ALL:
+        return known.report, looked_at(known.rows, known.report)
+    before = known.rows.where(_up_to(known.rows, chosen))
+    own = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
+    if not len(own):
+        read = f": so large a run is looked at in part, {known.report.sample}" if known.report.sample else ""
+        raise FilterError(
+            "step_min" if chosen.has_steps else "task", f"no rollout that came to an end is among these{read}"
+        )
+    within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
+    scale = known.report.scale
+    if len(own) < FEW_ROLLOUTS:
+        steps = int(own.steps[0]), int(own.steps[-1])
+        report = Report((), (), waterfall(own, scale), scale, steps, within, warming_up=True)
+        return report, looked_at(own, report)
+    report = diagnose_rows(
+        before,
+        replace(
+            known.settings,
+            max_reward=scale.best,
+            solved_at=min(scale.solved, scale.best),
+            steps=len(own.steps) if chosen.has_steps else known.settings.steps,
+        ),
+        known.config,
+        {name: tuple(it for it in trend if it[0] <= own.steps[-1]) for name, trend in known.scalars.items()},
+        has_ended=True,
+        within=within,
+    )
+    return replace(report, scale=scale), looked_at(before, report)
+
+
+def looked_at(rows: Rows, report: Report) -> Looked:
+    """How many of the rows a report is on."""
+    first, last = report.steps or (0, -1)
+    own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
+    can_tell = judged(own)
+    unscored = can_tell & np.isnan(own.reward)
+    return Looked(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
+
+
+def _up_to(rows: Rows, chosen: Slice) -> Bools:
+    """(N,) of its task and eval, up to its last step."""
+    found: Bools = rows.step <= (rows.step.max() if chosen.step_max is None else chosen.step_max)
+    for name, word, codes, known in (
+        ("task", chosen.task, rows.task, rows.tasks),
+        ("eval", chosen.eval, rows.eval, rows.evals),
+    ):
+        if word:
+            check_word(name, name, word, known)
+            found &= codes == known.index(word)
+    return found
+
+
+def _terms(chosen: Slice) -> list[str]:
+    """Of a filter."""
+    low, high = ("" if it is None else it for it in (chosen.step_min, chosen.step_max))
+    steps = [f"step:{low}..{high}"] if chosen.has_steps else []
+    return [
+        f"{name}:{print_name(word)}" for name, word in (("task", chosen.task), ("eval", chosen.eval)) if word
+    ] + steps
+
+
+def _mode(db: Connection, run: Run) -> str:
+    modes = {series.mode for series in queries.step_series(db, id_of(run))}
+    return f"mode:{queries.mode_of(db, id_of(run))}" if len(modes) > 1 else ""

@@ -1,0 +1,244 @@
+"""The page of a run's tasks: which are never solved, forgotten or saturated, and how each went step by step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from logs_ui.app.pages.why.task_heat import LABELS, Heat, make_heat
+from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
+from logs_ui.app.pages.why.why_window import ALL, LAST, Window, window
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.tables.task_table import (
+    ATTEMPTS,
+    Figures,
+    Label,
+    Labels,
+    figures,
+    labels,
+    usual_size,
+)
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.queries.filters.terms import Term
+from logs_ui.recorder.storage.tables import Mode, Run, RunState, Status
+
+router = APIRouter()
+
+PAGE_SIZE = 50
+SORTS: Final = {
+    "worst": "least solved first",
+    "mean": "lowest mean first",
+    "gap": "can, but rarely, first",
+    "attempts": "most attempts first",
+    "task": "by name",
+}
+"""Orders of the table."""
+
+_PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the address asks for.
+
+    Attributes:
+        label: of the tasks; empty for all.
+        q: part of their names, in either case.
+        steps: `last` for those that the diagnosis looks at; empty for all.
+        page: from 1.
+    """
+
+    label: str = ""
+    q: str = ""
+    sort: str = "worst"
+    steps: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "Choice":
+        """Raises FilterError: an unknown parameter or word."""
+        for parameter in given:
+            check_word(parameter, "parameter", parameter, _PARAMETERS)
+        found = cls(
+            given.get("label", ""),
+            given.get("q", "").strip(),
+            given.get("sort") or "worst",
+            given.get("steps", ""),
+            max(urls.parse_whole(given.get("page", "1")), 1),
+        )
+        check_word("label", "label", found.label, ["", *(label.value for label in Label)])
+        check_word("sort", "order", found.sort, list(SORTS))
+        check_word("steps", "choice of steps", found.steps, ["", LAST])
+        return found
+
+    def address(self, run: str, **parts: Any) -> str:
+        """Of the same with some parts set anew; another selection begins with its first page."""
+        it = replace(self, **{"page": 1, **parts})
+        sort, page = "" if it.sort == "worst" else it.sort, "" if it.page == 1 else it.page
+        return urls.why_tasks(run, label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The tasks of one label."""
+
+    word: Word
+    count: int
+    address: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tasks of a choice, and the page of them that is shown.
+
+    Attributes:
+        count: how many there are, of which `first` to `last` are shown, from 1.
+        previous, next: addresses; None at the ends.
+    """
+
+    count: int
+    first: int
+    last: int
+    previous: str | None
+    next: str | None
+
+
+@dataclass(frozen=True)
+class WhyTasksPage:
+    """What `why_tasks.html` shows.
+
+    Attributes:
+        chips: by label.
+        window: the steps that figures and columns are of; labels are of all.
+        fresh: how new it is; None where nothing is to come.
+        tasks: how many the run has; 0 where no rollout names one.
+        unnamed: rollouts that name none, and are in no line.
+        solved, solved_said: the reward from which on a rollout solved its task, and where that comes from.
+        k: rollouts of a group, as most have: what pass@k is about.
+        heat: None without tasks.
+    """
+
+    summary: RunSummary
+    choice: Choice
+    chips: list[Chip]
+    window: Window
+    fresh: Fresh | None
+    tasks: int
+    unnamed: int
+    solved: float
+    solved_said: str
+    k: int
+    found: Found | None
+    heat: Heat | None
+
+
+@router.get("/runs/{name}/why/tasks")
+def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
+    """The page."""
+    choice = Choice.of(request.query_params)
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        if name != run.uid:
+            return RedirectResponse(choice.address(run.uid, page=choice.page), 303)
+        if (frame := until_diagnosed(request, db, run, "why/why_tasks.html", "tasks")) is not None:
+            return frame
+        summary = queries.run_summary(db, id_of(run))
+        page = _page(summary, diagnosed(db, run), queries.mode_of(db, id_of(run)), choice)
+    return htmx.render(request, "why/why_tasks.html", page)
+
+
+def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: Choice) -> WhyTasksPage:
+    uid, scale = summary.run.uid, it.report.scale
+    # As addresses have it, all steps are what is shown where none are asked for.
+    here = window(it, mode, choice.steps or ALL, lambda steps: choice.address(uid, steps="" if steps == ALL else LAST))
+    rows, k = here.rows, usual_size(it.rows.groups)
+    heat = found = of_all = None
+    if (it.rows.task >= 0).any():
+        of_all, of_tasks = labels(it.rows, scale), figures(rows, scale, k)
+        chosen = _ordered(_selected(rows, of_all, of_tasks, choice), rows, of_tasks, choice.sort)
+        found, shown = _paged(uid, chosen, choice)
+        heat = make_heat(uid, rows, scale, shown, of_tasks, of_all, modes=(mode,), **_ended(summary.run))
+    return WhyTasksPage(
+        summary=summary,
+        choice=choice,
+        chips=_chips(uid, of_all, choice) if of_all else [],
+        window=here,
+        fresh=fresh_of(summary),
+        tasks=len(rows.tasks),
+        unnamed=int((rows.task < 0).sum()),
+        solved=scale.solved,
+        solved_said="as set" if it.settings.solved_at is not None else scale.said,
+        k=k,
+        found=found,
+        heat=heat,
+    )
+
+
+def _chips(uid: str, of_all: Labels, choice: Choice) -> list[Chip]:
+    return [
+        Chip(
+            word,
+            int((of_all.label == label).sum()),
+            choice.address(uid, label="" if choice.label == label else label.value),
+            choice.label == label,
+        )
+        for label, word in LABELS.items()
+    ]
+
+
+def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: Choice) -> Ints:
+    """Indices of the tasks of a choice that have rollouts within its steps."""
+    wanted = of_tasks.rollouts > 0
+    if choice.label:
+        wanted &= of_all.label == choice.label
+    if choice.q:
+        part = choice.q.casefold()
+        wanted &= np.array([part in task.casefold() for task in rows.tasks], bool)
+    return np.flatnonzero(wanted)
+
+
+def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
+    """Those with equal keys by name; those without a figure last, as the worst are those that were tried often."""
+    by_name = np.empty(len(rows.tasks), np.int64)
+    by_name[sorted(range(len(rows.tasks)), key=rows.tasks.__getitem__)] = np.arange(len(rows.tasks))
+    gap = of_tasks.pass_k - of_tasks.pass_1
+    keys: dict[str, list[Floats]] = {
+        "worst": [(of_tasks.attempts < ATTEMPTS).astype(float), of_tasks.share, -of_tasks.attempts.astype(float)],
+        "mean": [of_tasks.mean],
+        "gap": [-gap],
+        "attempts": [-of_tasks.attempts.astype(float)],
+        "task": [],
+    }
+    order = np.lexsort([by_name[tasks], *(key[tasks] for key in reversed(keys[sort]))])
+    found: Ints = tasks[order]
+    return found
+
+
+def _paged(uid: str, chosen: Ints, choice: Choice) -> tuple[Found, Ints]:
+    """The last page, where there is none of that number."""
+    pages = max(-(-len(chosen) // PAGE_SIZE), 1)
+    page = min(choice.page, pages)
+    begin = (page - 1) * PAGE_SIZE
+    shown = chosen[begin : begin + PAGE_SIZE]
+    previous = choice.address(uid, page=page - 1) if page > 1 else None
+    following = choice.address(uid, page=page + 1) if page < pages else None
+    return Found(len(chosen), begin + 1, begin + len(shown), previous, following), shown
+
+
+def _ended(run: Run) -> dict[str, Any]:
+    """A run that is alive has rollouts that no figure counts yet."""
+    if run.state != RunState.RUNNING:
+        return {}
+    return {"terms": (Term("status", (Status.RUNNING.value,), negated=True),)}

@@ -1,0 +1,289 @@
+"""Which rollouts of a run moved its policy and why the others did not, and whether the policy moves at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
+from logs_ui.app.pages.why.why_stacks import Bins, Stack
+from logs_ui.app.pages.why.why_window import Window, kept, window
+from logs_ui.app.parts import charts, words
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.parts.words import Word
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.app.web.remembered import rested
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows
+from logs_ui.recorder.diagnosis.tables.masks import Mask, masks
+from logs_ui.recorder.diagnosis.tables.movement import Signal, signals
+from logs_ui.recorder.diagnosis.tables.training_outcome import (
+    OUTCOMES,
+    Outcome,
+    Tokens,
+    counts,
+    outcomes,
+    where,
+)
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.queries import Count, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.storage.tables import Mode, Run, RunState, Status
+
+router = APIRouter()
+
+_MOST_STACKS = 100
+_POINTS = 150  # of a sparkline
+
+
+@dataclass(frozen=True)
+class OutcomeLine:
+    """What became of some of the rollouts; `share` is of all of them, 0 to 1.
+
+    Attributes:
+        tokens: that the model sampled in them.
+        address: of exactly these rollouts; None where no filter says which they are.
+    """
+
+    outcome: Outcome
+    word: Word
+    rollouts: int
+    share: float
+    tokens: int
+    address: str | None
+
+
+@dataclass(frozen=True)
+class SignalLine:
+    """One of the trainer's own figures, and how it went."""
+
+    signal: Signal
+    sparkline: charts.Sparkline | None
+
+
+@dataclass(frozen=True)
+class MaskLine:
+    """What a mask may have taken; None as `address` where nothing is to be opened."""
+
+    mask: Mask
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Rollouts that are not among those of the page."""
+
+    word: Word
+    said: str
+    count: Count
+    address: str
+
+
+@dataclass(frozen=True)
+class WhyTrainedPage:
+    """What `why_trained.html` shows.
+
+    Attributes:
+        window: the steps that all but the picture is about.
+        fresh: how new it is; None where nothing is to come.
+        verdict: what it comes to, a sentence.
+        is_bad: whether that is nothing that should be so.
+        lines: what became of the rollouts, most of them first; those that were trained on stand at the top.
+        kinds: the outcomes that there are in the whole run, in the order of the picture.
+        stacks: by step, of the whole run; empty for fewer than two steps.
+        tokens: None where nothing is trained.
+        remarks: on what the lines rest on, a sentence each.
+        asides: what else the run has.
+        config: the trainer's arguments that decide of it, as (name, value).
+    """
+
+    summary: RunSummary
+    window: Window
+    fresh: Fresh | None
+    verdict: str
+    is_bad: bool
+    lines: list[OutcomeLine]
+    kinds: list[tuple[Outcome, Word]]
+    stacks: list[Stack]
+    tokens: Tokens | None
+    signals: list[SignalLine]
+    masks: list[MaskLine]
+    remarks: list[str]
+    asides: list[Aside]
+    config: list[tuple[str, str]]
+
+
+@router.get("/runs/{name}/why/trained")
+def why_trained(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
+    """The page; `steps` is `all` for all steps in place of the last ones."""
+    for parameter in request.query_params:
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        if name != run.uid:
+            return RedirectResponse(urls.why_trained(run.uid, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, "why/why_trained.html", "trained")) is not None:
+            return frame
+        page = _page(db, run, steps)
+    return htmx.render(request, "why/why_trained.html", page)
+
+
+def _page(db: Connection, run: Run, steps: str) -> WhyTrainedPage:
+    summary, known, mode = queries.run_summary(db, id_of(run)), diagnosed(db, run), queries.mode_of(db, id_of(run))
+    here = window(known, mode, steps, lambda wanted: urls.why_trained(run.uid, steps=wanted))
+    is_trained = mode == Mode.TRAIN
+    every = _outcomes(known.rows, known, summary) if is_trained else np.zeros(0, np.int64)
+    found = every[known.rows.step >= (here.first or 0)] if is_trained else every
+    lines = _lines(run.uid, here, found, known.report.scale.solved) if is_trained else []
+    kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
+    shown = (
+        list(signals(known.scalars, known.config, known.report.steps[0] if known.report.steps else 0))
+        if is_trained
+        else []
+    )
+    verdict, is_bad = _verdict(here, lines, shown)
+    return WhyTrainedPage(
+        summary=summary,
+        window=here,
+        fresh=fresh_of(summary),
+        verdict=verdict,
+        is_bad=is_bad,
+        lines=lines,
+        kinds=kinds,
+        stacks=_stacks(run.uid, known.rows, every, [it for it, _ in kinds]) if is_trained else [],
+        tokens=Tokens.of(here.rows, found) if is_trained else None,
+        signals=[SignalLine(it, charts.sparkline(_thinned(it.trend))) for it in shown],
+        masks=_masks(run.uid, here, found, known) if is_trained else [],
+        remarks=_remarks(known, lines),
+        asides=_asides(db, run, mode),
+        config=_config(known.config) if is_trained else [],
+    )
+
+
+def _outcomes(rows: Rows, known: Diagnosed, summary: RunSummary) -> Ints:
+    is_running = summary.state == RunState.RUNNING
+    return kept(
+        known,
+        ("outcomes", is_running),
+        lambda: outcomes(rows, solved=known.report.scale.solved, is_running=is_running, config=known.config),
+    )
+
+
+def _lines(run: str, here: Window, found: Ints, solved: float) -> list[OutcomeLine]:
+    number, tokens = counts(found), counts(found, here.rows.completion_tokens)
+    lines = [
+        OutcomeLine(
+            outcome,
+            words.OUTCOMES[outcome],
+            int(count),
+            count / len(found),
+            int(tokens[outcome]),
+            _address(run, here, where(outcome, here.rows, found, solved=solved)),
+        )
+        for outcome, count in number.items()
+        if count
+    ]
+    return sorted(lines, key=lambda line: (line.outcome != Outcome.TRAINED, -line.rollouts))
+
+
+def _address(run: str, here: Window, said: str) -> str | None:
+    return urls.rollouts(run, here.only(said)) if said else None
+
+
+def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Stack]:
+    """Some steps together where there are many."""
+    if len(rows.steps) < 2:
+        return []
+    bins = Bins.of(rows, _MOST_STACKS)
+    place = (rows.step - bins.first) // bins.together
+    table = np.bincount(place * len(OUTCOMES) + found, minlength=bins.number * len(OUTCOMES)).reshape(bins.number, -1)
+    lines = table[:, [OUTCOMES.index(it) for it in kinds]].tolist()
+    classes = [f"outcome-{it.value}" for it in kinds]
+    names = [words.OUTCOMES[it].text for it in kinds]
+    return [
+        bins.stack(
+            at,
+            line,
+            classes,
+            [(name, f"{count:,}") for name, count in zip(names, line, strict=True)],
+            _steps(run, *bins.ends(at)),
+        )
+        for at, line in enumerate(lines)
+        if sum(line)
+    ]
+
+
+def _steps(run: str, first: int, last: int) -> str:
+    return urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), step_min=first, step_max=last))
+
+
+def _thinned(trend: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    every = -(-len(trend) // _POINTS)
+    return (*trend[:-1:every], trend[-1]) if trend else ()
+
+
+def _verdict(here: Window, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
+    if here.mode != Mode.TRAIN:
+        return "This run trains no policy: all of its rollouts are an evaluation's.", False
+    total = sum(line.rollouts for line in lines)
+    if not total:
+        return "No rollout has come to an end yet.", False
+    trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
+    if trained is None:
+        return f"None of the {total:,} rollouts of {here.said} moved the policy.", True
+    said = f"{trained.rollouts:,} of {total:,} rollouts of {here.said} ({percent(trained.share)})"
+    still = next((it for it in shown if it.is_bad and it.name != "entropy"), None)
+    if still is not None:
+        return f"{said} have something to train on, and the policy does not move: {still.clause}.", True
+    return f"{said} moved the policy.", trained.share < 0.5
+
+
+def _masks(run: str, here: Window, found: Ints, known: Diagnosed) -> list[MaskLine]:
+    trained = found == OUTCOMES.index(Outcome.TRAINED)
+    said = where(Outcome.TRAINED, here.rows, found, solved=known.report.scale.solved)
+    return [
+        MaskLine(mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
+        for mask in masks(here.rows, trained, known.config, known.scalars)
+    ]
+
+
+def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
+    found, scale, beta = {line.outcome for line in lines}, known.report.scale, known.config.get("beta")
+    dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP}
+    source = scale.said if known.settings.solved_at is None else "as set"
+    said = [f"What counts as solved: a reward of {figure(scale.solved)} or more ({source})."] if found & dead else []
+    if isinstance(beta, float) and beta and found & {*dead, Outcome.NO_ADVANTAGE}:
+        said.append(f"beta is {beta:g}: the KL penalty pulls on those whose advantage is 0, too.")
+    return said
+
+
+def _asides(db: Connection, run: Run, mode: Mode) -> list[Aside]:
+    if mode != Mode.TRAIN:
+        return []
+    running = RolloutFilter(modes=(Mode.TRAIN,), statuses=(Status.RUNNING,))
+    evaluated = RolloutFilter(modes=(Mode.EVAL,))
+    wanted = (
+        (words.STATUSES[Status.RUNNING], "still running", running),
+        (
+            Word("evaluation", "flag", "quiet", "No gradient comes of it."),
+            "of evaluations, never trained on",
+            evaluated,
+        ),
+    )
+    found = [(word, said, rested(db, id_of(run), queries.count, chosen), chosen) for word, said, chosen in wanted]
+    return [
+        Aside(word, said, count, urls.rollouts(run.uid, chosen)) for word, said, count, chosen in found if count.value
+    ]
+
+
+_ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
+
+
+def _config(config: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(name, str(config[name])) for name in _ARGUMENTS if name in config]

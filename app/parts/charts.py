@@ -1,0 +1,213 @@
+"""Where the shapes of the small charts lie; `macros.html` draws them."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+from logs_ui.recorder.queries import Histogram
+from logs_ui.recorder.queries.filters.terms import Range
+
+_DOT = 4.0
+_TALLEST = 40.0
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """Points of a line within width x height, and the last of them."""
+
+    points: str
+    end: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A horizontal bar that starts at zero; `zero`, `start` and `length` in parts of 100."""
+
+    zero: float
+    start: float
+    length: float
+    negative: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """One bin of a histogram, in a box of 100 by 100.
+
+    Attributes:
+        low, high: its ends, which a filter takes; None of the first and the last, which hold all that is beyond.
+    """
+
+    x: float
+    width: float
+    height: float
+    negative: bool
+    chosen: bool
+    label: str
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values laid out from left to right.
+
+    Attributes:
+        low, high: the values at 0 and at 100.
+    """
+
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> "Scale":
+        """Over all of these and zero."""
+        return cls(min(0.0, *values), max(0.0, *values)) if values else cls(0.0, 1.0)
+
+    def at(self, value: float) -> float:
+        """From 0 to 100."""
+        width = self.high - self.low
+        return round(100 * (min(max(value, self.low), self.high) - self.low) / width, 2) if width > 0 else 0.0
+
+    def bar(self, value: float) -> Bar:
+        """From zero to `value`; thin rather than invisible where it is next to nothing."""
+        zero, end = self.at(0), self.at(value)
+        length = max(abs(end - zero), 1.5 if value else 0)
+        return Bar(zero, zero - length if value < 0 else zero, round(length, 2), value < 0)
+
+
+def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: float = 22) -> Sparkline | None:
+    """A line over the steps; None for fewer than two points."""
+    if len(curve) < 2:
+        return None
+    steps, values = [step for step, _ in curve], [value for _, value in curve]
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    first, steps_span = steps[0], (steps[-1] - steps[0]) or 1
+    points = [
+        (
+            round(2 + (width - 5) * (step - first) / steps_span, 1),
+            round(height - 3 - (height - 6) * (value - low) / span, 1),
+        )
+        for step, value in curve
+    ]
+    return Sparkline(" ".join(f"{x},{y}" for x, y in points), points[-1])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure by step, in a box of 100 by 40.
+
+    Attributes:
+        lines: points of its unbroken parts: a step that has no value, or one that is not finite, breaks it.
+        zero: where 0 lies; None outside.
+        low, high: of its values; None without any, as `first` and `last`, which are those at its ends.
+        steps, values: all of them, for the pointer: separated by spaces, a value that is missing as `-`.
+    """
+
+    name: str
+    lines: list[str]
+    zero: float | None
+    low: float | None
+    high: float | None
+    first: float | None
+    last: float | None
+    from_step: int
+    to_step: int
+    steps: str
+    values: str
+
+
+def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
+    """At least one point, by step."""
+    return _curve(name, tuple(points))
+
+
+@lru_cache(256)
+def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
+    """Those of a run that logs nothing more are drawn again and again."""
+    known = [value for _, value in points if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    span = (high - low) or 1.0
+    axis = _axis(tuple(step for step, _ in points))
+
+    def y(value: float) -> float:
+        return 38 - 36 * (value - low) / span if high > low else 20
+
+    placed = zip(axis.places, (value for _, value in points), strict=True)
+    parts = [list(part) for is_known, part in groupby(placed, lambda pair: pair[1] is not None) if is_known]
+    return Curve(
+        name=name,
+        lines=[" ".join([f"{x},{y(value or 0.0):.4g}" for x, value in part]) for part in parts],
+        zero=y(0.0) if low < 0 < high else None,
+        low=low if known else None,
+        high=high if known else None,
+        first=points[0][1],
+        last=points[-1][1],
+        from_step=points[0][0],
+        to_step=points[-1][0],
+        steps=axis.steps,
+        values=" ".join(["-" if value is None else f"{value:.6g}" for _, value in points]),
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Steps from left to right, 100 wide, and as the pointer needs them."""
+
+    places: tuple[str, ...]
+    steps: str
+
+
+@lru_cache(64)
+def _axis(steps: tuple[int, ...]) -> _Axis:
+    """Most figures are logged at the same steps."""
+    first, wide = steps[0], (steps[-1] - steps[0]) or 1
+    return _Axis(tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
+
+
+def columns(histogram: Histogram, chosen: Range) -> list[Column]:
+    """A histogram's bins; a few beside very many still stand out of the ground line."""
+    most = max(histogram.counts) or 1
+    share = 100 / len(histogram.counts)
+    found = []
+    for index, count in enumerate(histogram.counts):
+        low = histogram.low + index * histogram.width
+        high = low + histogram.width
+        is_last = index == len(histogram.counts) - 1  # which holds its upper end, too
+        inside = not Range(low, high, below=not is_last).within(chosen).is_empty
+        height = max(100 * count / most, 4) if count else 0
+        label = f"{low:.3g} to {high:.3g}: {count:,}".replace("-", "\u2212")
+        ends = None if index == 0 else _rounded(low, histogram), None if is_last else _rounded(high, histogram)
+        found.append(
+            Column(
+                round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
+            )
+        )
+    return found
+
+
+def _rounded(end: float, histogram: Histogram) -> float:
+    """As short as it can be written without going to another bin."""
+    digits = 1 - math.floor(math.log10(histogram.width))
+    return round(end, digits)
+
+
+def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
+    """Dots above a line, 100 wide: those of one bin stand on each other, so that their number is their height.
+
+    A dot is 4 wide, and so high, too, unless a stack would be more than 40 high. None for a value that is None.
+    """
+    bins = [None if value is None else round(scale.at(value) / _DOT) for value in values]
+    tallest = max(Counter(place for place in bins if place is not None).values(), default=0)
+    rise = min(_DOT, _TALLEST / tallest) if tallest else _DOT
+    standing: Counter[int] = Counter()
+    found: list[tuple[float, float] | None] = []
+    for place in bins:
+        if place is None:
+            found.append(None)
+            continue
+        found.append((place * _DOT, round(-_DOT / 2 - rise * standing[place], 2)))
+        standing[place] += 1
+    return found

@@ -1,0 +1,77 @@
+"""The diagnosis of a run as the pages show it: remembered, so that only what has changed is read again."""
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine
+
+from logs_ui.app.web.open_database import id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis, settings_of
+from logs_ui.recorder.storage.tables import Run
+
+_REST = 20  # times as long as it took to make that of a large run, it is shown as it is
+_RUNS = 4  # of one database: those that were asked for last; 100,000 rollouts take some 40 MB
+
+
+@dataclass
+class _Known:
+    diagnosis: Diagnosis
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    moment: tuple[object, ...] = ()
+    diagnosed: Diagnosed | None = None
+    until: float = 0.0  # of time.monotonic
+
+    def holds(self, moment: tuple[object, ...]) -> bool:
+        """Whether it is as the run is now, or, of a large one that is being written, was a short while ago."""
+        return self.moment == moment or (time.monotonic() < self.until and self.moment[3:] == moment[3:])
+
+
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def diagnosed(db: Connection, run: Run) -> Diagnosed:
+    """As the run is now."""
+    known = _of(db, run)
+    moment = _moment(db, run)
+    with known.lock:
+        if known.diagnosed is None or not known.holds(moment):
+            began = time.monotonic()
+            known.diagnosed, known.moment = known.diagnosis.now(db, run), moment
+            now = time.monotonic()
+            known.until = now + _REST * (now - began) if known.diagnosis.columns.sample is not None else 0.0
+        return known.diagnosed
+
+
+def remembered(db: Connection, run: Run) -> Diagnosed | None:
+    """The same, where it has been made already and still holds."""
+    known = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
+
+
+def is_diagnosed(db: Connection, run: Run) -> bool:
+    """Whether one was made already, so that only what has changed since is to be read."""
+    known = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return known is not None and known.diagnosed is not None
+
+
+def _of(db: Connection, run: Run) -> _Known:
+    with _lock:
+        of_database = _known.setdefault(db.engine, OrderedDict())
+        known = of_database.get(run.uid)
+        if known is None or known.diagnosis.columns.mode != queries.mode_of(db, id_of(run)):
+            known = of_database[run.uid] = _Known(Diagnosis.of(db, run))
+        of_database.move_to_end(run.uid)
+        while len(of_database) > _RUNS:
+            of_database.popitem(last=False)
+        return known
+
+
+def _moment(db: Connection, run: Run) -> tuple[object, ...]:
+    """All that a diagnosis is made of."""
+    logged = queries.last_logged_step(db, id_of(run))
+    return run.id, run.changed, logged, queries.state_of(run, queries.now(db)), settings_of(db, run)

@@ -1,0 +1,191 @@
+"""The filter twice: as a line to write in, and as a column of what can be chosen, with how many rows each choice would
+give. Both hold all of it; what the column cannot show it carries along.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from logs_ui.app.parts import charts, words
+from logs_ui.app.web import remembered
+from logs_ui.app.web.open_database import id_of
+from logs_ui.app.web.urls import Pairs
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries.filters import filter_language as where
+from logs_ui.recorder.queries.filters.filter_values import print_number, print_time
+from logs_ui.recorder.queries.filters.rollout_filter import (
+    RolloutFilter,
+    Scored,
+    parse_filter,
+    print_where,
+    reward_range,
+    strict_rewards,
+)
+from logs_ui.recorder.storage.tables import Run, RunState, Status
+
+TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
+"""Fields of the column that hold what somebody wrote."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One box to tick; `word` is None where the value is the user's own."""
+
+    value: str
+    count: int
+    chosen: bool
+    word: words.Word | None = None
+
+
+@dataclass(frozen=True)
+class RewardChart:
+    """The histogram above the reward range; `zero` is where 0 lies, from 0 to 100, None outside."""
+
+    columns: list[charts.Column]
+    low: float
+    high: float
+    zero: float | None
+
+
+@dataclass(frozen=True)
+class FilterForm:
+    """All fields.
+
+    Attributes:
+        where: the line: as it was written where it was wrong, else in its shortest form.
+        modes: empty where the run has one mode only.
+        statuses, scored: all of them while a run is alive, as they come and go; else those that its rows have, too.
+        tasks_beyond: whether there are more tasks than are listed, so that one has to be written.
+        typed: what stands in the column's fields to write in: as it was typed where it was wrong, else in its shortest
+            form.
+        rest: the terms that the column does not show.
+        at_fault: name of the field that is marked; None without a mistake.
+    """
+
+    where: str
+    evals: list[Choice]
+    modes: list[Choice]
+    statuses: list[Choice]
+    stop_reasons: list[Choice]
+    scored: list[Choice]
+    tasks: list[Choice]
+    tasks_beyond: bool
+    rewards: RewardChart | None
+    typed: dict[str, str]
+    rest: str
+    sort: str
+    at_fault: str | None
+
+    def wrong(self, field: str) -> bool:
+        """Whether this field is the one at fault."""
+        return self.at_fault == field
+
+
+def make_form(
+    db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
+) -> FilterForm:
+    """`given` is what the URL says, which is `chosen` unless there is a mistake in it."""
+    facets = remembered.facets(db, summary, chosen)
+    written = dict(given) if mistake else {}
+    over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
+    statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
+    scored = {scored.value: 0 for scored in Scored if scored not in over} | dict(facets.scored)
+    modes = facets.modes if len(facets.modes) > 1 else []
+    return FilterForm(
+        where=written.get(where.WHERE, print_where(chosen)),
+        evals=[Choice(v, n, v in chosen.evals) for v, n in facets.evals],
+        modes=[Choice(v, n, v in chosen.modes) for v, n in modes],
+        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v)) for v, n in statuses.items()],
+        stop_reasons=[Choice(v, n, v in chosen.stop_reasons, words.stop_reason(v)) for v, n in facets.stop_reasons],
+        scored=[Choice(v, n, v in chosen.scored, words.SCORED[Scored(v)]) for v, n in scored.items()],
+        tasks=[Choice(v, n, v in chosen.tasks) for v, n in facets.tasks],
+        tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
+        rewards=_reward_chart(remembered.figure(db, summary, queries.reward_histogram, chosen), chosen),
+        typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
+        rest=print_where(_rest(chosen, modes=() if modes else chosen.modes)),
+        sort=chosen.sort,
+        at_fault=_at_fault(mistake, written) if mistake else None,
+    )
+
+
+def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
+    """The filter that the URL says.
+
+    Raises:
+        FilterError: as `parse_filter` has it, or the run has no such eval, task, tag, ...
+    """
+    chosen = parse_filter(given)
+    queries.check_names(db, id_of(run), chosen)
+    return chosen
+
+
+def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
+    """What is left of a wrong filter without its wrong parts."""
+    pairs, field = given, known_mistake.field
+    while True:
+        rest = [
+            (name, where.without(value, field) if name == where.WHERE else value)
+            for name, value in pairs
+            if name != field
+        ]
+        if rest == pairs:
+            return RolloutFilter()
+        try:
+            return parse_filter(rest)
+        except FilterError as mistake:
+            pairs, field = rest, mistake.field
+
+
+def mended(given: Pairs, mistake: FilterError) -> Pairs | None:
+    """A wrong filter as it was probably meant; None where that cannot be told."""
+    if mistake.meant is None:
+        return None
+    return [_mended(pair, mistake, mistake.meant) for pair in given]
+
+
+def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[str, str]:
+    name, value = pair
+    if name == where.WHERE:
+        return name, where.mended(value, mistake) or value
+    if name == mistake.written:
+        return meant, value
+    return name, meant if name == mistake.field and value.strip() == mistake.written else value
+
+
+def _typed(chosen: RolloutFilter) -> dict[str, str]:
+    rewards = reward_range(chosen)
+    ends = {
+        "step_min": None if chosen.step_min is None else str(chosen.step_min),
+        "step_max": None if chosen.step_max is None else str(chosen.step_max),
+        "since": None if chosen.since is None else print_time(chosen.since),
+        "until": None if chosen.until is None else print_time(chosen.until),
+        "reward_min": None if rewards.low is None else ">" * rewards.above + print_number(rewards.low),
+        "reward_max": None if rewards.high is None else "<" * rewards.below + print_number(rewards.high),
+    }
+    return {name: text or "" for name, text in ends.items()}
+
+
+def _rest(chosen: RolloutFilter, modes: tuple[str, ...]) -> RolloutFilter:
+    """What has no field in the column."""
+    terms = tuple(term for term in chosen.terms if term is not strict_rewards(chosen))
+    return RolloutFilter(modes=modes, group=chosen.group, terms=terms)
+
+
+def _at_fault(mistake: FilterError, written: dict[str, str]) -> str:
+    """A term's mistake is the line's, unless a field of the column has its name."""
+    return mistake.field if mistake.field in written or where.WHERE not in written else where.WHERE
+
+
+def _reward_chart(histogram: queries.Histogram | None, chosen: RolloutFilter) -> RewardChart | None:
+    if histogram is None:
+        return None
+    high = histogram.low + histogram.width * len(histogram.counts)
+    inside = histogram.low < 0 < high
+    return RewardChart(
+        charts.columns(histogram, reward_range(chosen)),
+        histogram.low,
+        high,
+        charts.Scale(histogram.low, high).at(0) if inside else None,
+    )

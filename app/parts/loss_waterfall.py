@@ -1,0 +1,147 @@
+"""Where the reward went, as a picture: from the best reward down to the mean, one line for each cause."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from logs_ui.app.parts.charts import Scale
+from logs_ui.app.web import urls
+from logs_ui.recorder.diagnosis import Waterfall
+from logs_ui.recorder.diagnosis.waterfall import LITTLE
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+
+_THIN = 0.6  # of 100: what is nearly nothing can still be seen
+_UNSEEN = 5e-4  # of the best: what is less above it than any figure shows has no bar
+ICONS = {
+    "infrastructure": "power-off",
+    "invalid_reward": "circle-slash",
+    "parse_failure": "braces",
+    "truncation": "scissors",
+    "loop": "repeat",
+    "never_submitted": "ban",
+    "wrong_answer": "x",
+}
+
+
+@dataclass(frozen=True)
+class Stair:
+    """One line of the waterfall; places are in parts of 100.
+
+    Attributes:
+        id: of its cause; `best`, `above` and `mean` are the others'.
+        reward: where it ends, of `best` and `mean`; else what is added, negative where it is lost.
+        share: of all that is lost; None of what is no loss.
+        rollouts: how many it is of; None of `best`.
+        start, length: of its bar.
+        before, after: where the line before it ended, and where it ends itself.
+        address: of exactly its rollouts.
+    """
+
+    id: str
+    name: str
+    meaning: str
+    icon: str
+    reward: float
+    share: float | None
+    rollouts: int | None
+    start: float
+    length: float
+    before: float | None
+    after: float
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Fall:
+    """The waterfall.
+
+    Attributes:
+        stairs: the best reward, what was lost for each cause, dearest first, and the mean.
+        zero: where no reward lies, in parts of 100.
+        kept: the mean's share of the best; 0 where it is not above zero.
+    """
+
+    best: float
+    mean: float
+    lost: float
+    stairs: list[Stair]
+    zero: float
+    kept: float
+
+    @property
+    def is_little(self) -> bool:
+        """Whether next to nothing is lost."""
+        return self.lost <= LITTLE * abs(self.best)
+
+    @property
+    def causes(self) -> list[Stair]:
+        """Those that lost something."""
+        return [it for it in self.stairs if it.share is not None]
+
+
+def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -> Fall:
+    """What to draw of a run's waterfall.
+
+    Args:
+        fall: of some rollouts of the run.
+        said: where the best reward comes from, in words.
+        run: whose uid the addresses name.
+        where: the filter that has those rollouts.
+        rollouts: how many they are, of which a loss can be told.
+    """
+    changes = [fall.above, *(-share.cost for share in fall.shares)]
+    ends = list(accumulate(changes, initial=fall.best))
+    scale = Scale.over([*ends, fall.mean])
+    return Fall(
+        best=fall.best,
+        mean=fall.mean,
+        lost=fall.lost,
+        stairs=list(_stairs(fall, said, run, where, rollouts, ends, scale)),
+        zero=scale.at(0),
+        kept=max(fall.mean, 0.0) / fall.best if fall.best > 0 else 0.0,
+    )
+
+
+def _stairs(
+    fall: Waterfall, said: str, run: str, where: str, rollouts: int, ends: list[float], scale: Scale
+) -> Iterator[Stair]:
+    zero = scale.at(0)
+    yield Stair(
+        "best", "Best reward", f"{said[:1].upper()}{said[1:]}.", "flag", fall.best, None, None,
+        *_bar(zero, scale.at(fall.best)), None, scale.at(fall.best), None,
+    )  # fmt: skip
+    best = f"{fall.best!r}"
+    if fall.above > _UNSEEN * abs(fall.best):
+        yield Stair(
+            "above", "Above the best", "What some rollouts had beyond it.", "arrow-up", fall.above, None, None,
+            *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
+            _address(run, f"{where} reward>{best}"),
+        )  # fmt: skip
+    losses = fall.lost + fall.above
+    for share, before, after in zip(fall.shares, ends[1:-1], ends[2:], strict=True):
+        cause, (start, end) = share.cause, (scale.at(before), scale.at(after))
+        yield Stair(
+            cause.id, f"{cause.name[:1].upper()}{cause.name[1:]}", cause.meaning, ICONS.get(cause.id, "x"),
+            -share.cost, share.cost / losses, share.rollouts, *_bar(start, end), start, end,
+            _address(run, f"{where} {share.where}"),
+        )  # fmt: skip
+    yield Stair(
+        "mean", "Mean reward", "What is left; a rollout without a reward counts as 0, as the trainer has it.",
+        "activity", fall.mean, None, rollouts, *_bar(zero, scale.at(fall.mean)), scale.at(ends[-1]),
+        scale.at(fall.mean), _address(run, f"{where} -cause:none"),
+    )  # fmt: skip
+
+
+def _bar(start: float, end: float) -> tuple[float, float]:
+    """Left end and length; to the left of where it ends, where it would be too thin to be seen."""
+    length = max(abs(end - start), _THIN)
+    return round(min(start, end, 100 - length), 2), round(length, 2)
+
+
+def _address(run: str, where: str) -> str | None:
+    """None where the language has no words for it: a figure that is no number."""
+    try:
+        return urls.rollouts(run, parse_where(where))
+    except FilterError:
+        return None

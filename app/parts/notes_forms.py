@@ -1,0 +1,201 @@
+"""Stars, tags and notes on runs and rollouts: all that the dashboard writes, by forms that work without JavaScript."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+from starlette.exceptions import HTTPException
+
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
+from logs_ui.recorder import queries
+from logs_ui.recorder.labels import tags_in
+from logs_ui.recorder.queries import Annotation, Rollout
+from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject
+from logs_ui.recorder.storage.tables import TAG_LENGTH, Run
+
+router = APIRouter()
+
+_BODY_BYTES = 16 * NOTE_LENGTH  # a character is at most 4 bytes, and each of them 3 in a form
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The panel of one run, or of one rollout.
+
+    Attributes:
+        run: uid; its rollouts are where a tag leads to.
+        name: what it is called in words that a screen reader reads.
+        address: where its forms post to.
+        place: where it is stored.
+        is_apart: whether that is in another folder than the database's.
+        known: tags to choose from.
+        rollouts: how many of a run's rollouts are marked; None on the page of one.
+        saved: whether the note was written just now.
+    """
+
+    longest_note: ClassVar = NOTE_LENGTH
+    longest_tag: ClassVar = TAG_LENGTH
+
+    run: str
+    name: str
+    address: str
+    place: str
+    is_apart: bool
+    annotation: Annotation
+    known: list[str]
+    rollouts: queries.Annotated | None = None
+    saved: bool = False
+
+
+@dataclass(frozen=True)
+class MarksPage:
+    """What `_notes.html`, `_marks.html` and `_note-said.html` show."""
+
+    marks: Marks
+
+
+@dataclass(frozen=True)
+class StarPage:
+    """What `_star.html` shows.
+
+    Attributes:
+        id: of the button that it takes the place of.
+    """
+
+    id: str
+    marks: Marks
+
+
+def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -> Marks:
+    """The panel of a rollout's page."""
+    row, recorded = rollout.row, tags_in(rollout.metadata)  # which are there while it runs, too
+    return Marks(
+        run=run.uid,
+        name=f"rollout {row.id}",
+        address=urls.rollout_notes(run.uid, row.id or 0),
+        place=notebook.place,
+        is_apart=notebook.is_apart,
+        annotation=replace(queries.annotation(db, run, row), recorded=recorded),
+        known=queries.known_tags(db, id_of(run)),
+    )
+
+
+def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
+    """The panel of a run's own page."""
+    return Marks(
+        run=run.uid,
+        name=f"run {run.name}",
+        address=urls.run_notes(run.uid),
+        place=notebook.place,
+        is_apart=notebook.is_apart,
+        annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),
+        known=queries.known_tags(db, id_of(run)),
+        rollouts=queries.annotated(db, run.uid),
+    )
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    """What was sent. FastAPI's own way takes a library more, for files that nobody sends here."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _BODY_BYTES:
+            raise HTTPException(413, f"A note has at most {NOTE_LENGTH:,} characters: shorten it.")
+    pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
+    given = {name: value.replace("\r\n", "\n") for name, value in pairs}  # as forms end lines
+    if len(given.get("note", "")) > NOTE_LENGTH:
+        raise HTTPException(413, f"A note has at most {NOTE_LENGTH:,} characters: shorten it.")
+    return given
+
+
+def _notebook(request: Request) -> Notebook:
+    notebook: Notebook = request.app.state.notebook
+    return notebook
+
+
+def _writable(request: Request, source: SourceOfPages) -> Notebook:
+    """
+    Raises:
+        HTTPException: nothing can be written.
+        DatabaseError: the database cannot be read.
+    """
+    source.rights()
+    if (refusal := source.refusal()) is not None:
+        raise HTTPException(403, refusal)
+    return _notebook(request)
+
+
+NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
+"""Knows where the notes of the database are kept."""
+WritableNotebook = Annotated[Notebook, Depends(_writable)]
+"""Writes there."""
+FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
+"""What a form holds, by name."""
+
+
+@router.post("/runs/{name}/rollouts/{row_id}/notes")
+def annotate_rollout(
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
+) -> Response:
+    """Takes any of `star` (`1`, `0`), `tag` (to add), `untag` and `note`; what is not named stays."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        found = queries.rollout(db, id_of(run), storable(row_id))
+    _write(notebook, Subject(run.uid, found.row.uid), form)
+    wanted = htmx.target(request)
+    if wanted is None:
+        return _back(request, urls.rollout(run.uid, row_id), f"row-{row_id}")
+    with source.reading() as db:
+        return _piece(request, of_rollout(db, notebook, run, found), wanted, form)
+
+
+@router.post("/runs/{name}/notes")
+def annotate_run(
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str
+) -> Response:
+    """The same of a run."""
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+    _write(notebook, Subject(run.uid), form)
+    wanted = htmx.target(request)
+    if wanted is None:
+        return _back(request, urls.overview(run.uid), f"run-{run.id}")
+    with source.reading() as db:
+        return _piece(request, of_run(db, notebook, run), wanted, form)
+
+
+def _write(notebook: Notebook, subject: Subject, form: Mapping[str, str]) -> None:
+    if "star" in form:
+        notebook.star(subject, starred=form["star"] == "1")
+    if form.get("tag", "").strip():
+        notebook.tag(subject, form["tag"])
+    if "untag" in form:
+        notebook.untag(subject, form["untag"])
+    if "note" in form:
+        notebook.note(subject, form["note"])
+
+
+def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str]) -> Response:
+    """What takes the place of the part that was written to."""
+    if wanted.startswith("star"):
+        return htmx.fragment(request, "_star.html", StarPage(wanted, marks))
+    page = MarksPage(replace(marks, saved="note" in form))
+    return htmx.fragment(request, "_note-said.html" if "note" in form else "_marks.html", page)
+
+
+def _back(request: Request, own: str, line: str) -> Response:
+    """To the page that the form stood on: its line of a table, or the panel of its own page. There, too, where the
+    browser does not say.
+    """
+    came_from = urlsplit(request.headers.get("referer", ""))
+    is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")
+    page, place = own, "notes"
+    if is_ours and not came_from.path.startswith("//"):
+        page = came_from._replace(scheme="", netloc="", fragment="").geturl()
+        place = "notes" if came_from.path == own else line
+    return RedirectResponse(f"{page}#{place}", 303, headers={"Cache-Control": "no-store"})

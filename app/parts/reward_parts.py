@@ -1,0 +1,40 @@
+"""What each reward function gave a rollout, and which of them says that it is solved."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logs_ui.recorder.queries import Step
+from logs_ui.recorder.storage.tables import EvaluationRow
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reward function's share of the reward: its value times its weight; `odd` where it was no finite number."""
+
+    name: str
+    value: float | None
+    weight: float
+    worth: float | None
+    odd: str | None
+
+
+def reward_parts(row: EvaluationRow) -> list[Part]:
+    """In the order of the reward functions."""
+    weights, odd = row.reward_weights or {}, row.odd_rewards or {}
+    return [
+        Part(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
+        for name, value in (row.rewards or {}).items()
+    ]
+
+
+def yes_or_no(steps: Sequence[Step]) -> str | None:
+    """The reward function that counts most, where it never gave anything but 0 and 1; None where it did."""
+    total: dict[str, float] = defaultdict(float)
+    for step in steps:
+        for name, sums in step.rewards.items():
+            total[name] += abs(sums.counted or 0.0)
+    most = max(total, key=lambda name: total[name], default=None)
+    given = [step.rewards[most] for step in steps if most in step.rewards] if most else []
+    is_binary = any(sums.number for sums in given) and all(sums.number == sums.binary for sums in given)
+    return most if is_binary else None

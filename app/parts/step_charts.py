@@ -1,0 +1,252 @@
+"""The charts of an overview: which figures of the steps each shows, and how it is drawn."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from logs_ui.app.parts import figures, words
+from logs_ui.app.parts.words import Word
+from logs_ui.recorder.queries import Step
+from logs_ui.recorder.storage.tables import Status, StopReason
+
+Values = list[float | None]
+
+_FORGETS = 0.8
+"""What a step counts in the smoothed mean, against the one that follows it."""
+_SMOOTHED_FROM = 8  # steps; of fewer each can be looked at
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 2 2")
+_COLOURS = len(_DASHES)  # that are told apart
+_STATUSES: dict[str, int] = {
+    Status.OK: 3,
+    Status.RUNNING: 6,
+    Status.ERROR: 7,
+    Status.ABORTED: 8,
+}  # with their colours, from below
+_STOP_REASONS: dict[str, int] = {
+    StopReason.DONE: 3,
+    StopReason.STOP: 1,
+    StopReason.LENGTH: 2,
+    StopReason.TURN_LIMIT: 5,
+    StopReason.NO_ACTION: 4,
+    StopReason.ENVIRONMENT_ERROR: 7,
+    StopReason.TIMEOUT: 6,
+    StopReason.AT_CAPACITY: 1,
+    StopReason.EXCEPTION: 7,
+    StopReason.ABORTED: 8,
+    StopReason.NOT_RECORDED: 8,
+}
+
+
+class Form(StrEnum):
+    """How a chart's figures are written."""
+
+    NUMBER = "number"
+    TOKENS = "tokens"
+    DURATION = "duration"
+    SHARE = "share"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure by step.
+
+    Attributes:
+        word: of the recorder's, in place of a name.
+        style: `line`, `thin`, `thick`, `band` (from `values` to `high`) or `area` (stacked on the one before).
+        colour: 1 to 8, each with its dash.
+        values: one for each step, None where it has none.
+        raw: what can be shown in their place; None where there is no such thing.
+    """
+
+    name: str
+    style: str
+    colour: int
+    values: Values
+    high: Values | None = None
+    raw: Values | None = None
+    word: Word | None = None
+
+    @property
+    def dash(self) -> str:
+        """As SVG has it; empty for none."""
+        return _DASHES[self.colour - 1] if self.style == "line" else ""
+
+    @property
+    def last(self) -> float | None:
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+    @property
+    def first(self) -> float | None:
+        return next((value for value in self.values if value is not None), None)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over the steps, in one box.
+
+    Attributes:
+        id: unique on the page.
+        note: what stands beside the title; empty for nothing.
+    """
+
+    id: str
+    title: str
+    form: Form
+    lines: list[Line]
+    note: str = ""
+
+    @property
+    def has_raw(self) -> bool:
+        return any(line.raw is not None for line in self.lines)
+
+    @property
+    def is_stacked(self) -> bool:
+        return any(line.style == "area" for line in self.lines)
+
+    def written(self, value: float | None) -> str:
+        return written(value, self.form)
+
+    def drawn(self, steps: Sequence[int]) -> list[tuple[Line, list[str]]]:
+        """For a browser that runs no script: each line's unbroken parts as points in a box of 100 by 40."""
+        known = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
+        found = []
+        for line in self.lines:
+            pairs = [
+                pair
+                for values in (line.values, line.high or [])
+                for pair in (*zip(steps, values, strict=False), (0, None))
+            ]
+            parts = [list(part) for is_known, part in groupby(pairs, lambda pair: pair[1] is not None) if is_known]
+            points = [
+                " ".join(
+                    f"{100 * (step - steps[0]) / wide:.4g},{39 - 38 * ((value or 0.0) - low) / span:.4g}"
+                    for step, value in part
+                )
+                for part in parts
+            ]
+            found.append((line, points))
+        return found
+
+
+def spelt(values: Values) -> str:
+    """For a script: separated by spaces, a value that is missing as `-`."""
+    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
+
+
+def written(value: float | None, form: Form) -> str:
+    """As a person reads it."""
+    if value is None:
+        return figures.NOTHING
+    match form:
+        case Form.SHARE:
+            return figures.percent(value)
+        case Form.DURATION:
+            return figures.duration(value)
+        case Form.TOKENS:
+            return figures.tokens(round(value)) if value >= 100 else figures.number(value, 1)
+    return figures.number(value)
+
+
+def make_charts(steps: Sequence[Step]) -> list[Chart]:
+    """Those that have something to show."""
+    charts = [
+        _reward(steps),
+        _components(steps),
+        _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
+        _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
+        _measure("seconds", "Seconds", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
+        _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons),
+        _shares("status", "Status", steps, _STATUSES, words.status_word, lambda s: s.statuses),
+    ]
+    return [chart for chart in charts if any(value is not None for line in chart.lines for value in line.values)]
+
+
+def mean(total: float | None, count: int) -> float | None:
+    return total / count if count and total is not None else None
+
+
+@dataclass(frozen=True)
+class FunctionMean:
+    """What one reward function gave: `counted` as it counts, so that the parts add up to the mean reward."""
+
+    name: str
+    raw: float | None
+    counted: float | None
+
+
+def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
+    """Over all rollouts of these steps."""
+    scored = sum(step.scored for step in steps)
+    found = []
+    for name in reward_functions(steps):
+        given = [step.rewards[name] for step in steps if name in step.rewards]
+        total, counted = (sum(part or 0.0 for part in parts) for parts in zip(*(it[1:3] for it in given), strict=True))
+        found.append(FunctionMean(name, mean(total, sum(it.number for it in given)), mean(counted, scored)))
+    return found
+
+
+def reward_functions(steps: Iterable[Step]) -> list[str]:
+    """In the order in which they are first met."""
+    return list(dict.fromkeys(name for step in steps for name in step.rewards))
+
+
+def smoothed(values: Values, counts: Sequence[int]) -> Values:
+    """An exponential moving average that is not drawn to where it began; a step counts as much as it has rollouts."""
+    found: Values = []
+    total = weight = 0.0
+    for value, count in zip(values, counts, strict=True):
+        total, weight = total * _FORGETS, weight * _FORGETS
+        if value is not None:
+            total, weight = total + value * count, weight + count
+        found.append(None if value is None else total / weight)
+    return found
+
+
+def _reward(steps: Sequence[Step]) -> Chart:
+    means = [mean(step.reward_sum, step.scored) for step in steps]
+    low, high = [step.reward_p10 for step in steps], [step.reward_p90 for step in steps]
+    lines = [Line("p10\u2013p90", "band", 1, low, high=high)]
+    if len(steps) < _SMOOTHED_FROM:
+        lines.append(Line("mean", "thick", 1, means))
+    else:
+        lines.append(Line("mean", "thin", 1, means))
+        lines.append(Line("smoothed mean", "thick", 1, smoothed(means, [step.scored for step in steps])))
+    return Chart("reward", "Reward by step", Form.NUMBER, lines)
+
+
+def _components(steps: Sequence[Step]) -> Chart:
+    """Each as it counts: the parts add up to the mean reward."""
+    lines = []
+    for place, name in enumerate(reward_functions(steps)):
+        of_step = [(step, step.rewards.get(name)) for step in steps]
+        counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
+        raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
+        lines.append(Line(name, "line", place % _COLOURS + 1, counted, raw=raw))
+    return Chart("components", "Reward functions", Form.NUMBER, lines, "as they count: they add up to the mean")
+
+
+def _measure(
+    name: str, title: str, form: Form, steps: Sequence[Step], sums: Callable[[Step], tuple[float, int]]
+) -> Chart:
+    return Chart(name, title, form, [Line("mean", "line", 1, [mean(*sums(step)) for step in steps])])
+
+
+def _shares(
+    name: str,
+    title: str,
+    steps: Sequence[Step],
+    colours: Mapping[str, int],
+    word_of: Callable[[str], Word],
+    counts: Callable[[Step], dict[str, int]],
+) -> Chart:
+    """One layer for each value that is there; what lacks one, as what still runs has no stop reason, leaves a gap."""
+    there = {value for step in steps for value, count in counts(step).items() if count}
+    lines = []
+    for value in [*(value for value in colours if value in there), *sorted(there - colours.keys())]:
+        shares = [mean(counts(step).get(value, 0), step.rollouts) for step in steps]
+        word = word_of(value)
+        lines.append(Line(word.text, "area", colours.get(value, _COLOURS), shares, word=word))
+    return Chart(name, title, Form.SHARE, lines)

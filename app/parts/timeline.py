@@ -1,0 +1,353 @@
+"""A rollout as a reader follows it: messages, and between them what the environment was told and answered."""
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from logs_ui.app.parts import safe_text
+from logs_ui.app.parts.pictures import Picture, pictures_of, without_pictures
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.rows.chat_parser import first_answer, split_reasoning
+from logs_ui.recorder.storage.tables import StopReason
+
+_SHORT = 24
+_EMPTY: tuple[Any, ...] = (None, "", {}, [])
+_WAITED_IN = ("metadata", "generation")  # of an environment's call, and of the model's
+_FOLDED_FROM = 600
+"""Characters from which a system prompt is folded: it is the same in every rollout."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of text, and the name by which it is had whole and by itself."""
+
+    part: str
+    value: str
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a page shows only its beginning."""
+        return len(self.value) > safe_text.TEXT_LIMIT
+
+
+Fields = list[tuple[str, Text]]
+"""An object by its names, or another value alone without one."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it."""
+
+    name: str
+    arguments: Fields
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the environment did: one reset or step. Or a model call that brought no answer.
+
+    Attributes:
+        action: what it was told; empty for a reset.
+        observation: empty where a message says the same, which then is the card's content.
+        shown_as: what that message is called, as `user` or `tool run`; None without one.
+        is_waited_for: whether it had not come back when it was written.
+        whole: action, observation and metadata as recorded, where not all of them are shown.
+        pictures: of the observation, and of those of the calls that a tool made itself.
+    """
+
+    turn: int
+    action: Fields
+    observation: Fields
+    whole: Text | None
+    reward: float | None
+    done: bool
+    seconds: float | None
+    error: Text | None
+    shown_as: str | None = None
+    is_waited_for: bool = False
+    pictures: list[Picture] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One entry: a message, or what the environment was told and answered, with the message that its answer became.
+
+    Attributes:
+        role: of the message; "environment" where it has an answer, "model" where that is a model call's failure.
+        turn: which of the rollout's model calls this is, or answers; None in the prompt.
+        tokens: of the completion: that it sampled, or that it became as it was inserted. None where they cannot be told
+            apart, and in the prompt.
+        anomaly: what went wrong here.
+        seconds: that the model call took; None where that is not known, and of what was not said by the model.
+        finish: why the model ended its answer, as the server says; empty as above.
+    """
+
+    anchor: str
+    role: str
+    name: str
+    turn: int | None
+    content: Text | None
+    reasoning: Text | None = None
+    calls: list[ToolCall] = field(default_factory=list)
+    answer: Answer | None = None
+    tokens: int | None = None
+    anomaly: str | None = None
+    seconds: float | None = None
+    finish: str = ""
+
+    @property
+    def is_folded(self) -> bool:
+        """Long system prompts are."""
+        return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
+
+    @property
+    def tone(self) -> str:
+        """Of its anomaly: calls that raised are worse than turns that were cut off."""
+        return "bad" if self.answer and self.answer.error else "warn"
+
+    @property
+    def title(self) -> str:
+        """What the outline calls it."""
+        if self.calls:
+            return self.calls[0].name
+        return self.name or self.role
+
+
+def are_short(fields: Fields) -> bool:
+    """Whether they stand beside each other rather than one a line."""
+    return len(fields) > 1 and all(len(value.value) <= _SHORT and "\n" not in value.value for _, value in fields)
+
+
+def make_timeline(rollout: Rollout) -> list[Card]:
+    """Turn n of the model is followed by what the environment did in turn n."""
+    actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    failures: dict[int, list[dict[str, Any]]] = defaultdict(list)  # of the model, before the answer of their turn
+    for action in rollout.actions:
+        (failures if _is_failure(action) else actions)[int(action.get("turn") or 0)].append(action)
+    first = first_answer(rollout.messages, rollout.row.turns)
+    cards: list[Card] = []
+    waiting: list[Card] = []  # answers that the next message may say again
+    turn = 0
+    for index, message in enumerate(rollout.messages):
+        own = message.get("role") == "assistant" and index >= first
+        card = _message(index, message)
+        if own:
+            if turn == 0:
+                waiting += _answers(actions.pop(0, []))
+            turn += 1
+            cards += [*waiting, *_answers(failures.pop(turn, []))]
+            played = actions.pop(turn, [])
+            waiting = _answers(played)
+            anomaly = _UNPARSED if _is_unparsed(played) else None
+            cards.append(replace(card, turn=turn, anomaly=anomaly, **_timing(played)))
+        elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
+            if turn == 0:
+                waiting += _answers(actions.pop(0, []))
+            cards += _merged(card, waiting, turn or None)
+        else:
+            cards.append(card)
+    left = [it for number in sorted({*actions, *failures}) for it in (*failures[number], *actions[number])]
+    cards += [*waiting, *_answers(left)]
+    return _with_anomaly(_with_tokens(cards, rollout), rollout)
+
+
+def texts(cards: Iterable[Card]) -> dict[str, str]:
+    """Every text of a timeline by its name."""
+    found: list[Text | None] = []
+    for card in cards:
+        found += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
+        if card.answer:
+            found += [value for _, value in (*card.answer.action, *card.answer.observation)]
+            found += [card.answer.whole, card.answer.error]
+    return {piece.part: piece.value for piece in found if piece}
+
+
+def _message(index: int, message: dict[str, Any]) -> Card:
+    part = f"message-{index}"
+    content = safe_text.shown(message.get("content"))
+    reasoning = safe_text.shown(message.get("reasoning_content"))
+    if not reasoning and message.get("role") == "assistant":
+        thought, content = split_reasoning(content)
+        reasoning = thought or ""
+    calls = message.get("tool_calls")
+    return Card(
+        anchor=part,
+        role=safe_text.label(message.get("role") or "message", 40),
+        name=safe_text.label(message.get("name") or "", 80),
+        turn=None,
+        content=Text(part, content) if content else None,
+        reasoning=Text(f"{part}-reasoning", reasoning) if reasoning else None,
+        calls=[_tool_call(f"{part}-call-{i}", call) for i, call in enumerate(calls if isinstance(calls, list) else [])],
+    )
+
+
+def _tool_call(part: str, call: Any) -> ToolCall:
+    function = call.get("function", call) if isinstance(call, dict) else {"arguments": call}
+    function = function if isinstance(function, dict) else {"arguments": function}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):  # what cannot be read is shown as it was written
+            arguments = json.loads(arguments)
+    return ToolCall(safe_text.label(function.get("name") or "call", 80), _fields(part, arguments))
+
+
+def _fields(part: str, value: Any, beside: tuple[str, ...] = ()) -> Fields:
+    """Less those that are empty, and those named in `beside`, which are shown elsewhere."""
+    if value in _EMPTY:
+        return []
+    if not isinstance(value, dict):
+        return [("", Text(part, safe_text.shown(value)))]
+    return [
+        (safe_text.label(name, 80), Text(f"{part}-{index}", safe_text.shown(item)))
+        for index, (name, item) in enumerate(value.items())
+        if item not in _EMPTY and name not in beside
+    ]
+
+
+def _answers(actions: list[dict[str, Any]]) -> list[Card]:
+    return [_answer(action, index) for index, action in enumerate(actions) if _was_sent(action)]
+
+
+def _was_sent(action: dict[str, Any]) -> bool:
+    """Whether the environment heard of it: of an answer that no action was parsed from there is but the text."""
+    sent = any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
+    return sent or _is_waited_for(action) or _is_failure(action)
+
+
+def _is_waited_for(action: dict[str, Any]) -> bool:
+    return any(isinstance(it := action.get(name), dict) and it.get("waiting") is True for name in _WAITED_IN)
+
+
+def _is_failure(action: dict[str, Any]) -> bool:
+    """Whether it is a model call that brought no answer, or has not yet."""
+    call = _model_call(action)
+    return call.get("error") is not None or call.get("waiting") is True
+
+
+def _model_call(action: dict[str, Any]) -> dict[str, Any]:
+    call = action.get("generation")
+    return call if isinstance(call, dict) else {}
+
+
+def _is_unparsed(actions: list[dict[str, Any]]) -> bool:
+    """Whether a parser found no action in the answer, whatever was sent in its place: see `facts`."""
+    said = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
+    return False in said and True not in said
+
+
+def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the model call went that these follow."""
+    call = next(filter(None, map(_model_call, actions)), {})
+    return {"seconds": _float(call.get("seconds")), "finish": safe_text.shown(call.get("finish"))}
+
+
+def _answer(action: dict[str, Any], index: int) -> Card:
+    turn = int(action.get("turn") or 0)
+    failed = _is_failure(action)
+    part = f"{'failure' if failed else 'action'}-{turn}-{index}"
+    ended = _model_call(action) if failed else action
+    error = safe_text.shown(ended.get("error"))
+    recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
+    seen = action.get("observation")
+    answer = Answer(
+        turn=turn,
+        action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
+        observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")),
+        whole=Text(f"{part}-whole", safe_text.as_json(recorded))
+        if any(_is_more(v) for v in recorded.values())
+        else None,
+        reward=_float(action.get("reward")),
+        done=bool(action.get("done")),
+        seconds=_float(ended.get("seconds")),
+        error=Text(f"{part}-error", error) if error else None,
+        is_waited_for=_is_waited_for(action),
+        pictures=pictures_of(seen, action.get("metadata")),
+    )
+    return Card(part, "model" if failed else "environment", "", turn or None, None, answer=answer)
+
+
+def _is_more(value: Any) -> bool:
+    """Whether it holds something that is not shown in so many words."""
+    return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
+
+
+def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
+    """The message alone, after the answers it does not repeat, or within the answer that it does. Empties `waiting`."""
+    before: list[Card] = []
+    while waiting:
+        step = waiting.pop(0)
+        if step.answer and _says_the_same(card, step.answer):
+            answer = replace(step.answer, observation=[], shown_as=f"{card.role} {card.name}".strip())
+            return [*before, replace(step, anchor=card.anchor, content=card.content, answer=answer)]
+        before.append(step)
+    return [*before, replace(card, turn=turn)]
+
+
+def _says_the_same(card: Card, answer: Answer) -> bool:
+    """Whether the message holds what was observed, or one of its texts; very short ones are in any message."""
+    if card.content is None or not answer.observation:
+        return False
+    message = card.content.value.strip()
+    values = [value.value.strip() for name, value in answer.observation]
+    return any(value == message or (len(value) > 3 and value in message) for value in values)
+
+
+def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
+    """How many tokens of the completion each turn is, where the mask tells."""
+    own = [index for index, card in enumerate(cards) if card.role == "assistant" and card.turn]
+    runs = _runs(rollout)
+    if not own or len(runs) != len(own):
+        return cards
+    counted = list(cards)
+    for index, end, (sampled, inserted) in zip(own, [*own[1:], len(cards)], runs, strict=True):
+        counted[index] = replace(cards[index], tokens=sampled)
+        messages = [i for i in range(index + 1, end) if cards[i].content is not None]
+        if inserted and len(messages) == 1:
+            counted[messages[0]] = replace(cards[messages[0]], tokens=inserted)
+    return counted
+
+
+def _runs(rollout: Rollout) -> list[tuple[int, int]]:
+    """Lengths of the unbroken runs of sampled tokens, and of what was inserted behind each."""
+    tokens = rollout.tokens
+    if tokens is None:
+        return []
+    if tokens.mask is None:
+        return [(len(tokens.completion_ids), 0)]
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], tokens.mask.astype(np.int8), [0]))))
+    starts, ends = edges[::2], edges[1::2]
+    following = [*starts[1:], len(tokens.mask)]
+    return [(int(b - a), int(c - b)) for a, b, c in zip(starts, ends, following, strict=True)]
+
+
+_RAISED = {"environment": "the environment raised", "model": "the model did not answer"}
+_UNPARSED = "no action was found in it"
+_AT_THE_LAST_TURN = {
+    StopReason.LENGTH: "cut off at the token limit",
+    StopReason.NO_ACTION: "never sent to the environment",
+    StopReason.TURN_LIMIT: "the rollout function stopped here",
+    StopReason.ABORTED: "the process ended here",
+}
+
+
+def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
+    """Marks where it went wrong, beside answers without an action: calls that raised, and the last turn of one that was
+    cut off.
+    """
+    marked = [
+        replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards
+    ]
+    reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
+    own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]
+    if reason and own and not (marked[own[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
+        marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)
+    return marked
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,81 @@
+"""How the rollouts of a filter are shown: as a table of some columns, or as a pivot. Part of the page's address."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from logs_ui.app.parts.table_columns import parse_columns, print_columns
+from logs_ui.app.web.urls import Pairs
+from logs_ui.recorder.queries import Dimension, Measure
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+
+NAMES = ("view", "rows", "columns", "of", "cols", "col")
+"""Parameters that say nothing of a filter."""
+
+
+class Kind(StrEnum):
+    """The two ways of showing rollouts."""
+
+    TABLE = "table"
+    PIVOT = "pivot"
+
+
+@dataclass(frozen=True)
+class View:
+    """How rollouts are shown.
+
+    Attributes:
+        rows, columns, of: of the pivot.
+        shown: keys of the table's columns; None for those that are shown anyway.
+    """
+
+    kind: Kind = Kind.TABLE
+    rows: Dimension = Dimension.TASK
+    columns: Dimension = Dimension.STEP
+    of: Measure = Measure.REWARD
+    shown: tuple[str, ...] | None = None
+
+    @property
+    def is_pivot(self) -> bool:
+        return self.kind == Kind.PIVOT
+
+    def as_pairs(self, kind: str) -> Pairs:
+        """The same columns and pivot, shown the one way or the other."""
+        return print_view(replace(self, kind=Kind(kind)))
+
+
+def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
+    """What a URL says of the view, and all else."""
+    pairs = list(pairs)
+    return [it for it in pairs if it[0] in NAMES], [it for it in pairs if it[0] not in NAMES]
+
+
+def parse_view(pairs: Pairs) -> View:
+    """
+    Raises:
+        FilterError: an unknown word; names the nearest.
+    """
+    given = {name: value for name, value in pairs if value.strip()}
+    default = View()
+    return View(
+        kind=Kind(_word("view", given.get("view", default.kind), Kind)),
+        rows=Dimension(_word("rows", given.get("rows", default.rows), Dimension)),
+        columns=Dimension(_word("columns", given.get("columns", default.columns), Dimension)),
+        of=Measure(_word("of", given.get("of", default.of), Measure)),
+        shown=parse_columns(value for name, value in pairs if name in {"cols", "col"}),
+    )
+
+
+def print_view(view: View) -> Pairs:
+    """The shortest pairs that `parse_view` reads back as the same view; a table says nothing of a pivot."""
+    default = View()
+    pairs = [("view", view.kind.value)] if view.is_pivot else []
+    for name in ("rows", "columns", "of") if view.is_pivot else ():
+        value = getattr(view, name)
+        pairs += [(name, value.value)] if value != getattr(default, name) else []
+    return pairs + ([("cols", print_columns(view.shown))] if view.shown is not None else [])
+
+
+def _word(name: str, value: str, words: type[StrEnum]) -> str:
+    check_word(name, f"value of {name}", value, [word.value for word in words])
+    return value

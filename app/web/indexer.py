@@ -1,0 +1,89 @@
+"""Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
+
+import logging
+import time
+from contextlib import suppress
+
+from logs_ui.app.web.background import Background
+from logs_ui.app.web.open_database import Source
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.storage.address import Address
+
+_log = logging.getLogger(__name__)
+_PAUSE = 2.0  # seconds between two looks
+_PATIENCE = 30.0  # after a failure
+_STEP_REST = 0.02  # seconds after each step
+_QUIET = 0.05  # seconds since a page last read
+_LONGEST_REST = 3.0  # seconds, however many pages read: one in twenty then meets a step of 200 rollouts, at most
+
+
+class Indexer(Background):
+    """Begins with `start()`.
+
+    Attributes:
+        trouble: what keeps the index from being filled, in one line; None while nothing does.
+    """
+
+    def __init__(self, db: Address, source: Source) -> None:
+        super().__init__("logs-ui-index", pause=_PAUSE, patience=_PATIENCE)
+        self.trouble: str | None = None
+        self._has_filled = False
+        self._steps = 0  # of this turn
+        self._gave_way = False
+        self._source = source
+        self._index = SearchIndex(db, source.reading_beside)
+
+    def stop(self) -> None:
+        """Lets go of the database, too: no page is asked for any more."""
+        super().stop()
+        self._source.close()
+        if self._has_filled:
+            with suppress(LogsUIError, OSError):
+                self._index.settle()
+
+    def _look(self) -> bool:
+        """Whether that was possible, as far as there is a database."""
+        try:
+            if not self._source.exists():
+                return True
+        except LogsUIError:  # every page says so
+            return False
+        try:
+            if not self._source.rights().search:
+                self.trouble = "this dashboard may only read. Another one, or load_run(where=...), has to do it."
+                return False
+            self._has_filled = True
+            self._fill()
+        except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
+            if self.trouble is None:
+                is_known = isinstance(error, LogsUIError | OSError)
+                said = "Texts cannot be indexed, and new ones not be searched: %s"
+                _log.warning(said, error, exc_info=not is_known)
+            self.trouble = str(error) or type(error).__name__
+            return False
+        self.trouble = None
+        return True
+
+    def _fill(self) -> None:
+        """Until all is indexed that is final. While pages read, which share the processor and the interpreter with this
+        thread, in turns of one step; between them anybody else may fill it.
+        """
+        while not self._stop.is_set():
+            self._steps, self._gave_way = 0, False
+            self._index.fill(stopped=self._turn_is_over)
+            if not self._gave_way:
+                return
+            self._rest()
+
+    def _turn_is_over(self) -> bool:
+        """Asked before each step."""
+        self._steps += 1
+        self._gave_way = self._steps > 1 and (self._stop.wait(_STEP_REST) or self._source.quiet < _QUIET)
+        return self._gave_way
+
+    def _rest(self) -> None:
+        """Until no page reads."""
+        latest = time.monotonic() + _LONGEST_REST
+        while not self._stop.wait(_STEP_REST) and self._source.quiet < _QUIET and time.monotonic() < latest:
+            pass

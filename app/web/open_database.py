@@ -1,0 +1,153 @@
+"""The database as the pages see it: opened when the first page asks, and again when its file was replaced, or one that
+lies beside it.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import Connection, Engine
+
+from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
+from logs_ui.recorder.queries import background_refresh
+from logs_ui.recorder.queries.search.full_text import planning
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.storage.database import identity as identity_of
+from logs_ui.recorder.storage.postgres.postgres_rights import NONE, Rights, rights_of
+from logs_ui.recorder.storage.sidecars import FileIdentity
+from logs_ui.recorder.storage.tables import Run
+
+
+class Source:
+    """One database, which may not exist yet; an SQLite file may be deleted or replaced while the dashboard runs."""
+
+    def __init__(self, address: Address, *, read_only: bool = False) -> None:
+        self.address = address
+        self._read_only = read_only
+        self._rights = NONE
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._identity: tuple[FileIdentity | None, ...] = ()
+        self._counting = threading.Lock()
+        self._pages = 0  # that read it now
+        self._read_at = -math.inf  # by a page, at last: of `time.monotonic`
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One moment of it, for a page: what is written meanwhile shows in none of its figures, rather than in some.
+
+        Raises:
+            DatabaseError: missing, not one of ours, or it went wrong while it was read.
+        """
+        with self._counting:
+            self._pages += 1
+        try:
+            with self.reading_beside() as connection:
+                yield connection
+        finally:
+            with self._counting:
+                self._pages -= 1
+                self._read_at = time.monotonic()
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since a page last read it; 0 while one does."""
+        return 0.0 if self._pages else time.monotonic() - self._read_at
+
+    @contextmanager
+    def reading_beside(self) -> Iterator[Connection]:
+        """As `reading`, for what can wait while pages read.
+
+        Raises:
+            DatabaseError: as `reading`.
+        """
+        with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
+            yield connection
+
+    def _opened(self) -> Engine:
+        with ExitStack() as behind_the_lock, self._lock:
+            identity = identity_of(self.address)
+            if self._engine is None or identity[0] is None or identity != self._identity:
+                behind_the_lock.callback(_let_go, self._engine)
+                self._engine = None
+                self._engine = reading_engine(self.address)
+                background_refresh.begin(self._engine)
+                self._rights = NONE if self._read_only else rights_of(self._engine)
+                self._identity = identity
+            return self._engine
+
+    def exists(self) -> bool:
+        """Whether there is anything to read yet.
+
+        Raises:
+            DatabaseError: there is, but not one of ours.
+        """
+        try:
+            self._opened()
+        except NoDatabaseError:
+            return False
+        return True
+
+    def rights(self) -> Rights:
+        """What the dashboard may write, as it was when the database was opened.
+
+        Raises:
+            DatabaseError: as `reading`.
+        """
+        with errors_in_plain_words(self.address):
+            self._opened()
+        return self._rights
+
+    def refusal(self) -> str | None:
+        """Why nothing can be said of runs and rollouts here, for people; None where it can, and where that is not known
+        yet, as the database was not opened.
+        """
+        if self._rights.notes or (self._engine is None and not self._read_only):
+            return None
+        if self._read_only:
+            return "This dashboard is read-only: stars, tags, notes and settings are shown, and not changed."
+        return "The user of the database may only read: stars, tags, notes and settings are shown, and not changed."
+
+    def close(self) -> None:
+        """Lets go of the file; the next `reading()` opens it again."""
+        with self._lock:
+            before, self._engine = self._engine, None
+        _let_go(before)
+
+
+def _let_go(engine: Engine | None) -> None:
+    """Waits for a question that is being asked in the background; pages shall not."""
+    if engine is not None:
+        background_refresh.end(engine)
+        engine.dispose()
+
+
+def id_of(run: Run) -> int:
+    """Its number in the database that it came from."""
+    assert run.id is not None  # noqa: S101 - only one that was never stored has none
+    return run.id
+
+
+def storable(row_id: int) -> int:
+    """The same, where a database can hold it.
+
+    Raises:
+        RolloutNotFoundError: no row can have that id.
+    """
+    if not 0 <= row_id < 2**63:
+        raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
+    return row_id
+
+
+def _source(request: Request) -> Source:
+    source: Source = request.app.state.source
+    return source
+
+
+SourceOfPages = Annotated[Source, Depends(_source)]
+"""The database file."""

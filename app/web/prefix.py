@@ -1,0 +1,32 @@
+"""The dashboard under a path of a proxy's, such as JupyterHub's `/user/ann/proxy/7070`."""
+
+from typing import AnyStr
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from logs_ui.app.web import urls
+
+
+class UnderPrefix:
+    """ASGI middleware: takes requests with the prefix and without it, as some proxies cut it off and others do not, and
+    makes every address that is answered begin with it.
+
+    Args:
+        prefix: percent-encoded; begins with a slash and ends without. Empty where there is no proxy.
+    """
+
+    def __init__(self, app: ASGIApp, *, prefix: str) -> None:
+        self.app = app
+        self.prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            urls.under(self.prefix)
+            path, raw_path = _without(scope["path"], unquote(self.prefix), "/"), scope["raw_path"]
+            scope = {**scope, "path": path, "raw_path": _without(raw_path, self.prefix.encode(), b"/")}
+        await self.app(scope, receive, send)
+
+
+def _without(path: AnyStr, prefix: AnyStr, slash: AnyStr) -> AnyStr:
+    return (path.removeprefix(prefix) or slash) if (path + slash).startswith(prefix + slash) else path

@@ -1,0 +1,191 @@
+"""Figures of a run that are remembered from page to page, for as long as nothing changes that they are made of."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine
+
+from logs_ui.app.web.open_database import id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import Facets, RunSummary, background_refresh
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.sql.selection import (
+    DIED_AFTER_US,
+    Span,
+    has_no_order,
+    in_statistics,
+    is_broad,
+)
+from logs_ui.recorder.storage.tables import Run, RunState
+
+_RUNS = 16  # of one database: those that were asked for last
+_FIGURES = 200  # of one run: those that were shown last
+_ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
+_REST = 50  # times as long as a figure of a large run took it is shown, whatever changes: 2% of the time goes into it
+_LONGEST_REST = 60.0  # seconds
+_LATE = 60.0  # seconds after its rest in which a figure is shown still, while it is asked again in the background
+_QUICK = 0.01  # seconds: what takes no longer is asked at once
+
+Figure = TypeVar("Figure")
+
+
+class _Answer(NamedTuple):
+    """A figure, the moment of its run that it is of, until when it is shown after that, and until when while it is
+    asked again: of `time.monotonic`.
+    """
+
+    figure: Any
+    moment: tuple[Any, ...]
+    until: float
+    late: float
+
+
+_lock = threading.Lock()  # of what is known: pages are made in several threads, and figures asked again in another
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = WeakKeyDictionary()
+
+
+def figure(
+    db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
+) -> Figure:
+    """`ask(db, run_id, chosen, **given)`, asked once for each state of the run. Of a large one, what takes long is
+    asked again only after fifty times as long, a minute at most, however often the run changes meanwhile, and then in
+    the background; and what no index has is counted in a part of it: see `window_of`.
+
+    Args:
+        db: the connection that `summary` was read by, in the same transaction.
+        summary: of the run.
+        ask: one of `queries`, to which the filter's order says nothing; nobody changes what it answers.
+        chosen: the rollouts that are asked for.
+        given: what follows from the run alone.
+    """
+    run = summary.run
+    is_large = summary.rollouts >= queries.MANY
+    stands_still = _stands_still(summary, chosen)
+    if not stands_still and not is_large:
+        return ask(db, id_of(run), chosen, **given)
+    key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
+
+    def answer(db: Connection, summary: RunSummary) -> Figure:
+        span = window_of(db, summary, ask, chosen)
+        return ask(db, id_of(summary.run), chosen, **given, **({} if span is None else {"span": span}))
+
+    return _known_or_asked(db, summary, key, answer, stands_still=stands_still)
+
+
+def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
+    """`ask(db, run_id, *args)`; of a large run asked again only after a while, as a `figure` is.
+
+    Args:
+        db: see `figure`.
+        run_id: of the run.
+        ask: one of `queries`; nobody changes what it answers.
+        args: of it.
+    """
+    summary = queries.run_summary(db, run_id)
+    if summary.rollouts < queries.MANY:
+        return ask(db, run_id, *args)
+    return _known_or_asked(db, summary, (ask, args), lambda db, _: ask(db, run_id, *args), stands_still=True)
+
+
+def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
+    """Where to count what a filter leaves: the newest WINDOW rollouts of a run of MANY or more, where all of them
+    would have to be looked at; None: anywhere.
+    """
+    windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
+    if ask not in windowed or summary.rollouts < queries.MANY or not is_broad(chosen):
+        return None
+    if (ask == queries.count and not has_no_order(chosen)) or (ask == queries.mean_reward and in_statistics(chosen)):
+        return None
+    return queries.window(db, id_of(summary.run), chosen)
+
+
+def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets:
+    """Under a filter, of which each is counted beside the whole run's."""
+    whole = figure(db, summary, queries.kinds, RolloutFilter())
+    return figure(db, summary, queries.facets, chosen, whole=whole)
+
+
+def knows(db: Connection, run: Run, ask: Callable[..., Any]) -> bool:
+    """Whether one of `queries` has been asked of the run, by any filter."""
+    return any(key[0] == ask for key in list(_known.get(db.engine, OrderedDict()).get(run.uid, {})))
+
+
+def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
+    """Whether all that may change the answer changes the run's `changed`, or its state: a process that has been silent
+    for long may be taken for dead while the answer is made, and be heard of again.
+    """
+    is_clear = summary.run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < summary.silent < 2 * DIED_AFTER_US
+    return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
+
+
+def _known_or_asked(
+    db: Connection, summary: RunSummary, key: Hashable, ask: Callable[[Connection, RunSummary], Figure], *,
+    stands_still: bool,
+) -> Figure:  # fmt: skip
+    """`ask(db, summary)`, where what is remembered by `key` will not do."""
+    run = summary.run
+    moment = run.id, run.changed if stands_still else None, summary.state, run.finished
+
+    def again(connection: Connection) -> None:
+        now = queries.run_summary(connection, id_of(run))
+        changed = now.run.changed if stands_still else None
+        _asked(connection, now, key, (run.id, changed, now.state, now.run.finished), ask)
+
+    figures = _figures(db.engine, run)
+    answer = figures.get(key)
+    if answer is None:
+        return _asked(db, summary, key, moment, ask)
+    is_kept = _rests(answer, moment) or (stands_still and answer.moment == moment)
+    if is_kept or (_is_late(answer, moment) and background_refresh.ask_later(db.engine, (run.uid, key), again)):
+        with _lock:
+            figures[key] = figures.pop(key, answer)  # behind all others
+        before: Figure = answer.figure
+        return before
+    return _asked(db, summary, key, moment, ask)
+
+
+def _asked(
+    db: Connection, summary: RunSummary, key: Hashable, moment: tuple[Any, ...],
+    ask: Callable[[Connection, RunSummary], Figure],
+) -> Figure:  # fmt: skip
+    """Remembered; of a large run for a while, even if it changes."""
+    figures = _figures(db.engine, summary.run)
+    began = time.monotonic()
+    found = ask(db, summary)
+    now = time.monotonic()
+    rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.MANY else 0.0
+    late = _LATE if rest and now - began > _QUICK else 0.0
+    with _lock:
+        while len(figures) >= _FIGURES and key not in figures:
+            del figures[next(iter(figures))]
+        figures[key] = _Answer(found, moment, now + rest, now + rest + late)
+    return found
+
+
+def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+    """Whether it took so long that it is shown for a while, unless the run has come to another state."""
+    return time.monotonic() <= answer.until and _is_same_run(answer.moment, moment)
+
+
+def _is_late(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+    """Whether it is shown while it is asked again."""
+    return time.monotonic() <= answer.late and _is_same_run(answer.moment, moment)
+
+
+def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """In the same state, whatever has changed; not one that was deleted and came back."""
+    return (before[0], *before[2:]) == (now[0], *now[2:])
+
+
+def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
+    with _lock:
+        known = _known.setdefault(engine, OrderedDict())
+        found = known.setdefault(run.uid, {})
+        while len(known) > _RUNS:
+            known.popitem(last=False)
+        return found

@@ -1,0 +1,174 @@
+"""Who may see the dashboard, who may write, and what its pages may do: response headers, a token beyond loopback, and
+no writing from other sites' pages.
+"""
+
+import hmac
+import re
+from collections.abc import Callable, Sequence
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from logs_ui.app.web.urls import at, home
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; "
+    "require-trusted-types-for 'script'; trusted-types htmx"
+)
+PLAIN_TEXT_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+"""For a model's text or an environment's image served by itself: even if a browser took it for a page, it could do
+nothing."""
+
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
+_READING = ("GET", "HEAD", "OPTIONS")
+_OPEN_TO_ALL = ("/static/", "/healthz")  # hold nothing that was recorded, and the refusal's page needs its style
+
+
+def add_headers(headers: MutableHeaders) -> None:
+    """Sets what every response carries, where it does not say otherwise itself."""
+    for name, value in _HEADERS.items():
+        headers.setdefault(name, value)
+
+
+class SecurityHeaders:
+    """ASGI middleware: `add_headers` on every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                add_headers(MutableHeaders(scope=message))
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+class KnownHosts:
+    """ASGI middleware: refuses what is asked by an unknown host name, as Starlette's does, and says what to do
+    where the name is one's own. Another site's name may have been made to lead here.
+
+    Args:
+        hosts: names; `*` is any.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
+        self.app = app
+        self.hosts = list(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_known = False
+
+        async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal is_known
+            is_known = True
+            await self.app(scope, receive, send)
+
+        async def held_back(message: Message) -> None:
+            if is_known:
+                await send(message)
+
+        await TrustedHostMiddleware(let_in, self.hosts, www_redirect=False)(scope, receive, held_back)
+        if not is_known:
+            await _unknown_host(Headers(scope=scope).get("host", ""))(scope, receive, send)
+
+
+def _unknown_host(given: str) -> Response:
+    """No page, which would need files that are refused, too."""
+    name = _HOST.fullmatch(given)
+    said = f"by the name {name[1]}" if name else "by no host's name"
+    fix = f"logs-ui serve --allow-host {name[1]}" if name else "logs-ui serve --allow-host NAME"
+    return PlainTextResponse(
+        f"This dashboard was asked for {said}, which it does not know: it may be another site's.\n"
+        f"If the name is yours, start it with: {fix}\n",
+        400,
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+class SameOriginWrites:
+    """ASGI middleware: refuses what would write unless one of our own pages, or nobody's, asks for it. Any site's page
+    can send a form here, with the browser's cookies.
+
+    Args:
+        refuse: makes the response for all others.
+    """
+
+    def __init__(self, app: ASGIApp, *, refuse: Callable[[Request], Response]) -> None:
+        self.app = app
+        self.refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _READING or _is_our_own(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+        else:
+            await self.refuse(Request(scope))(scope, receive, send)
+
+
+def _is_our_own(headers: Headers) -> bool:
+    """Browsers say so themselves, save older ones, and all of them on an address without TLS beyond loopback. There the
+    origin of the page that asks tells, which every browser sends with a form.
+    """
+    said = headers.get("sec-fetch-site")
+    if said is not None:
+        return said in {"same-origin", "none"}
+    host = headers.get("host")
+    return bool(host) and urlsplit(headers.get("origin", "")).netloc == host
+
+
+class TokenRequired:
+    """ASGI middleware: lets in who brings the token as `?token=`, which becomes a cookie, or the cookie.
+
+    Args:
+        refuse: makes the response for everybody else.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, port: int | None, refuse: Callable[[Request], Response]) -> None:
+        self.app = app
+        self.token = token
+        # Cookies know no ports: two dashboards on one host would take each other's.
+        self.cookie = f"logs-ui-{port}" if port else "logs-ui"
+        self.refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_OPEN_TO_ALL):
+            await self.app(scope, receive, send)
+            return
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
+        if given and self._right(given[-1]):
+            await self._welcome(scope, query)(scope, receive, send)
+        elif any(self._right(value) for value in self._from_cookies(Headers(scope=scope))):
+            await self.app(scope, receive, send)
+        else:
+            await self.refuse(Request(scope))(scope, receive, send)
+
+    def _right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+    def _from_cookies(self, headers: Headers) -> list[str]:
+        """What our cookie holds. The header is not read as a whole: other sites' cookies, which a browser sends along
+        where they differ from us only in their port, need not follow any rule.
+        """
+        pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+        return [unquote(value.strip()) for name, _, value in pairs if name.strip() == self.cookie]
+
+    def _welcome(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")  # "//host" would leave for another site
+        response = RedirectResponse(at(f"{path}?{rest}" if rest else path), 303, headers={"Cache-Control": "no-store"})
+        response.set_cookie(self.cookie, quote(self.token, safe=""), httponly=True, samesite="strict", path=home())
+        return response

@@ -1,0 +1,203 @@
+"""A run's rollouts as a Parquet, CSV or JSONL file."""
+
+import csv
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import orjson
+from sqlalchemy import Engine
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
+from logs_ui.recorder.analysis.frames import COLUMNS, Column, Kind, Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest
+from logs_ui.recorder.storage.tables import Run
+
+FORMATS = ("parquet", "csv", "jsonl")
+
+_GROUP_BYTES = 64 << 20  # some 2,000 rollouts with their tokens: a million then leave 400 row groups to remember
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def export_run(
+    run: str,
+    format: Literal["parquet", "csv", "jsonl"],  # noqa: A002
+    output: Path,
+    db: str | os.PathLike[str] | None = None,
+    *,
+    where: str | RolloutFilter | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Writes a run's rollouts to a file, in memory that does not grow with it; the file is there whole or not at all.
+
+    The columns are those of `load_run`. Lists and dicts are JSON text in CSV and Parquet, and themselves in JSONL;
+    token arrays are lists in Parquet and JSONL, JSON text in CSV. Times are timestamps in Parquet, else ISO 8601. In
+    CSV a text that a spreadsheet would run as a formula gets a `'` before it.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        format: of the file.
+        output: where to write it; a file that is there is replaced.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        where: only these rollouts, as `load_run` has it.
+        progress: called with the rollouts written so far, and in all.
+
+    Returns:
+        How many rollouts were written.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
+        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        LogsUIError: the file cannot be written, or the format is unknown.
+    """
+    _check_format(format)
+    with _replaced(output) as file:
+        return write_run(run, format, file, db, where=where, progress=progress, name=str(output))
+
+
+def write_run(
+    run: str,
+    format: Literal["parquet", "csv", "jsonl"],  # noqa: A002
+    file: BinaryIO,
+    db: str | os.PathLike[str] | None = None,
+    *,
+    where: str | RolloutFilter | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    name: str = "The file",
+) -> int:
+    """As `export_run`, into a file that is open for writing, and that a message calls by `name`; what `progress` raises
+    ends it.
+    """
+    _check_format(format)
+    chosen = chosen_rows(where)
+    with opened(run, db, chosen) as (engine, found), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
+        return hand_over(engine, found, chosen, write, progress)
+
+
+def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> None:  # noqa: A002
+    """Rows of other columns, as `export_run` writes a run's.
+
+    Raises:
+        LogsUIError: the file cannot be written, or the format is unknown.
+    """
+    _check_format(format)
+    with _replaced(output) as file, errors_of(str(output)), _WRITERS[format](file, columns) as write:
+        write(list(rows))
+
+
+def hand_over(
+    engine: Engine, run: Run, chosen: RolloutFilter, write: Write, progress: Callable[[int, int], None] | None
+) -> int:
+    """Writes the chosen rows, chunk by chunk; how many they were."""
+    done = 0
+    total = queries.exact_count(engine, run.id or 0, chosen)
+    for chunk in chunks(engine, run, chosen):
+        write(chunk)
+        done += len(chunk)
+        if progress is not None:
+            progress(done, max(done, total))  # more may have come since they were counted
+        del chunk  # before the next is read
+    return done
+
+
+def _check_format(format: str) -> None:  # noqa: A002
+    """Raises LogsUIError: there is none of that name."""
+    if format not in FORMATS:
+        hint = nearest(format, FORMATS) or ", ".join(FORMATS)
+        raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
+
+
+@contextmanager
+def errors_of(name: str) -> Iterator[None]:
+    """Raises LogsUIError: the file, or folder, of that name cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise LogsUIError(f"{name} cannot be written: {error.strerror or error}. Name another file.") from error
+
+
+@contextmanager
+def _replaced(output: Path) -> Iterator[BinaryIO]:
+    """A file beside `output` that takes its place once it is whole.
+
+    Raises:
+        LogsUIError: it cannot be written; nothing is left of it then.
+    """
+    target = Path(output).expanduser().resolve()  # of a link, what it points at
+    if target.exists() and not target.is_file():
+        raise LogsUIError(f"{output} is not a file. Name a file to export to.")
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with errors_of(str(output)):
+            with part.open("xb") as file:
+                yield file
+            part.replace(target)
+    finally:
+        _remove(part)
+
+
+def _remove(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:  # the folder is not there, or is no folder: then neither is the file
+        return
+
+
+@contextmanager
+def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
+    def write(rows: Rows) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([_cell(row[column.name], column.kind) for column in columns] for row in rows)
+        file.write(text.getvalue().encode())
+
+    file.write((",".join(column.name for column in columns) + "\r\n").encode())
+    yield write
+
+
+@contextmanager
+def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
+    def write(rows: Rows) -> None:
+        file.writelines(_json({**row, **_time_texts(row, columns)}) + b"\n" for row in rows)
+
+    yield write
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, tuple[Column, ...]], AbstractContextManager[Write]]] = {
+    "parquet": partial(parquet_writer, group_bytes=_GROUP_BYTES),
+    "csv": _csv_writer,
+    "jsonl": _jsonl_writer,
+}
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    """Numbers stay numbers, negative ones too; a text that begins as a formula does is shown, not run."""
+    if value is None:
+        return ""
+    if kind == Kind.TEXT:
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    if kind == Kind.TIME:
+        return _iso(value)
+    return value if kind in {Kind.WHOLE, Kind.MAYBE_WHOLE, Kind.NUMBER} else _json(value).decode()
+
+
+def _time_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:
+    names = [column.name for column in columns if column.kind == Kind.TIME]
+    return {name: None if row[name] is None else _iso(row[name]) for name in names}
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _iso(moment: int) -> str:
+    return (_EPOCH + timedelta(microseconds=moment)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,94 @@
+"""Rollouts as Parquet: Arrow tables, made column by column, and the file that takes them.
+
+pyarrow is imported where it is used: recording, inside the training process, does without.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.analysis.frames import ARRAYS, Column, Kind, Rows, arrow_types
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Write = Callable[[Rows], None]
+
+_OWN = frozenset({"error", "note", "messages", "actions", "metadata"})
+"""Texts that hardly two rollouts share: a dictionary of them is made in vain."""
+
+
+@contextmanager
+def parquet_writer(file: BinaryIO, columns: tuple[Column, ...], group_bytes: int = 0) -> Iterator[Write]:
+    """Takes rows, each call's as one row group, or those of several calls, up to so many bytes of Arrow: of each row
+    group pyarrow keeps some 100 kB until the file is whole.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema(columns)
+    leaves = {it.name: f"{it.name}.list.element" if it.kind in ARRAYS else it.name for it in columns}
+    shared = [leaf for name, leaf in leaves.items() if name not in _OWN]
+    waiting: list[pa.Table] = []
+    with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=shared) as writer:
+
+        def write(rows: Rows) -> None:
+            waiting.append(_table(rows, columns, schema))
+            if sum(table.nbytes for table in waiting) >= group_bytes:
+                write_group()
+
+        def write_group() -> None:
+            writer.write_table(pa.concat_tables(waiting))
+            waiting.clear()
+
+        yield write
+        if waiting:
+            write_group()
+
+
+def _schema(columns: tuple[Column, ...]) -> "pa.Schema":
+    import pyarrow as pa
+
+    types = arrow_types() | {
+        Kind.NESTED: pa.string(),
+        Kind.IDS: pa.list_(pa.int32()),
+        Kind.LOGPROBS: pa.list_(pa.float32()),
+        Kind.MASK: pa.list_(pa.uint8()),
+    }
+    return pa.schema([pa.field(column.name, types[column.kind]) for column in columns])
+
+
+def _table(rows: Rows, columns: tuple[Column, ...], schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+
+    arrays = [
+        _array([row[column.name] for row in rows], column.kind, field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: list[Any], kind: Kind, of_type: Any) -> "pa.Array":
+    import pyarrow as pa
+
+    if kind in ARRAYS:
+        return _lists(values, np.dtype(ARRAYS[kind]), of_type)
+    if kind == Kind.NESTED:
+        values = [None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY) for value in values]
+    return pa.array(values, of_type)
+
+
+def _lists(values: list[NDArray[Any] | None], dtype: np.dtype[Any], of_type: Any) -> "pa.Array":
+    """Of token arrays, without a Python object for each token."""
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    ends = np.cumsum([0 if value is None else len(value) for value in values], dtype=np.int32)
+    flat = np.concatenate([np.empty(0, dtype), *known], dtype=dtype)
+    absent = np.array([value is None for value in values], bool)
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), type=of_type, mask=pa.array(absent))

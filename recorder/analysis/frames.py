@@ -1,0 +1,466 @@
+"""Rollouts, runs and scalars for the analyst: pandas DataFrames. `export_files.py` writes rollouts to files.
+
+pandas is imported where it is used: recording, inside the training process, does without.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlalchemy import Engine
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.progress_bar import waiting
+from logs_ui.recorder.delivery.writer import flush_before_reading
+from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
+from logs_ui.recorder.labels import tags_in
+from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest, parse_where
+from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class Kind(StrEnum):
+    """What a column holds, as the docs call it."""
+
+    TEXT = "text"
+    WHOLE = "whole number"
+    MAYBE_WHOLE = "whole number or absent"
+    NUMBER = "number"
+    TRUE = "true or false"
+    MAYBE_TRUE = "true, false or absent"
+    TIME = "time, UTC"
+    NESTED = "dicts and lists"
+    IDS = "array of int32"
+    LOGPROBS = "array of float32"
+    MASK = "array of uint8"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a frame, or of a file, and what it means."""
+
+    name: str
+    kind: Kind
+    meaning: str
+
+
+COLUMNS = (
+    Column("run", Kind.TEXT, "the run's id"),
+    Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
+    Column("project", Kind.TEXT, "what the run belongs to; absent where nobody said"),
+    Column("eval_name", Kind.TEXT, "as given to `record()`"),
+    Column("mode", Kind.TEXT, "`train` or `eval`"),
+    Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
+    Column("policy_step", Kind.WHOLE, "the trainer's `global_step` when it was generated"),
+    Column("epoch", Kind.NUMBER, "how far in the dataset training was"),
+    Column("group", Kind.TEXT, "the same for all completions of one prompt in one batch"),
+    Column("generation", Kind.WHOLE, "0 to `num_generations` - 1 within the group"),
+    Column("process", Kind.WHOLE, "rank of the process that made it"),
+    Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
+    Column("model", Kind.TEXT, "name or path of the model that answered"),
+    Column("status", Kind.TEXT, "`running`, `ok`, `error` or `aborted`"),
+    Column("stop_reason", Kind.TEXT, "why it ended; absent while it runs"),
+    Column("error", Kind.TEXT, "one line; the traceback is in `metadata`"),
+    Column("reward", Kind.NUMBER, "weighted sum over the reward functions"),
+    Column("advantage", Kind.NUMBER, "as the trainer used it"),
+    Column("rollout_reward", Kind.NUMBER, "the reward that the rollout function returned"),
+    Column("env_reward_sum", Kind.NUMBER, "over the environment's steps"),
+    Column("env_reward_last", Kind.NUMBER, "of the environment's last step that had one"),
+    Column("rewards", Kind.NESTED, "each reward function's own value, by name"),
+    Column("odd_rewards", Kind.NESTED, "`nan`, `inf` or `-inf` by reward function, where one returned that; else None"),
+    Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
+    Column("metrics", Kind.NESTED, "what the rollout function measured, by name; None without any"),
+    Column("tags", Kind.NESTED, "a list: the rollout function's and people's, in alphabetical order"),
+    Column("starred", Kind.TRUE, "whether somebody starred it in the dashboard"),
+    Column("note", Kind.TEXT, "what somebody wrote on it in the dashboard"),
+    Column("staleness", Kind.MAYBE_WHOLE, "versions that the policy was ahead when an asynchronous trainer took it"),
+    Column("dropped", Kind.TEXT, "`stale` or `oversize` where that trainer left it, or a part of it, out"),
+    Column("env_steps", Kind.MAYBE_WHOLE, "actions that were sent to the environment"),
+    Column("env_errors", Kind.MAYBE_WHOLE, "of them, those that it answered with an error"),
+    Column("tool_calls", Kind.MAYBE_WHOLE, "in the model's messages"),
+    Column("first_action", Kind.TEXT, "the first action that was sent, 120 characters"),
+    Column("last_action", Kind.TEXT, "and the last"),
+    Column("action_streak", Kind.MAYBE_WHOLE, "most equal actions in a row"),
+    Column("repeats", Kind.NUMBER, "share of the actions that were taken before at the same observation"),
+    Column("parse_failures", Kind.MAYBE_WHOLE, "turns whose answer gave no action"),
+    Column("parse_streak", Kind.MAYBE_WHOLE, "most of them in a row"),
+    Column("parse_tail", Kind.MAYBE_WHOLE, "those at the end, in a row"),
+    Column("truncated_turns", Kind.MAYBE_WHOLE, "generations that hit the token limit"),
+    Column(
+        "compression", Kind.NUMBER, "how many times smaller zlib, or zstd below 5, makes its last 10,000 characters"
+    ),
+    Column("distinct_words", Kind.NUMBER, "share of its words that are different; absent below 30 words"),
+    Column("trigram_repeats", Kind.NUMBER, "share of its runs of three words that were there before; likewise"),
+    Column("mean_logprob", Kind.NUMBER, "mean over `logprobs` of the tokens that the model sampled"),
+    Column("message_count", Kind.WHOLE, "how many `messages` there are"),
+    Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
+    Column("prompt_tokens", Kind.MAYBE_WHOLE, "length of `prompt_ids`"),
+    Column("completion_tokens", Kind.MAYBE_WHOLE, "sampled by the model"),
+    Column("env_tokens", Kind.MAYBE_WHOLE, "put into the completion by the environment"),
+    Column("created", Kind.TIME, "the rollout function was called"),
+    Column("returned", Kind.TIME, "it returned, or raised"),
+    Column("scored", Kind.TIME, "the rewards arrived"),
+    Column("pruned", Kind.TIME, "`logs-ui prune` took its messages and tokens; absent where they are there"),
+    Column("seconds", Kind.NUMBER, "from the first to the last of its own calls"),
+    Column("messages", Kind.NESTED, "the chat: a list of dicts with `role`, `content`, `tool_calls`, ..."),
+    Column(
+        "actions",
+        Kind.NESTED,
+        "the environment's side: a list of dicts with `turn`, `text`, `action`, `observation`, `reward`, `done`, "
+        "`metadata`, `seconds`, `error`, and, of a model call that was seen, `generation` (`seconds`, `finish`, "
+        "`error`, `sampling` where it is not the row's, `samples` and `used` where it gave several answers); "
+        "turn 0 is the reset",
+    ),
+    Column("sampling", Kind.NESTED, "parameters of the generations"),
+    Column("metadata", Kind.NESTED, "what else is known"),
+    Column("prompt_ids", Kind.IDS, "token ids of the prompt"),
+    Column("completion_ids", Kind.IDS, "token ids of the completion, the model's and the environment's in order"),
+    Column(
+        "logprobs",
+        Kind.LOGPROBS,
+        "of the completion's tokens, from the sampler, exact to about 3 digits: as the rollout function returned them, "
+        "else as its model calls did, and then NaN of what was inserted",
+    ),
+    Column("mask", Kind.MASK, "1 where the model sampled the token; absent where all are the model's"),
+)
+
+RUN_COLUMNS = (
+    Column("run", Kind.TEXT, "the run's id"),
+    Column("name", Kind.TEXT, "the trainer's `run_name`, else the id"),
+    Column("project", Kind.TEXT, "as `record(project=...)` or LOGS_UI_PROJECT named it; absent where neither did"),
+    Column("state", Kind.TEXT, "`running`, `finished`, `failed`, `interrupted`, or `died` where it went silent"),
+    Column("error", Kind.TEXT, "what ended it, in one line"),
+    Column("created", Kind.TIME, "its first sign of life"),
+    Column("heartbeat", Kind.TIME, "its last one"),
+    Column("finished", Kind.TIME, "it ended, however"),
+    Column("rollouts", Kind.WHOLE, "how many it has"),
+    Column("steps", Kind.WHOLE, "the highest step that a rollout has; 0 in an evaluation that names none"),
+    Column(
+        "reward", Kind.NUMBER, "mean over the last 10 training steps that have one; of an evaluation, over all of it"
+    ),
+    Column("model", Kind.TEXT, "name or path of the model that is trained, or evaluated"),
+    Column("max_steps", Kind.MAYBE_WHOLE, "optimizer steps planned"),
+    Column("num_generations", Kind.MAYBE_WHOLE, "completions in a group while training"),
+    Column("parent", Kind.TEXT, "id of the run whose checkpoint it goes on from"),
+    Column("output_dir", Kind.TEXT, "where the trainer writes its checkpoints"),
+    Column("host", Kind.TEXT, "of its first process"),
+    Column("pid", Kind.MAYBE_WHOLE, "of its first process"),
+    Column("git_commit", Kind.TEXT, "of the working directory; absent outside a repository"),
+    Column("git_dirty", Kind.MAYBE_TRUE, "whether tracked files differed from that commit"),
+    Column("config", Kind.NESTED, "the trainer's arguments, or the evaluation's, by name"),
+    Column("versions", Kind.NESTED, "of Python, TRL, torch, ..., by package"),
+    Column("unattributed_calls", Kind.WHOLE, "generations and environment calls that no rollout was found for"),
+    Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
+    Column("dropped", Kind.WHOLE, "changes that a full queue or a broken disk cost"),
+    Column("dropped_payloads", Kind.WHOLE, "rollouts that a full queue cost all but their columns"),
+    Column("pruned", Kind.WHOLE, "rollouts that `logs-ui prune` left nothing of but their columns"),
+)
+
+
+ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
+
+PAYLOAD = frozenset({"messages", "actions", "sampling", "metadata", *(it.name for it in COLUMNS if it.kind in ARRAYS)})
+"""Names of the columns for which each rollout has to be opened."""
+
+_OF_PEOPLE = frozenset({"tags", "starred", "note"})
+
+Rows = list[dict[str, Any]]
+
+
+def load_run(
+    run: str = "latest",
+    db: str | os.PathLike[str] | None = None,
+    *,
+    where: str | RolloutFilter | None = None,
+    columns: Iterable[str] | None = None,
+) -> "pd.DataFrame":
+    """A run's rollouts, one a row, in the order in which they began.
+
+    The columns, all there even where the run is empty, are in `COLUMNS` and explained in `docs/pandas.md`. Texts are
+    pandas' `string`, counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN where
+    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards`, `reward_weights`, `metrics` and
+    `tags` are lists and dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        where: only these rollouts: a line of the dashboard's filter language, as `"reward<0.2 status:error"`, or a
+            RolloutFilter. Their order does not follow its `sort`.
+        columns: only these, in this order. No rollout is opened for those before `messages` in `COLUMNS`, which
+            takes a tenth of the time, or less.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
+        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        LogsUIError: there is no column of that name.
+    """
+    chosen, wanted = chosen_rows(where), _chosen_columns(columns)
+    with opened(run, db, chosen) as (engine, found):
+        if not PAYLOAD.isdisjoint(wanted):
+            frame = frame_of(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
+        else:
+            frame = _headers(engine, found, chosen, {*wanted, "created"})
+    if not frame["created"].is_monotonic_increasing:
+        # They are read by id. Rows of several threads and processes are not written in the order in which they began.
+        frame = frame.sort_values("created", kind="stable", ignore_index=True)
+    return frame if columns is None else frame[list(wanted)]
+
+
+def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+    """All runs, one a row, newest first. The columns are in `RUN_COLUMNS`, of the same types as those of `load_run`;
+    `git_dirty` is `boolean`, `config` and `versions` are dicts.
+
+    Args:
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Raises:
+        DatabaseError: the database is missing, or cannot be read.
+    """
+    with _database(db) as engine:
+        return frame_of(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
+
+
+def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+    """What a run's trainer logged: one row a step that has any, in order, with the index `step`; one `float64` column
+    a name, in alphabetical order, NaN where the trainer logged none, or NaN.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read.
+    """
+    import pandas as pd
+
+    with opened(run, db) as (engine, found):
+        logged = queries.scalars(engine, found.id or 0)
+    by_name: dict[str, dict[int, float | None]] = {}
+    for scalar in logged:
+        by_name.setdefault(scalar.name, {})[scalar.step] = scalar.value
+    steps = pd.Index(sorted({scalar.step for scalar in logged}), dtype="int64", name="step")
+    return pd.DataFrame({name: pd.Series(values, steps, "float64") for name, values in by_name.items()}, steps)
+
+
+def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  # noqa: A002
+    """An image that an observation refers to, as `{"$image": hash, "width": ..., "height": ..., "media_type": ...}`.
+
+    Args:
+        hash: what `$image` says.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+
+    Returns:
+        A PNG, JPEG or WebP, as `media_type` says.
+
+    Raises:
+        ImageNotFoundError: there is none of that hash.
+        DatabaseError: the database is missing, or cannot be read.
+    """
+    path = database_address(db)
+    with errors_in_plain_words(path):
+        engine = reading_engine(path)
+        try:
+            return queries.image(engine, hash).data
+        finally:
+            engine.dispose()
+
+
+def chosen_rows(where: str | RolloutFilter | None) -> RolloutFilter:
+    return where if isinstance(where, RolloutFilter) else parse_where(where or "")
+
+
+@contextmanager
+def opened(
+    run: str,
+    db: str | os.PathLike[str] | None,
+    chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
+) -> Iterator[tuple[Engine, Run]]:
+    """The database and the run that is meant, which has all that the filter names."""
+    if not isinstance(run, str) or not run:  # as from a variable that was never set
+        raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
+    with _database(db) as engine:
+        found = queries.find_run(engine, run)
+        queries.check_names(engine, found.id or 0, chosen)
+        if any(term.field == "text" for term in chosen.terms):
+            with waiting("indexing texts") as show:
+                catch_up(database_address(db), engine, found.id or 0, show)
+        yield engine, found
+
+
+@contextmanager
+def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
+    path = database_address(db)
+    flush_before_reading(path)
+    take_in_before_reading(path)
+    with errors_in_plain_words(path):
+        engine = reading_engine(path)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
+    """Of the chosen rows; none is kept here while the next is read."""
+
+    def values(chunk: list[Rollout]) -> Rows:
+        said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
+        return [_values(run, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
+
+    return map(values, queries.rollouts(engine, run.id or 0, chosen))
+
+
+def _of_run(run: Run) -> dict[str, str | None]:
+    """The columns that are the same for all its rollouts."""
+    return {"run": run.uid, "project": run.project}
+
+
+def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
+    """By column: Python's own values, numpy arrays, and times in µs."""
+    elsewhere: dict[str, Any] = {
+        **_of_run(run),
+        "messages": rollout.messages,
+        "actions": rollout.actions,
+        "sampling": rollout.sampling,
+        "metadata": rollout.metadata,
+        "tags": sorted(
+            {*tags_in(rollout.metadata), *said.all_tags}
+        ),  # those of a pruned rollout are in the latter alone
+        "starred": said.starred,
+        "note": said.note,
+    }
+    values = {}
+    for column in COLUMNS:
+        if column.kind in ARRAYS:
+            array = getattr(rollout.tokens, column.name, None)
+            # A copy: what was unpacked is read-only, and sums of float16 overflow.
+            values[column.name] = None if array is None else array.astype(ARRAYS[column.kind])
+        elif column.name in elsewhere:
+            values[column.name] = elsewhere[column.name]
+        else:
+            values[column.name] = getattr(rollout.row, column.name)
+    return values
+
+
+def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
+    """By name, in order; all of them for None.
+
+    Raises:
+        LogsUIError: there is none of a name.
+    """
+    known = {column.name: column for column in COLUMNS}
+    for name in names or ():
+        if name not in known:
+            hint = nearest(name, known) or "one of docs/pandas.md"
+            raise LogsUIError(f"There is no column {name!r}. Try {hint}.")
+    return known if names is None else {name: known[name] for name in names}
+
+
+def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection[str]) -> "pd.DataFrame":
+    """Of columns that no payload is needed for."""
+    columns = tuple(column for column in COLUMNS if column.name in wanted)
+    parts: dict[str, list[Any]] = {column.name: [] for column in columns}
+    ids: list[int] = []
+    stored = [name for name in parts if name in EvaluationRow.model_fields]
+    for found in queries.headers(engine, run.id or 0, chosen, stored):
+        ids += found["id"]
+        known = {**found, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
+        for column in columns:
+            if column.name not in _OF_PEOPLE:
+                parts[column.name].append(_part(known[column.name], column.kind))
+    if not _OF_PEOPLE.isdisjoint(wanted):
+        said = _said(engine, run, ids)
+        parts |= {it.name: [_part(said[it.name], it.kind)] for it in columns if it.name in _OF_PEOPLE}
+    return _frame(columns, parts)
+
+
+def _said(engine: Engine, run: Run, ids: list[int]) -> dict[str, list[Any]]:
+    """The columns of tags, stars and notes; the ids are in order."""
+    found = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
+    each = [found.get(id_, queries.NOTHING) for id_ in ids]
+    return {
+        "tags": [[] if it is queries.NOTHING else list(it.all_tags) for it in each],
+        "starred": [it.starred for it in each],
+        "note": [it.note for it in each],
+    }
+
+
+def _run_values(summary: RunSummary) -> dict[str, Any]:
+    counted = {name: getattr(summary, name) for name in ("state", "rollouts", "steps", "reward")}
+    known = {column.name: getattr(summary.run, column.name, None) for column in RUN_COLUMNS}
+    return known | counted | {"run": summary.run.uid}
+
+
+def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
+    """Rows by column, with the types that docs/pandas.md tells."""
+    values: dict[str, list[Any]] = {column.name: [] for column in columns}
+    for row in rows:
+        for name, value in row.items():
+            values[name].append(value)
+    return _frame(columns, {it.name: [_part(values.pop(it.name), it.kind)] for it in columns})
+
+
+@cache
+def arrow_types() -> "dict[Kind, pa.DataType]":
+    """Of the kinds whose values lie in one array; the others are objects of Python's."""
+    import pyarrow as pa
+
+    return {
+        Kind.TEXT: pa.string(),
+        Kind.WHOLE: pa.int64(),
+        Kind.MAYBE_WHOLE: pa.int64(),
+        Kind.NUMBER: pa.float64(),
+        Kind.TRUE: pa.bool_(),
+        Kind.MAYBE_TRUE: pa.bool_(),
+        Kind.TIME: pa.timestamp("us", tz="UTC"),
+    }
+
+
+def _part(values: Sequence[Any], kind: Kind) -> "pa.Array | Sequence[Any]":
+    """Of a column: packed, where its kind can be."""
+    import pyarrow as pa
+
+    packed = arrow_types().get(kind)
+    return values if packed is None else pa.array(values, packed)
+
+
+def _frame(columns: tuple[Column, ...], parts: dict[str, list[Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame({column.name: _series(parts.pop(column.name), column.kind) for column in columns})
+
+
+def _series(parts: list[Any], kind: Kind) -> "pd.Series[Any]":
+    import pandas as pd
+    import pyarrow as pa
+
+    packed = arrow_types().get(kind)
+    if packed is None:
+        return pd.Series([value for part in parts for value in part], dtype="object")
+    whole = pa.chunked_array(parts, packed)
+    if kind == Kind.TIME:
+        return pd.Series(whole.to_numpy()).dt.tz_localize("UTC")
+    if kind == Kind.TEXT:  # in one piece, which pandas takes values from sooner; of more than 2 GB, too
+        whole = whole.cast(pa.large_string()).combine_chunks()
+    of_pandas: dict[Kind, Any] = {
+        Kind.TEXT: pd.StringDtype(),
+        Kind.MAYBE_WHOLE: pd.Int64Dtype(),
+        Kind.MAYBE_TRUE: pd.BooleanDtype(),
+    }
+    dtype = of_pandas.get(kind)
+    return pd.Series(whole.to_numpy() if dtype is None else dtype.__from_arrow__(whole))

@@ -1,0 +1,205 @@
+"""Another reward function over a run's stored rollouts, which stay as they are."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine
+
+from logs_ui.recorder.analysis.frames import Column, Kind, chosen_rows, frame_of, opened
+from logs_ui.recorder.analysis.rescore.reward_calls import AskedFunction, RewardFunction, Waiting
+from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm, Rebuilding
+from logs_ui.recorder.analysis.user_modules import named_function
+from logs_ui.recorder.capture.instruments.trl_parts import distinct
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.group_batches import Place, places, reward_names, rollouts_called
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NO_TEXT = "its messages were not recorded"
+PRUNED = "its messages were pruned"
+
+RESCORED_COLUMNS = (
+    Column("run", Kind.TEXT, "the run's id"),
+    Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
+    Column("group", Kind.TEXT, "the same for all completions of one prompt in one batch"),
+    Column("generation", Kind.WHOLE, "0 to `num_generations` - 1 within the group"),
+    Column("eval_name", Kind.TEXT, "as given to `record()`"),
+    Column("mode", Kind.TEXT, "`train` or `eval`"),
+    Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
+    Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
+    Column("old", Kind.NUMBER, "the reward that is stored; absent without one"),
+    Column("new", Kind.NUMBER, "the reward that it would have; absent where no function gave one, or one failed"),
+    Column("rewards", Kind.NESTED, "what each function of the new reward gave, by name; None where it gave none"),
+    Column("failed", Kind.TEXT, "what a function raised, or why it was not asked; absent where all went well"),
+)
+
+
+def rescore(
+    run: str,
+    reward: str | RewardFunction | Sequence[str | RewardFunction],
+    db: str | os.PathLike[str] | None = None,
+    *,
+    where: str | RolloutFilter | None = None,
+    weights: Sequence[float] | None = None,
+    keep: Sequence[str] | Mapping[str, float | None] = (),
+    prompts: PromptForm | None = None,
+    batch: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> "pd.DataFrame":
+    """What the rewards of a run would have been. Nothing that is stored changes.
+
+    The functions are called as TRL's trainer calls its own, on whole groups, with what can be rebuilt of prompts,
+    completions, token ids and columns: see `docs/rescore.md`. Rollouts that run, or ended in an error without a reward,
+    are left out.
+
+    Args:
+        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
+        reward: a function with TRL's signature, plain or async, or "module:function"; or several.
+        db: where the database is; LOGS_UI_DB or this user's own by default.
+        where: only these rollouts, as `load_run` has it. What compares rollouts of a group then sees these alone.
+        weights: of the functions, as GRPOConfig's `reward_weights`; 1 each by default.
+        keep: recorded reward functions whose stored values count, too; with the recorded weight, or the one given.
+        prompts: "messages" or "text", as the dataset's prompts are; None: as the tokens show it.
+        batch: rollouts in a call, at least: so many whole groups of one step.
+        progress: called with the rollouts done so far, and in all.
+
+    Returns:
+        A row a rollout, group by group. The columns are in `RESCORED_COLUMNS`.
+
+    Raises:
+        RunNotFoundError: no such run.
+        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
+        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        NoModuleError: there is no such module or function.
+        RewardFunctionError: a function cannot be called with the columns that there are, or fails for every rollout.
+        LogsUIError: weights that are not one a function, or a reward to keep that was not recorded.
+    """
+    functions = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+    chosen = chosen_rows(where)
+    with opened(run, db, chosen) as (engine, found), Waiting() as waiting:
+        asked = _asked(functions, waiting)
+        recorded = _kept(engine, found.id or 0, chosen, keep)
+        rescoring = _Rescoring(asked, _weights(asked, weights), recorded)
+        rebuilding = Rebuilding(engine, found, prompts)
+        rows: list[dict[str, Any]] = []
+        all_places = places(engine, found.id or 0, chosen)
+        total = sum(len(place.ids) for place in all_places)
+        for group in _batches(all_places, batch):
+            rows += rescoring.rows(found.uid, rebuilding, _read(engine, found.id or 0, group))
+            if progress is not None:
+                progress(len(rows), total)
+        for each in asked:
+            each.check()
+    return frame_of(RESCORED_COLUMNS, rows)
+
+
+class _Rescoring:
+    """Makes the rows.
+
+    Args:
+        asked: the functions.
+        weights: of them, by name.
+        kept: weights of recorded functions, by name; None takes the recorded one.
+    """
+
+    def __init__(
+        self, asked: Sequence[AskedFunction], weights: Mapping[str, float], kept: Mapping[str, float | None]
+    ) -> None:
+        self._asked = asked
+        self._weights = weights
+        self._kept = kept
+
+    def rows(self, run: str, rebuilding: Rebuilding, rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
+        """Of rollouts of one step."""
+        known = [it for it in rollouts if it.messages]
+        scores: dict[int | None, list[float | str]] = {}
+        if known:
+            inputs = rebuilding.inputs(known)
+            by_function = [function.scores(inputs) for function in self._asked]
+            scores = {it.row.id: list(own) for it, *own in zip(known, *by_function, strict=True)}
+        for it in rollouts:
+            yield {"run": run, **_identity(it), **self._scored(it, scores.get(it.row.id))}
+
+    def _scored(self, rollout: Rollout, scores: Sequence[float | str] | None) -> dict[str, Any]:
+        if scores is None:
+            return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
+        names = [function.name for function in self._asked]
+        said = [f"{name}: {it}" for name, it in zip(names, scores, strict=True) if isinstance(it, str)]
+        given = {name: _finite(it) for name, it in zip(names, scores, strict=True)}
+        worth = [(value, self._weights[name]) for name, value in given.items()]
+        stored, weights = rollout.row.rewards or {}, rollout.row.reward_weights or {}
+        for name, weight in self._kept.items():
+            given[name] = stored.get(name)
+            worth.append((given[name], weights.get(name, 1.0) if weight is None else weight))
+        # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
+        counted = [value * weight for value, weight in worth if value is not None]
+        new = math.fsum(counted) if counted and not said else None
+        return {"new": new, "rewards": given, "failed": said[0] if said else None}
+
+
+def _identity(rollout: Rollout) -> dict[str, Any]:
+    row = rollout.row
+    names = ("id", "group", "generation", "eval_name", "mode", "step", "task")
+    return {**{name: getattr(row, name) for name in names}, "old": row.reward}
+
+
+def _finite(score: float | str) -> float | None:
+    return None if isinstance(score, str) or math.isnan(score) else score
+
+
+def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
+    if not functions:
+        raise LogsUIError("There is no reward function to rescore with: name one, as rewards:accuracy.")
+    found = [named_function(each) if isinstance(each, str) else each for each in functions]
+    names = distinct(_name(each) for each in found)
+    return [AskedFunction(name, function, waiting) for name, function in zip(names, found, strict=True)]
+
+
+def _name(function: Any) -> str:
+    inner = getattr(function, "func", function)  # of functools.partial
+    return str(getattr(inner, "__name__", None) or type(inner).__name__)
+
+
+def _weights(asked: Sequence[AskedFunction], weights: Sequence[float] | None) -> dict[str, float]:
+    given = [1.0] * len(asked) if weights is None else [float(weight) for weight in weights]
+    if len(given) != len(asked):
+        raise LogsUIError(f"{len(given)} weights do not fit {len(asked)} reward functions: give one for each, or none.")
+    return {function.name: weight for function, weight in zip(asked, given, strict=True)}
+
+
+def _kept(
+    engine: Engine, run_id: int, chosen: RolloutFilter, keep: Sequence[str] | Mapping[str, float | None]
+) -> dict[str, float | None]:
+    wanted = dict(keep) if isinstance(keep, Mapping) else dict.fromkeys(keep)
+    known = reward_names(engine, run_id, chosen) if wanted else []
+    odd = [name for name in wanted if name not in known]
+    if odd:
+        there = ", ".join(known) or "none"
+        raise LogsUIError(f"No reward function {odd[0]!r} was recorded, to keep it: there is {there}.")
+    return wanted
+
+
+def _batches(groups: Sequence[Place], size: int) -> Iterator[list[Place]]:
+    """Of whole groups of one step."""
+    for _, of_step in groupby(groups, lambda place: place.step):
+        batch: list[Place] = []
+        for place in of_step:
+            batch.append(place)
+            if sum(len(each.ids) for each in batch) >= size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+
+def _read(engine: Engine, run_id: int, batch: Sequence[Place]) -> list[Rollout]:
+    """In the order of the groups, and in them by generation."""
+    order = {row_id: i for i, place in enumerate(batch) for row_id in place.ids}
+    found = rollouts_called(engine, run_id, list(order))
+    return sorted(found, key=lambda it: (order[it.row.id or 0], it.row.generation, it.row.id or 0))

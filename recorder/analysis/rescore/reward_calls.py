@@ -1,0 +1,146 @@
+"""Calls reward functions on what is stored, as TRL's trainer calls them."""
+
+import asyncio
+import inspect
+import math
+import threading
+from collections.abc import Callable, Coroutine
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from logs_ui.recorder.analysis.rescore.reward_inputs import Inputs
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import error_line
+
+RewardFunction = Callable[..., Any]
+"""With TRL's own signature, `f(prompts, completions, **columns)` to a list of floats or None; plain or async."""
+
+MOST_FAILURES = 100
+"""Rollouts from the first that a function may fail for [ours]: one that fails for all of them would for the rest."""
+
+
+class RewardFunctionError(LogsUIError):
+    """A reward function cannot be called on these rollouts."""
+
+
+class Waiting:
+    """One event loop for all async functions, as TRL has it, in a thread: a notebook has one that runs already."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if "_loop" in self.__dict__:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def result(self, coming: Coroutine[Any, Any, Any]) -> Any:
+        """What it gives, or raises."""
+        return asyncio.run_coroutine_threadsafe(coming, self._loop).result()
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        return loop
+
+
+class AskedFunction:
+    """A reward function, and how often it failed.
+
+    Args:
+        name: for messages.
+        function: itself.
+        waiting: runs what is async.
+    """
+
+    def __init__(self, name: str, function: RewardFunction, waiting: Waiting) -> None:
+        self.name = name
+        self._function = function
+        self._waiting = waiting
+        self._asked = self._failed = 0
+        self._last = ""
+
+    def scores(self, inputs: Inputs) -> list[float | str]:
+        """Of each row its score, NaN where it gave None; or a line that says what was raised, or what is no score. A
+        batch for which it raises is asked again row by row.
+
+        Raises:
+            RewardFunctionError: it cannot be called with these columns, or has failed for each of the first
+                `MOST_FAILURES` rollouts.
+        """
+        if not self._asked:
+            self._check_signature(inputs)
+        try:
+            return self._counted(self._call(inputs))
+        except Exception as error:  # noqa: BLE001 - the user's own function
+            if len(inputs.prompts) == 1:
+                self._last = _said(error, inputs)
+                return self._counted([error_line(error)])
+        return [score for i in range(len(inputs.prompts)) for score in self.scores(inputs.only(i))]
+
+    def check(self) -> None:
+        """Once all are asked.
+
+        Raises:
+            RewardFunctionError: it failed for all.
+        """
+        if self._asked and self._asked == self._failed:
+            raise RewardFunctionError(f"{self.name}() failed for every rollout that it was asked about. {self._last}")
+
+    def _counted(self, scores: list[float | str]) -> list[float | str]:
+        self._asked += len(scores)
+        failed = [score for score in scores if isinstance(score, str)]
+        self._failed += len(failed)
+        self._last = self._last or (failed[0] if failed else "")
+        if self._failed >= MOST_FAILURES:
+            self.check()
+        return scores
+
+    def _call(self, inputs: Inputs) -> list[float | str]:
+        given = self._function(**inputs.arguments())
+        scores = list(self._waiting.result(given) if inspect.iscoroutine(given) else given)
+        if len(scores) != len(inputs.prompts):
+            raise ValueError(f"it returned {len(scores)} rewards for {len(inputs.prompts)} completions")
+        return [_number(score) for score in scores]
+
+    def _check_signature(self, inputs: Inputs) -> None:
+        arguments = inputs.arguments()
+        try:
+            inspect.signature(self._function).bind(**arguments)
+        except TypeError as error:
+            parameters = inspect.signature(self._function).parameters.values()
+            plain = [p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
+            lacking = [
+                p.name for p in parameters if p.name in plain and p.default is p.empty and p.name not in arguments
+            ]
+            if lacking:
+                raise RewardFunctionError(f"{self.name}() needs {_quoted(lacking)}. {_columns(inputs)}") from error
+            more = [name for name in arguments if name not in plain]
+            raise RewardFunctionError(
+                f"{self.name}() does not take {_quoted(more)}, which TRL passes to every reward function: "
+                "add **kwargs to its parameters."
+            ) from error
+        except ValueError:  # one written in C has no signature
+            return
+
+
+def _number(score: Any) -> float | str:
+    value = math.nan if score is None else float(score)
+    return f"it returned {value}" if math.isinf(value) else value
+
+
+def _said(error: Exception, inputs: Inputs) -> str:
+    """What it raised, and what columns there are where it asked for another."""
+    line = error_line(error)
+    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return f"{line}. {_columns(inputs)}" if isinstance(asked, str) and asked not in inputs.columns else line
+
+
+def _columns(inputs: Inputs) -> str:
+    there = _quoted(list(inputs.columns)) or "none"
+    return f"Recorded columns: {there}. One that the dataset did not have then cannot be rebuilt."
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,187 @@
+"""What TRL's trainer gave a reward function, from what is stored of the rollouts.
+
+As trl 1.16 calls one (`GRPOTrainer._calculate_rewards`):
+    f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=, environments=)
+        columns        of the dataset, and what the rollout function returned beside the tokens, which stands above them
+        completions    of a prompt that is messages, messages; of one that is a text, a text
+            of a rollout function, and of a trainer without tools, all tokens of the completion decoded together, as one
+            message of the assistant's: special tokens are left out, and what the environment said is in it
+            of a trainer with tools, as with an `environment_factory`: the model's messages and the tools'
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
+
+import orjson
+from tokenizers import Tokenizer
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.queries import Database, Rollout
+from logs_ui.recorder.rows.chat_parser import first_answer
+from logs_ui.recorder.storage.tables import Run, SourceKind
+
+PromptForm = Literal["messages", "text"]
+"""What the dataset's prompts are: lists of messages, or texts."""
+
+_OURS = ("dataset", "attribution", "traceback", "server_log", "notes")
+"""Of a row's metadata, what is no field that the rollout function returned."""
+_NOT_COLUMNS = ("prompt", "completion", "completion_ids", "prompts", "completions")
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of N rollouts of one step, in the order of their groups.
+
+    Attributes:
+        prompts, completions: (N) messages, or texts.
+        completion_ids: (N) the completion's tokens, the model's and the environment's; empty where none were recorded.
+        columns: (N) by name; None where a row lacks one that another has.
+        trainer_state: `global_step`, `epoch` and `max_steps` of then; nothing else of it is known.
+    """
+
+    prompts: list[Any]
+    completions: list[Any]
+    completion_ids: list[list[int]]
+    columns: dict[str, list[Any]]
+    trainer_state: SimpleNamespace
+
+    def arguments(self) -> dict[str, Any]:
+        """By name. What a function logs is not kept."""
+        return {
+            "prompts": self.prompts,
+            "completions": self.completions,
+            "completion_ids": self.completion_ids,
+            **self.columns,
+            "trainer_state": self.trainer_state,
+            "log_extra": _log_nothing,
+            "log_metric": _log_nothing,
+        }
+
+    def only(self, i: int) -> "Inputs":
+        """Row `i` by itself."""
+        one = slice(i, i + 1)
+        columns = {name: values[one] for name, values in self.columns.items()}
+        return Inputs(self.prompts[one], self.completions[one], self.completion_ids[one], columns, self.trainer_state)
+
+
+class Rebuilding:
+    """Knows how one run's trainer called its reward functions.
+
+    Args:
+        db: where the run is.
+        run: whose rollouts are asked about.
+        form: of the dataset's prompts; None: as the tokens show it, see `is_text`.
+
+    Raises:
+        LogsUIError: there is no such form.
+    """
+
+    def __init__(self, db: Database, run: Run, form: PromptForm | None = None) -> None:
+        if form is not None and form not in get_args(PromptForm):
+            raise LogsUIError(f"Prompts are messages or text, not {form!r}.")
+        kinds = {source.kind for source in queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])}
+        source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
+        self._max_steps = run.max_steps
+        self._form = form
+        self._tokenizer = None if source is None else Tokenizer.from_buffer(source)
+        self._is_whole = SourceKind.ROLLOUT in kinds
+        special = self._tokenizer.get_added_tokens_decoder() if self._tokenizer else {}
+        self._special = {index for index, token in special.items() if token.special}
+
+    def inputs(self, rollouts: Sequence[Rollout]) -> Inputs:
+        """Of rollouts of one step that all have messages."""
+        split = [(it, *_split(it)) for it in rollouts]
+        told_by, prompt, _ = next((it for it in split if it[0].tokens), split[0])
+        is_text = self._form == "text" if self._form else self.is_text(told_by, prompt)  # TRL, too, asks one of them
+        columns = [_columns(it.metadata) for it in rollouts]
+        names = dict.fromkeys(name for row in columns for name in row)
+        first = rollouts[0].row
+        state = SimpleNamespace(global_step=first.policy_step, epoch=first.epoch, max_steps=self._max_steps)
+        return Inputs(
+            prompts=[_text_of(prompt) if is_text else prompt for _, prompt, _ in split],
+            completions=[(self._as_text if is_text else self._as_messages)(it, answer) for it, _, answer in split],
+            completion_ids=[[] if it.tokens is None else it.tokens.completion_ids.tolist() for it in rollouts],
+            columns={name: [row.get(name) for row in columns] for name in names},
+            trainer_state=state,
+        )
+
+    def is_text(self, rollout: Rollout, prompt: Sequence[Message]) -> bool:
+        """Whether its prompt was a text: a message of the user's alone, whose tokens say it with nothing round it."""
+        if len(prompt) != 1 or prompt[0].get("role") != "user" or self._tokenizer is None or rollout.tokens is None:
+            return False
+        said, ids = _text_of(prompt), rollout.tokens.prompt_ids.tolist()
+        own = ids[next((i for i, token in enumerate(ids) if token not in self._special), len(ids)) :]
+        if self._tokenizer.encode(said, add_special_tokens=False).ids == own:
+            return True
+        return self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()  # said in several pieces
+
+    def _decoded(self, rollout: Rollout) -> str | None:
+        """None where tokens or tokenizer were not recorded."""
+        if self._tokenizer is None or rollout.tokens is None:
+            return None
+        return self._tokenizer.decode(rollout.tokens.completion_ids.tolist(), skip_special_tokens=True)
+
+    def _as_text(self, rollout: Rollout, answered: Sequence[Message]) -> str:
+        whole = self._decoded(rollout)
+        return _text_of(answered) if whole is None else whole
+
+    def _as_messages(self, rollout: Rollout, answered: Sequence[Message]) -> list[Message]:
+        whole = self._decoded(rollout) if self._is_whole else None
+        return _with_tools(answered) if whole is None else [{"role": "assistant", "content": whole}]
+
+
+def _log_nothing(*_: Any, **__: Any) -> None:
+    """In place of the trainer's `log_extra` and `log_metric`."""
+
+
+def _split(rollout: Rollout) -> tuple[list[Message], list[Message]]:
+    """Prompt, and what followed."""
+    first = first_answer(rollout.messages, rollout.row.turns)
+    return rollout.messages[:first], rollout.messages[first:]
+
+
+def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    dataset = metadata.get("dataset")
+    given = dict(dataset) if isinstance(dataset, dict) else {}
+    returned = {name: value for name, value in metadata.items() if name not in _OURS}
+    return {name: value for name, value in (given | returned).items() if name not in _NOT_COLUMNS}
+
+
+def _text_of(messages: Sequence[Message]) -> str:
+    return "\n".join(str(message.get("content") or "") for message in messages)
+
+
+def _with_tools(messages: Sequence[Message]) -> list[Message]:
+    """As TRL parses calls, with their arguments as a dict, and names the tool that a message is of."""
+    called: list[str] = []
+    found = []
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = [_call(call) for call in message["tool_calls"]]
+            called = [str(call["function"].get("name")) for call in calls]
+            found.append(message | {"tool_calls": calls})
+        elif message.get("role") == "tool" and "name" not in message and called:
+            found.append({"role": "tool", "name": called.pop(0), **message})
+        else:
+            found.append(message)
+    return found
+
+
+def _call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return {"type": "function", "function": {"name": "", "arguments": {}}}
+    arguments = function.get("arguments")
+    return {"type": "function", "function": {**function, "arguments": _read(arguments)}}
+
+
+def _read(arguments: Any) -> Any:
+    try:
+        return orjson.loads(arguments) if isinstance(arguments, str) else arguments
+    except orjson.JSONDecodeError:
+        return arguments

@@ -1,0 +1,66 @@
+"""Finds what a user names as `module:name`."""
+
+import importlib
+import traceback
+from typing import Any
+
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import error_line
+
+
+class NoModuleError(LogsUIError):
+    """A module, or what is looked for in it, is not there, or cannot be imported."""
+
+
+def imported(name: str, example: str) -> Any:
+    """The module of that name.
+
+    Args:
+        name: as in an import.
+        example: how it could have been written, for the message.
+
+    Raises:
+        NoModuleError: it is no name, there is no such module, or it cannot be imported.
+    """
+    if not name or name.endswith(".py") or "/" in name:
+        raise NoModuleError(f"{name!r} is no module: write it as in an import, such as {example}")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise NoModuleError(f"There is no module {error.name}, looked for from the current folder on") from error
+        raise NoModuleError(_failed(name, error)) from error
+    except SystemExit as error:
+        raise NoModuleError(
+            f"{name} ends the program when it is imported by SystemExit: "
+            'put what only a script does under if __name__ == "__main__"'
+        ) from error
+    except Exception as error:
+        raise NoModuleError(_failed(name, error)) from error
+
+
+def named_function(path: str) -> Any:
+    """What "module:function" names; anything that can be called.
+
+    Raises:
+        NoModuleError: see `imported`; or the module has nothing of that name, or it cannot be called.
+    """
+    module_name, _, name = path.partition(":")
+    module = imported(module_name, "rewards:accuracy")
+    if not name:
+        raise NoModuleError(f"{path} names no function: write it as {module_name}:function.")
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        said = "nothing of that name" if found is None else f"a {type(found).__name__} of that name"
+        raise NoModuleError(f"{module_name} has {said}: {name} should be a function.")
+    return found
+
+
+def _failed(name: str, error: Exception) -> str:
+    """Where a module broke, as far as it is in its own file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
+    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
+    return f"{name} cannot be imported{where}: {error_line(error)}"

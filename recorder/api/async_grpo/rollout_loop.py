@@ -1,0 +1,375 @@
+"""The loop of AsyncGRPO's rollout worker, recorded: in the process that the worker spawned.
+
+What is relied on (trl 1.16), and what is lost without it:
+    loop.run()                                                     that the run ended
+    loop._repeat_iterator() -> (group_id, dataset row), ...        dataset columns, tasks, rows before their reset
+    loop._generate_loop()                                          why a row that was being reset ended
+    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`: rollout_environments.py
+    loop._generate_one(prompt, ..., group_id) -> (completion, ids, sequences, ...)     rows
+    loop._generate_one_turn(prompt_ids) -> (token_ids, logprobs)   turns, and the policy's version at each
+    loop._execute_tool_calls(tool_calls, tool_dict)                the tools' arguments and results
+    loop._score_group(group) -> samples with .completion, .metrics, .advantage    rewards, advantages, the samples' fate
+"""
+
+import asyncio
+import functools
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironments
+from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
+from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
+from logs_ui.recorder.capture.calls import (
+    Generation,
+    Sequence,
+    answered,
+    failed,
+    generating,
+    generating_strand,
+)
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.instruments import trl, trl_async
+from logs_ui.recorder.capture.model_answers import finish_of
+from logs_ui.recorder.capture.strands import Strand, within
+from logs_ui.recorder.delivery.writer import writer_for
+from logs_ui.recorder.diagnosis import Settings, settings_to_keep
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.rows.rollout_call import Edit, Parse, RowOptions
+from logs_ui.recorder.rows.task_names import Task, name_task
+from logs_ui.recorder.snapshot import snapshot
+from logs_ui.recorder.storage.address import database_address
+
+_SEAM = "trl-async"
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+_DESCRIBED = (*_SETTINGS, "model_name", "num_generations", "max_inflight_tasks", "max_tool_calling_iterations")
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What the user asked for, and where the trainer is heard; pickled on its way to the worker's process."""
+
+    name: str | None
+    eval_name: str
+    diagnosis: Settings | None
+    project: str | None
+    db: str
+    trainer: TrainerChannel
+    task: Task | None = None
+    parse: Parse | None = None
+    edit: Edit | None = None
+    server_log: Path | None = None
+
+
+@dataclass(eq=False)
+class _Rollout:
+    """One that is under way, from the dataset row on.
+
+    Attributes:
+        metadata: of its row, beside what is known of any.
+        versions: (T) of the policy, before and after each turn's request.
+        prompt_tokens: of the first turn; None before it.
+        environment: that it is played in; None before the reset, and without one.
+        is_generated: whether all is there but its rewards.
+        is_over: whether its row has ended.
+        context: that the row is open in, which is none that anything runs in.
+    """
+
+    row: OpenRollout
+    group: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    environment: Any = None
+    is_generated: bool = False
+    is_over: bool = False
+    context: Context = field(default_factory=copy_context)
+
+    @property
+    def strand(self) -> Strand:
+        return self.row._strand  # noqa: SLF001
+
+    def begin(self) -> None:
+        """Its row is there."""
+        self.context.run(self.row.__enter__)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The last word on its row, if that is not said yet."""
+        if self.is_over:
+            return
+        self.is_over = True
+        rewards = [call.reward for call in self.row._call.calls.environment_calls if call.kind == "reward"]  # noqa: SLF001
+        if rewards:
+            self.metadata["env_reward"] = rewards[-1]
+        self.row._metadata = snapshot(self.metadata)  # noqa: SLF001
+        self.context.run(self.row.__exit__, None if error is None else type(error), error, None)
+
+
+_rollout: ContextVar[_Rollout | None] = ContextVar("logs_ui_worker_rollout", default=None)
+
+
+def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
+    """The worker's loop, recorded. Called in the worker's process, in place of the class."""
+    recorded = type(loop_class.__name__, (_Recorded, loop_class), {"__module__": loop_class.__module__})
+    loop = recorded(**kwargs)
+    loop.record(options, kwargs)
+    return loop
+
+
+class _Recorded:
+    """Stands before the worker's own loop: passes everything on, and records it."""
+
+    _run: OpenRun | None = None
+    _trainer: Any = None
+
+    def record(self, options: LoopOptions, settings: Mapping[str, Any]) -> None:
+        """Begins the run."""
+        self._options = options
+        self._columns: dict[int, dict[str, Any]] = {}  # dataset rows of the groups that are not scored yet
+        self._begun: dict[int, int] = {}  # the policy's version then, by group
+        self._members: Counter[int] = Counter()
+        self._opening: list[_Rollout] = []  # whose environment is made, or reset
+        self._under_way: set[_Rollout] = set()  # whose row has not ended
+        self._finished: dict[int, tuple[Any, _Rollout]] = {}  # by id of the completion, which is kept alive
+        with guard("beginning the run of a rollout worker"):
+            config = {key: settings.get(key) for key in _DESCRIBED}
+            self._run = self._begun_run(config, settings)
+            columns = {"config": config} | ({} if options.name is None else {"name": options.name})
+            self._trainer = TrainerListener(options.trainer, self._run, database_address(options.db), columns)
+        if self._run is not None:
+            with guard("preparing to see environments being reset"):
+                RolloutEnvironments(self._reset_in, self._rewarded).watch(self)
+
+    def _begun_run(self, config: dict[str, Any], settings: Mapping[str, Any]) -> OpenRun:
+        options = self._options
+        rows = RowOptions(
+            options.parse, options.edit, options.server_log, offers_tools=bool(getattr(self, "tools", None))
+        )
+        described = {
+            "config": config,
+            "model": settings.get("model_name"),
+            "project": options.project,
+            "diagnosis": settings_to_keep(options.diagnosis),
+        }
+        writer, tokenizer = writer_for(database_address(options.db)), settings.get("processing_class")
+        return OpenRun(writer, options.name, options.eval_name, described, tokenizer, rows)
+
+    def run(self) -> None:
+        """As the loop's own; then the run has ended."""
+        if self._trainer is None or self._run is None:
+            super().run()  # type: ignore[misc]
+            return
+        with suppress(TrainerRaised), self._run, self._trainer:
+            try:
+                super().run()  # type: ignore[misc]
+            except BaseException as error:
+                self._end_openings(error)
+                raise
+            finally:
+                for rollout in tuple(self._under_way):  # those that wait for a reward are whole, the others never began
+                    self._end(rollout, None if rollout.is_generated else asyncio.CancelledError())
+
+    def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The loop makes and resets an environment for each row, one at a time, and begins the rollout then."""
+        for group, row in super()._repeat_iterator():  # type: ignore[misc]
+            self._columns[group] = row
+            with guard("opening a row of a rollout worker"):
+                self._opening += self._opened(row, group)
+            yield group, row
+
+    async def _generate_loop(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super()._generate_loop(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            self._end_openings(error)
+            raise
+
+    def _opened(self, dataset_row: Mapping[str, Any], group: int) -> list[_Rollout]:
+        """One; none where there is no run."""
+        if self._run is None:
+            return []
+        prompt = dataset_row.get("prompt", trl.NO_PROMPT)
+        number = self._members[group]
+        self._members[group] += 1
+        row = self._run.rollout(
+            prompt,
+            task=name_task(self._options.task, dict(dataset_row), snapshot(prompt)),
+            step=self._begun.setdefault(group, self.model_version),  # type: ignore[attr-defined]
+            mode="train",
+            group=str(group),
+            generation=number,
+        )
+        row._call.columns = [snapshot({key: value for key, value in dataset_row.items() if key != "prompt"})]  # noqa: SLF001
+        rollout = _Rollout(row, group)
+        rollout.begin()
+        self._under_way.add(rollout)
+        return [rollout]
+
+    def _reset_in(self, environment: Any) -> Strand | None:
+        """Where the loop's own reset of an environment belongs; None where no row waits for one."""
+        rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
+        if rollout is None:
+            return None
+        rollout.environment = environment
+        key = self._columns.get(rollout.group, {}).get("environment")
+        is_named = key is not None and key in self.environment_factories  # type: ignore[attr-defined]
+        rollout.metadata["environment"] = str(key) if is_named else type(environment).__name__
+        return rollout.strand
+
+    def _rewarded(self, environment: Any) -> tuple[Strand, Callable[[], None]] | None:
+        """Where the loop's own question for a reward belongs, and what to do when it is answered; None elsewhere."""
+        played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
+        rollout = next(played, None)
+        return None if rollout is None else (rollout.strand, functools.partial(self._end, rollout))
+
+    def _end(self, rollout: _Rollout, error: BaseException | None = None) -> None:
+        with guard("ending a row of a rollout worker"):
+            self._under_way.discard(rollout)
+            rollout.end(error)
+
+    def _end_openings(self, error: BaseException) -> None:
+        for rollout in self._opening:
+            self._end(rollout, error)
+        self._opening.clear()
+
+    def _generate_one(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        """Called before another environment is reset, unlike what it returns."""
+        rollout = None
+        with guard("opening a row of a rollout worker"):
+            rollout = self._begun_rollout(prompt, kwargs.get("group_id", args[2] if len(args) > 2 else 0))
+        return self._generate_recorded(rollout, prompt, *args, **kwargs)
+
+    def _begun_rollout(self, prompt: Any, group: int) -> _Rollout | None:
+        """That whose row is open, with what its prompt became when the environment was reset."""
+        own = [rollout for rollout in self._opening if rollout.group == group][:1]
+        if not own:
+            return next(iter(self._opened({"prompt": prompt, **self._columns.get(group, {})}, group)), None)
+        (rollout,) = own
+        self._opening.remove(rollout)
+        call, dataset_row = rollout.row._call, self._columns.get(group, {})  # noqa: SLF001
+        call.prompts = [snapshot(prompt)]
+        if "prompt" not in dataset_row:
+            call.tasks = [name_task(self._options.task, dict(dataset_row), call.prompts[0])]
+        return rollout
+
+    async def _generate_recorded(self, rollout: _Rollout | None, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        if rollout is None:
+            return await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
+        _rollout.set(rollout)  # in this task's own context
+        try:
+            with within(rollout.strand):
+                output = await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            self._end(rollout, error)
+            raise
+        with guard("recording what a rollout worker made"):
+            self._ended(rollout, output)
+        rollout.is_generated = True
+        if not hasattr(type(rollout.environment), "get_reward"):  # else it is asked next
+            self._end(rollout)
+        return output
+
+    def _ended(self, rollout: _Rollout, output: Any) -> None:
+        """Its tokens, as the trainer gets them where that is in one piece."""
+        completion, _, sequences = output[:3]
+        row, start = rollout.row, rollout.prompt_tokens
+        if len(sequences) == 1 and start is not None:
+            (sequence,) = sequences
+            row.tokens(
+                sequence.input_ids[:start],
+                sequence.input_ids[start:],
+                logprobs=sequence.old_log_probs[start:],
+                mask=sequence.completion_mask[start:],
+            )
+        now = self.model_version  # type: ignore[attr-defined]
+        first = rollout.versions[0][0] if rollout.versions else now
+        row.note(
+            policy={"version": first, "turns": rollout.versions, "staleness": now - first},
+            training_rows=len(sequences),  # more than one where what was tokenised anew differs from what was sampled
+        )
+        self._finished[id(completion)] = completion, rollout
+
+    async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
+        rollout, strand = _rollout.get(), generating_strand()
+        if rollout is None or strand is None:
+            return await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
+        before, log = self.model_version, strand.tree.log  # type: ignore[attr-defined]
+        begun = log.begin(strand, "generation", seam=_SEAM)
+        try:
+            with generating():
+                answer = await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            with guard("recording that a generation failed"):
+                log.add(failed(begun, error))
+            raise
+        with guard("recording a turn of a rollout worker"), answered(begun):
+            rollout.versions.append((before, self.model_version))  # type: ignore[attr-defined]
+            rollout.prompt_tokens = rollout.prompt_tokens or len(prompt_ids)
+            seconds = time.perf_counter() - begun.began
+            sequences = [self._sequence(prompt_ids, *answer)]
+            log.add(Generation(begun.order, begun.began, seconds, sequences, self._sampling(), _SEAM, strand))
+        return answer
+
+    def _sequence(self, prompt_ids: list[int], token_ids: list[int], logprobs: list[float]) -> Sequence:
+        finish = finish_of(token_ids, self.eos_token_ids, self.max_tokens)  # type: ignore[attr-defined]
+        ids = np.array(prompt_ids, np.int32), np.array(token_ids, np.int32)
+        return Sequence(*ids, finish, np.array(logprobs, np.float32))
+
+    def _sampling(self) -> dict[str, Any]:
+        return {name: value for name in _SETTINGS if (value := getattr(self, name, None)) is not None}
+
+    async def _execute_tool_calls(self, tool_calls: Any, tool_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        recorded = {name: _recorded_tool(name, tool) for name, tool in tool_dict.items()}
+        return await super()._execute_tool_calls(tool_calls, recorded, *args, **kwargs)  # type: ignore[misc]
+
+    async def _score_group(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        samples = await super()._score_group(group, *args, **kwargs)  # type: ignore[misc]
+        with guard("recording rewards of a rollout worker"):
+            for completion in group.completions:
+                _, rollout = self._finished.pop(id(completion), (None, None))
+                own = [sample for sample in samples if sample.completion is completion]
+                if rollout is not None:
+                    self._end(rollout)  # where its environment was not asked
+                if rollout is not None and own:
+                    self._scored(rollout.row, own)
+            for state in (self._columns, self._begun, self._members):
+                state.pop(group.group_id, None)
+        return samples
+
+    def _scored(self, row: OpenRollout, samples: list[Any]) -> None:
+        names = self.reward_func_names  # type: ignore[attr-defined]
+        sample = samples[0]
+        rewards = {name: sample.metrics[f"rewards/{name}"] for name in names}
+        row.score(sample.metrics["reward"], rewards=rewards, advantage=sample.advantage)
+        identity = row._call.change(0, {})  # noqa: SLF001
+        for sample in samples:
+            trl_async.mark(sample, identity)
+
+
+def _recorded_tool(name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+    def recording(arguments: dict[str, Any]) -> Any:
+        return RecordedCall("tool", tool, lambda: {"name": name, "arguments": arguments}, Answer)
+
+    if inspect.iscoroutinefunction(tool):
+
+        @functools.wraps(tool)
+        async def call_async(**arguments: Any) -> Any:
+            with recording(arguments) as came_back:
+                return came_back(await tool(**arguments))
+
+        return call_async
+
+    @functools.wraps(tool)
+    def call(**arguments: Any) -> Any:
+        with recording(arguments) as came_back:
+            return came_back(tool(**arguments))
+
+    return call

@@ -1,0 +1,132 @@
+"""The environments of AsyncGRPO's loop. The loop resets one for each rollout before that begins, and asks it for its
+reward once that has ended: both are calls of the rollout that it plays. Its tools are recorded where they are called.
+
+TRL matches `get_reward` by exact type. So each class gets one subclass under its own name, whose `reset` and
+`get_reward` are recorded, and what a factory made is made an instance of it, as by `record_environment()`.
+"""
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.instruments.quiet_subclass import quiet_subclass
+from logs_ui.recorder.capture.strands import Strand, current_strand, within
+from logs_ui.recorder.guard import guard
+
+ResetIn = Callable[[Any], Strand | None]
+Rewarded = Callable[[Any], tuple[Strand, Callable[[], None]] | None]
+CameBack = Callable[[Any], Any]
+
+_GET_REWARD: dict[str, Any] = {"name": "get_reward", "arguments": {}}
+
+
+class RolloutEnvironments:
+    """Those of one loop."""
+
+    def __init__(self, reset_in: ResetIn, rewarded: Rewarded) -> None:
+        """
+        Args:
+            reset_in: tells where the loop's own reset of an environment is to be recorded; None: nowhere.
+            rewarded: the same of the loop's own `get_reward`, and what to call when that came back.
+        """
+        self._reset_in, self._rewarded = reset_in, rewarded
+        self._kinds: dict[type, type] = {}  # recorded ones by their own
+
+    def watch(self, loop: Any) -> None:
+        """Those that the loop has, and those that it will make."""
+        factories = getattr(loop, "environment_factories", None)
+        if not factories:
+            return
+        loop.environment_factories = {name: functools.partial(self._made, make) for name, make in factories.items()}
+        for environment in itertools.chain(*loop._environment_pool.values()):  # noqa: SLF001 - see rollout_loop.py
+            self._record(environment)
+        owned = getattr(loop, "_env_reward_types", [])
+        owned[:] = [self._kinds.get(kind, kind) for kind in owned]
+
+    def _made(self, factory: Callable[[], Any]) -> Any:
+        environment = factory()
+        self._record(environment)
+        return environment
+
+    def _record(self, environment: Any) -> None:
+        kind = type(environment)
+        if kind in self._kinds.values():
+            return
+        with guard("preparing to record an environment"):
+            recorded = self._kinds.get(kind) or self._recorded(kind)
+            # Not by a __setattr__ of the user's, which may forbid it.
+            object.__setattr__(environment, "__class__", recorded)
+            self._kinds[kind] = recorded  # only now: TRL has to find all of a kind under one type
+
+    def _recorded(self, kind: type) -> type:
+        """
+        Raises:
+            TypeError: it cannot be derived from.
+        """
+        own = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
+        makers = {"reset": self._resetting, "get_reward": self._rewarding}
+        return quiet_subclass(
+            kind, {name: makers[name](method) for name, method in own.items() if inspect.isfunction(method)}
+        )
+
+    def _resetting(self, reset: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(reset)
+        def call(environment: Any, /, *args: Any, **kwargs: Any) -> Any:
+            with self._reset(environment, args, kwargs) as came_back:
+                return came_back(reset(environment, *args, **kwargs))
+
+        return call
+
+    def _rewarding(self, get_reward: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(get_reward):
+
+            @functools.wraps(get_reward)
+            async def call_async(environment: Any, /) -> Any:
+                with self._reward(environment) as came_back:
+                    return came_back(await get_reward(environment))
+
+            return call_async
+
+        @functools.wraps(get_reward)
+        def call(environment: Any, /) -> Any:
+            with self._reward(environment) as came_back:
+                return came_back(get_reward(environment))
+
+        return call
+
+    @contextmanager
+    def _reset(self, environment: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[CameBack]:
+        """Where a rollout is recorded already, a tool of it resets the environment."""
+        scope: AbstractContextManager[Any] = nullcontext()
+        with guard("finding the rollout of a reset"):
+            strand = None if current_strand() is not None else self._reset_in(environment)
+            scope = nullcontext() if strand is None else within(strand)
+
+        def sent() -> Any:
+            return {"args": list(args), **kwargs} if args else kwargs  # TRL gives all by name
+
+        with scope, RecordedCall("reset", environment, sent, Answer) as came_back:
+            yield came_back
+
+    @contextmanager
+    def _reward(self, environment: Any) -> Iterator[CameBack]:
+        scope: AbstractContextManager[Any] = nullcontext()
+        answered: Callable[[], None] | None = None
+        with guard("finding the rollout of a reward"):
+            asked = None if current_strand() is not None else self._rewarded(environment)
+            if asked is not None:
+                scope, answered = within(asked[0]), asked[1]
+        try:
+            with scope, RecordedCall("reward", environment, lambda: _GET_REWARD, _reward_of) as came_back:
+                yield came_back
+        finally:
+            if answered is not None:
+                answered()
+
+
+def _reward_of(result: Any) -> Answer:
+    return Answer(None, reward=result)

@@ -1,0 +1,312 @@
+"""`trace_env()`: environments and tools that belong to no library that is recorded by itself."""
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MethodType
+from typing import Any, TypeVar
+
+import numpy as np
+import wrapt
+
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+
+T = TypeVar("T")
+Sent = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def trace_env(obj: T, /) -> T:
+    """Makes an environment's resets and steps, or the calls of a tool, part of the rollout that makes them.
+
+    What it returns stands in for `obj` everywhere: attributes, `isinstance`, `with`, iteration, copies and pickles are
+    those of `obj`, which itself is left as it is. Outside of a recorded rollout it only passes calls on. Arguments,
+    results and exceptions are never changed.
+
+    Args:
+        obj: an environment: anything with `reset` or `step`, also as coroutines. Understood are gymnasium's
+            `(observation, info)` and `(observation, reward, terminated, truncated, info)` (`done` is either of the two,
+            and `truncated` is in the metadata), gym's older `(observation, reward, done, info)`, dm_env's `TimeStep`,
+            and objects or dicts with `observation`, `reward`, `done`; any other result is an observation.
+            Or a function: a tool, a scorer. Its name, arguments and result are recorded, the result as it is. Also a
+            decorator.
+
+    Returns:
+        What to use in its place.
+
+    Raises:
+        TypeError: neither of the two, or a class.
+    """
+    if isinstance(obj, type):
+        raise TypeError(f"trace_env() takes an environment, not a class: give it {obj.__name__}(...)")
+    if type(obj) in _STAND_INS:
+        return obj
+    has = [callable(getattr(obj, name, None)) for name in ("reset", "step")]
+    if any(has):
+        kind = _CallableEnvironment if callable(obj) else _UsualEnvironment if all(has) else _Environment
+        return kind(obj)  # type: ignore[return-value]
+    if callable(obj):
+        return _Tool(obj, _tool)  # type: ignore[return-value]
+    raise TypeError(
+        f"trace_env() takes an environment with reset() or step(), or a function, not a {type(obj).__name__}"
+    )
+
+
+class _Annotations(dict[str, Any]):
+    """A class's own, which are none; of what it wraps, those of that. Python makes any class an empty dict of them once
+    somebody asks, which would stand before what is wrapped: a trainer would then find a tool without parameters.
+    """
+
+    def __get__(self, proxy: Any, owner: type) -> Any:
+        return self if proxy is None else proxy.__wrapped__.__annotations__
+
+    def __set__(self, proxy: Any, value: Any) -> None:
+        proxy.__wrapped__.__annotations__ = value
+
+
+class _Proxy:
+    """What all of wrapt's proxies lack."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__annotations__ = _Annotations()
+
+
+class _StandIn(_Proxy):
+    """What wrapt's proxies leave open: how they are copied, pickled and printed."""
+
+    def __copy__(self: Any) -> Any:
+        return trace_env(copy.copy(self.__wrapped__))
+
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+        return trace_env(copy.deepcopy(self.__wrapped__, memo))
+
+    def __reduce__(self: Any) -> Any:
+        return self.__reduce_ex__(2)
+
+    def __reduce_ex__(self: Any, _: Any) -> Any:
+        return trace_env, (self.__wrapped__,)
+
+    def __repr__(self: Any) -> str:
+        return repr(self.__wrapped__)
+
+
+def _method(name: str) -> Any:
+    """What an environment's own method of that name is found under. A property: wrapt asks `__getattr__` only once an
+    error was raised and caught, which takes twice as long.
+    """
+
+    def get(self: Any) -> Any:
+        return self._self_recorded(name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+    def delete(self: Any) -> None:
+        delattr(self.__wrapped__, name)
+
+    return property(get, put, delete)
+
+
+class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """An environment whose resets and steps are recorded."""
+
+    def __init__(self, wrapped: Any) -> None:
+        super().__init__(wrapped)
+        methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and what stands in for it
+        self._self_methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self._self_recorded(name) if name in _METHODS else getattr(self.__wrapped__, name)
+
+    def _self_recorded(self, name: str) -> Any:
+        value = getattr(self.__wrapped__, name)
+        known, stand_in = self._self_methods.get(name, (None, None))
+        if type(value) is MethodType and value == known:
+            return stand_in
+        if not callable(value) or (name.endswith("_async") and not inspect.iscoroutinefunction(value)):
+            return value  # a vector environment's step_async only begins what step_wait() ends
+        method: Any = _Method(value, _METHODS[name])
+        if type(value) is MethodType and value.__self__ is self.__wrapped__:
+            self._self_methods[name] = value, method
+        else:
+            method._self_env = self  # noqa: SLF001 - not of those that are kept: a cycle would keep environments alive
+        return method
+
+    def __enter__(self) -> Any:
+        return self._instead(self.__wrapped__.__enter__())
+
+    async def __aenter__(self) -> Any:
+        return self._instead(await self.__wrapped__.__aenter__())
+
+    async def __aexit__(self, *raised: object) -> Any:
+        return await self.__wrapped__.__aexit__(*raised)
+
+    def _instead(self, entered: Any) -> Any:
+        return self if entered is self.__wrapped__ else entered
+
+
+class _UsualEnvironment(_Environment):
+    """One with both of these."""
+
+    reset, step = _method("reset"), _method("step")
+
+
+class _CallableEnvironment(_Environment):
+    """One that can also be called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+
+class _Method(_Proxy, wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A reset or step of one environment."""
+
+    def __reduce_ex__(self: Any, _: Any) -> Any:
+        env = self._self_env if hasattr(self, "_self_env") else trace_env(self.__self__)
+        return getattr, (env, self.__name__)
+
+
+class _BoundTool(_StandIn, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
+    """A decorated method, of one object."""
+
+
+class _Tool(_StandIn, wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A function whose calls are recorded."""
+
+    __bound_function_wrapper__ = _BoundTool
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        name = getattr(self.__wrapped__, "__qualname__", None)
+        if name is not None and _global(self.__wrapped__.__module__, name) is self:
+            return name  # a decorated function is pickled as others are, by its name
+        return super().__reduce_ex__(protocol)
+
+
+_STAND_INS = {_Environment, _UsualEnvironment, _CallableEnvironment, _Tool, _BoundTool}
+
+
+def _call(
+    kind: str,
+    sent: Sent,
+    read: Callable[[Any], Answer],
+    function: Callable[..., Any],
+    client: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The call, recorded; where it is a coroutine's, when that runs."""
+    was_sent = functools.partial(sent, function, args, kwargs)
+    with RecordedCall(kind, client, was_sent, read) as came_back:
+        result = function(*args, **kwargs)
+        if type(result) is tuple or not inspect.isawaitable(result):
+            return came_back(result)
+        if inspect.iscoroutine(result):
+            return _awaited(result, RecordedCall(kind, client, was_sent, read))
+        return result
+
+
+async def _awaited(coroutine: Any, recorded: AbstractContextManager[Callable[[Any], Any]]) -> Any:
+    with recorded as came_back:
+        return came_back(await coroutine)
+
+
+def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a tool was told."""
+    named = function
+    while isinstance(named, functools.partial):
+        named = named.func
+    name = getattr(named, "__name__", type(named).__name__)
+    return {"name": name, "arguments": _arguments(function, args, kwargs)}
+
+
+def _action(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The action alone where a step was given nothing else."""
+    if len(args) == 1 and not kwargs:
+        return args[0]
+    given = [*args, *kwargs.values()]
+    return given[0] if len(given) == 1 else _arguments(method, args, kwargs)
+
+
+def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """By name, as they were given; where the names cannot be told, those without one are `args`."""
+    if not args:
+        return kwargs
+    try:
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # a function in C, or one that is about to refuse them
+        return {"args": list(args), **kwargs}
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            bound |= bound.pop(parameter.name, {})
+    return bound
+
+
+def _reset_answer(result: Any) -> Answer:
+    if type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping):
+        observation, info = result
+        return Answer(observation, metadata=dict(info) or None)
+    return _named_answer(result)
+
+
+def _step_answer(result: Any) -> Answer:
+    if type(result) is tuple and len(result) == 5 and type(result[4]) is dict:  # as nearly all are
+        observation, reward, terminated, truncated, info = result
+        if truncated is False and type(terminated) is bool:
+            return Answer(observation, reward, terminated, info.copy() if info else None)
+        return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
+    match result if type(result) is tuple else ():
+        case (observation, reward, terminated, truncated, Mapping() as info):
+            return Answer(observation, reward, _either(terminated, truncated), _info(info, truncated))
+        case (observation, reward, done, Mapping() as info):
+            return Answer(observation, reward, done, _info(info, info.get("TimeLimit.truncated", False)))
+        case (observation, int() | float() as reward, bool() as done):
+            return Answer(observation, reward, done)
+    return _named_answer(result)
+
+
+def _either(one: Any, other: Any) -> Any:
+    """Of a vector environment, each."""
+    return one or other if isinstance(one, bool) and isinstance(other, bool) else np.logical_or(one, other)
+
+
+def _info(info: Mapping[Any, Any], truncated: Any) -> dict[Any, Any] | None:
+    """With `truncated` where it was; of a vector environment, which of them were."""
+    if truncated is False or not np.any(truncated):
+        return dict(info) or None
+    return {**info, "truncated": truncated if np.ndim(truncated) else True}
+
+
+def _named_answer(result: Any) -> Answer:
+    """By the names of its parts. Without an `observation` all of it is one."""
+
+    def part(*names: str) -> Any:
+        read = result.get if isinstance(result, Mapping) else functools.partial(getattr, result)
+        return next((value for name in names if (value := read(name, None)) is not None), None)
+
+    if hasattr(result, "step_type") and hasattr(result, "discount"):  # dm_env's TimeStep
+        return Answer(result.observation, result.reward, result.last(), {"discount": result.discount})
+    observation, reward, done = part("observation"), part("reward"), part("done", "terminated")
+    if observation is None:
+        return Answer(result, reward, done)
+    truncated = part("truncated")
+    if truncated is not None:
+        done = _either(False if done is None else done, truncated)
+    return Answer(observation, reward, done, _info(part("metadata", "info") or {}, truncated))
+
+
+_reset = functools.partial(_call, "reset", _arguments, _reset_answer)
+_step = functools.partial(_call, "step", _action, _step_answer)
+_tool = functools.partial(_call, "tool", _called, Answer)
+_METHODS = {"reset": _reset, "step": _step, "reset_async": _reset, "step_async": _step}
+
+
+def _global(module: str, name: str) -> Any:
+    """What is found under a function's name; None where nothing is."""
+    found: Any = sys.modules.get(module)
+    for step in name.split("."):
+        found = getattr(found, step, None)
+    return found

@@ -1,0 +1,326 @@
+"""One trainer's run, as this process records it."""
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.api.run_description import name_run
+from logs_ui.recorder.api.run_record import RunRecord, finite
+from logs_ui.recorder.capture.calls import CallLog
+from logs_ui.recorder.capture.instruments import trl, trl_parts
+from logs_ui.recorder.capture.instruments.trl_parts import distinct
+from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
+from logs_ui.recorder.capture.source_code import Part
+from logs_ui.recorder.delivery.writer import Writer
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.rows.rollout_call import RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.rows.task_names import Task, name_task, prompt_task, returned_tasks
+from logs_ui.recorder.snapshot import plain, snapshot
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import RunChange, TokenizerChange
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.tables import Mode, RunState, Status
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user says of what is recorded.
+
+    Attributes:
+        eval_name: what the rollouts are an evaluation of.
+        task: names their tasks; see `record()`.
+        options: what is done to rows.
+        announce: whether a run is named on stderr.
+        diagnosis: as `Run.diagnosis` has it.
+        project: of the run; None takes LOGS_UI_PROJECT.
+    """
+
+    eval_name: str
+    task: Task | None = None
+    options: RowOptions = field(default_factory=RowOptions)
+    announce: bool = True
+    diagnosis: dict[str, Any] | None = None
+    project: str | None = None
+
+
+class Recording:
+    """Rows of one trainer's rollout calls during one training, and what the trainer says of them afterwards."""
+
+    def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
+        self._writer = writer
+        self._wanted = wanted
+        self._last: tuple[int, int] | None = None  # of the last call: the batch's number, and which attempt at it
+        self._awaiting: RolloutCall | None = None  # the call whose rewards come next
+        self._running: RolloutCall | None = None
+        self._training = False
+        # First of all, and on every rank: a rank that failed before it would leave the others waiting.
+        self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
+        self._model: str | None = None
+        self._tokenizer: TokenizerSource | None = None
+        with guard("describing the run"):
+            self._describe(trainer)
+        with guard("attaching to the trainer"):
+            trl.attach(trainer, self)
+        _recordings.add(self)
+
+    @property
+    def run(self) -> str:
+        """The run's uid."""
+        return self._record.uid
+
+    @property
+    def db(self) -> Address:
+        """Where it is written."""
+        return self._writer.address
+
+    def flush(self, seconds: float) -> None:
+        """Waits until what was seen so far is written, and no longer than so many seconds."""
+        self._writer.flush(seconds)
+
+    def stops(self, why: str) -> None:
+        """The training is about to be stopped; `why` in one line."""
+        self._record.put(RunChange(self.run, {"error": why}))
+
+    def is_over(self, trainer: Any) -> bool:
+        """Whether the trainer trains anew after this training ended: that is another run. An evaluation is not."""
+        return self._record.ended and trl.position(trainer, 0).mode == Mode.TRAIN
+
+    def open(self, prompts: Sequence[Any], trainer: Any) -> RolloutCall:
+        """Rows for the prompts that a rollout function is called with."""
+        where = trl.position(trainer, len(prompts))
+        batch = trl.current_batch(trainer, len(prompts))
+        number, attempt = self._last = self._number(batch)
+        call = RolloutCall(
+            run=self.run,
+            launch=self._record.launch,
+            eval_name=self._wanted.eval_name,
+            mode=where.mode,
+            step=where.step,
+            policy_step=where.policy_step,
+            epoch=where.epoch,
+            batch=number,
+            attempt=attempt,
+            process=where.process,
+            first=where.first,
+            generations=where.generations,
+            model=self._model,
+            prompts=[snapshot(prompt) for prompt in prompts],
+            tasks=[None] * len(prompts),
+            columns=None,
+            source=self._tokenizer,
+            calls=CallLog(model=trainer.model),
+            options=self._wanted.options,
+        )
+        call.calls.tree.rows = len(prompts)
+        if batch is not None:
+            call.tasks = self._tasks(batch.rows, call)
+            call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
+        self._running = call
+        self._awaiting = call if trl.is_heard(trainer) else None
+        _recordings.add(self)  # anew, where training had ended
+        self._training = self._training or (where.mode == Mode.TRAIN and trl.is_heard(trainer))
+        running = RunningJob(call)
+        self._writer.put(running)
+        self._writer.follow(running)
+        return call
+
+    def prompted(self, call: RolloutCall, prompts: Sequence[Any], trainer: Any) -> None:
+        """What the prompts became when the environments were reset. Those that are the environments' alone tell the
+        tasks apart.
+        """
+        theirs = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
+        call.prompts = [snapshot(prompt) for prompt in prompts]
+        batch = trl.current_batch(trainer, len(prompts))
+        if any(theirs) and batch is not None:
+            tasks = zip(theirs, self._tasks(batch.rows, call), call.tasks, strict=True)
+            call.tasks = [new if is_theirs else old for is_theirs, new, old in tasks]
+
+    def returned(self, call: RolloutCall, output: Any) -> None:
+        """The rollout function returned; what it returned is copied."""
+        call.calls.close()
+        try:
+            copy = checked_output(output, len(call.prompts))
+        except OutputError as error:
+            self._settle(call, FailedJob(call, str(error), None, Status.ERROR, now_us()))
+        else:
+            if self._wanted.task is None:
+                call.tasks = returned_tasks(call.tasks, output, call.prompts)
+            self._settle(call, ReturnedJob(call, copy, now_us()))
+
+    def failed(self, call: RolloutCall, error: BaseException) -> None:
+        """The rollout function raised: the training ends unless somebody catches it, so nothing is left in memory."""
+        call.calls.close()
+        self._settle(call, FailedJob.of(call, error))
+        self._writer.flush_at_end()
+
+    def rewards(
+        self,
+        values: NDArray[np.float64],
+        declined: NDArray[np.bool_],
+        names: list[str],
+        weights: list[float],
+        inputs: list[Any],
+    ) -> None:
+        """See `trl.Listener`."""
+        call = self._awaiting
+        if call is None or len(values) != len(call.prompts):
+            return
+        # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
+        totals = np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values * weights, axis=1))
+        names = distinct(names)
+        scored = now_us()
+        tasks = call.tasks
+        if None in tasks and len(inputs) == len(tasks):
+            tasks = self._tasks(inputs, call)
+        columns = [
+            {
+                "rewards": {name: finite(value) for name, value in zip(names, row, strict=True)},
+                "odd_rewards": _odd(names, row, none) or None,
+                "reward_weights": dict(zip(names, weights, strict=True)),
+                "reward": finite(total),
+                "task": task or prompt_task(prompt),
+                "scored": scored,
+            }
+            for row, none, total, task, prompt in zip(values, declined, totals, tasks, call.prompts, strict=True)
+        ]
+        self._writer.put(ColumnsJob(call, columns))
+
+    def advantages(self, values: NDArray[np.float64]) -> None:
+        """See `trl.Listener`."""
+        call, self._awaiting = self._awaiting, None
+        if call is not None and len(values) == len(call.prompts):
+            self._writer.put(ColumnsJob(call, [{"advantage": finite(value)} for value in values]))
+
+    def logged(self, step: int, values: dict[str, Any]) -> None:
+        """See `trl.Listener`."""
+        self._record.log(step, values)
+
+    def train_ended(self) -> None:
+        """See `trl.Listener`."""
+        self._record.end(RunState.FINISHED)
+        self._let_go_at_end()
+        self._writer.flush_at_end()
+
+    def train_raised(self, error: BaseException) -> None:
+        """See `trl.Listener`."""
+        self._record.raised(error)
+        self._awaiting = None
+        self._let_go_at_end()
+        self._writer.flush_at_end()
+
+    def _let_go_at_end(self) -> None:
+        """Where nothing is left to say at exit."""
+        if self._record.ended and self._running is None:
+            _recordings.discard(self)
+
+    def process_ends(self) -> None:
+        """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
+        if self._running is not None:
+            self._running.calls.close()
+            error = "The process ended in the middle of the rollout"
+            self._settle(self._running, FailedJob(self._running, error, None, Status.ABORTED, now_us()))
+        if self._record.ended:
+            return
+        if self._training:
+            self._record.end(RunState.FAILED, error="The process ended in the middle of the training")
+        else:
+            self._record.end(RunState.FINISHED)
+
+    def _describe(self, trainer: Any) -> None:
+        """The run's row, once, by the first process."""
+        columns = trl.run_columns(trainer)
+        self._model = columns["model"]
+        source = trl.tokenizer_json(trainer)
+        if source is not None:
+            self._tokenizer = TokenizerSource.of(source)
+            columns["tokenizer"] = self._tokenizer.hash
+        if trainer.accelerator.process_index != 0:
+            return
+        columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}
+        columns["project"] = self._wanted.project
+        resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
+        parts: list[Part] = []
+        with guard("looking for what the run is made of"):
+            parts = trl_parts.parts(trainer)
+        self._record.begin(columns, parts=parts, resumes=resumes, announce=self._wanted.announce)
+        if source is not None:
+            self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
+
+    def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
+        """The batch's number and the attempt at it; our own count where the trainer shows no batches."""
+        if self._last is None:
+            return (batch.number if batch else 0), 0
+        number, attempt = self._last
+        if batch is None:
+            return number + 1, 0
+        return batch.number, attempt + 1 if batch.number == number else 0
+
+    def _tasks(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[str | None]:
+        pairs = zip(rows, call.prompts, strict=True)
+        return [name_task(self._wanted.task, row, prompt) for row, prompt in pairs]
+
+    def _settle(self, call: RolloutCall, job: ReturnedJob | FailedJob) -> None:
+        call.settled = True
+        self._running = None
+        self._writer.put(job)
+        self._let_go_at_end()
+
+
+class Recordings:
+    """Of one recorded function or factory: one for each trainer that calls it, and for each of its trainings."""
+
+    def __init__(self, writer: Writer, wanted: Wanted) -> None:
+        self._writer = writer
+        self._wanted = wanted
+        self._by_trainer: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
+
+    def of(self, trainer: Any) -> Recording:
+        """The trainer's; a new one where it trains anew. All ranks must call it alike."""
+        with one_opens():
+            recording = self._by_trainer.get(trainer)
+            if recording is None or recording.is_over(trainer):
+                recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
+            return recording
+
+
+def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.bool_]) -> dict[str, str]:
+    """What reward functions gave one row that is no number to learn from; None is a function's right."""
+    odd = ~np.isfinite(values) & ~declined
+    return {name: str(value) for name, value, is_odd in zip(names, values, odd, strict=True) if is_odd}
+
+
+def one_opens() -> AbstractContextManager[object]:
+    """One thread after another: the first calls of several are of one run, and each call has a number of its own."""
+    return _opening
+
+
+_recordings: set[Recording] = set()  # that have something left to say at exit
+_opening = threading.RLock()
+
+
+def _process_ends() -> None:
+    for recording in tuple(_recordings):
+        with guard("ending the run"):
+            recording.process_ends()
+
+
+def _forked() -> None:
+    """Recordings are the parent's; a thread that held the lock is not here."""
+    global _opening  # noqa: PLW0603 - as `Guard.renew_lock`
+    _recordings.clear()
+    _opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_process_ends)  # runs before the writer's own, which was registered earlier

@@ -1,0 +1,138 @@
+"""One call of an environment or a tool while it is made, and what is kept of it."""
+
+import time
+from collections.abc import Callable
+from contextvars import Token
+from types import TracebackType
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from logs_ui.recorder.capture.calls import Begun, EnvironmentCall
+from logs_ui.recorder.capture.observed_images import observed
+from logs_ui.recorder.capture.stop_causes import reason_of
+from logs_ui.recorder.capture.strands import current_strand, enter, leave
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.snapshot import error_line, snapshot
+
+T = TypeVar("T")
+
+_NOTHING = object()
+
+
+class Answer(Struct, frozen=True):
+    """What came back, in the environment's own types.
+
+    Attributes:
+        reward, done: None where it said nothing of the kind. One that is no single number, or neither true nor false,
+            as a vector environment's, is kept in the metadata.
+        metadata: None where there is none.
+    """
+
+    observation: Any
+    reward: Any = None
+    done: Any = None
+    metadata: Any = None
+
+
+class RecordedCall(Struct, eq=False):
+    """Records the call that is made inside `with`, unless nothing is recorded here. What `with` gives is to be called
+    with what came back, and returns it; where it is not called, the call raised, or turned out to be none.
+
+    No generator, and as few functions as may be: this is the caller's time.
+
+    Attributes:
+        kind: as `EnvironmentCall` has it.
+        client: what it is made on; None for a function, which is no environment.
+        sent: makes what was sent, as the row shows it; asked only if it is recorded.
+        read: takes apart what came back.
+    """
+
+    kind: str
+    client: object
+    sent: Callable[[], Any]
+    read: Callable[[Any], Answer]
+    _begun: Begun | None = None
+    _entered: Token[Any] | None = None
+    _result: Any = _NOTHING
+
+    def __enter__(self) -> Callable[[Any], Any]:
+        strand = current_strand()
+        if strand is not None:
+            message = b"null"
+            try:
+                message = snapshot(self.sent())
+            except Exception as error:  # noqa: BLE001 - of any kind
+                guard.swallow("recording what was sent to an environment", error)
+            tree = strand.tree
+            begun = self._begun = tree.log.begin(strand, self.kind, self.client, message)
+            self._entered = enter(tree.calling(strand, begun.order))
+        return self._came_back
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        begun, entered = self._begun, self._entered
+        if begun is None or entered is None:
+            return
+        seconds = time.perf_counter() - begun.began
+        leave(entered)
+        log = begun.strand.tree.log
+        try:
+            if error is not None:  # also where a timeout cancels it
+                log.add(_raised(begun, seconds, error))
+            elif self._result is not _NOTHING:
+                log.add(_answered(begun, seconds, self._answer()))
+            else:  # it turned out to be none
+                log.forget(begun)
+        except Exception as failure:  # noqa: BLE001 - of any kind
+            log.forget(begun)
+            guard.swallow("recording an environment's answer", failure)
+
+    def _answer(self) -> Answer:
+        try:
+            return self.read(self._result)
+        except Exception as error:  # noqa: BLE001 - of any kind, as the result's own methods may raise it
+            guard.swallow("reading an environment's answer", error)
+            return Answer(self._result)
+
+    def _came_back(self, result: Any) -> Any:
+        self._result = result
+        return result
+
+
+def _answered(begun: Begun, seconds: float, answer: Answer) -> EnvironmentCall:
+    observation, images = observed(answer.observation)
+    reward, done, metadata = answer.reward, answer.done, answer.metadata
+    if type(reward) is not float or type(done) is not bool:
+        reward, done = _as(float, reward), _as(bool, done)
+        metadata = _with_odd(answer, reward, done)
+    return EnvironmentCall(  # by place: names take half a microsecond of the caller's
+        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", observation, reward, done,
+        None if metadata is None else snapshot(metadata), None, begun.strand, begun.strand.call, images,
+    )  # fmt: skip
+
+
+def _raised(begun: Begun, seconds: float, error: BaseException) -> EnvironmentCall:
+    return EnvironmentCall(
+        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", None, None, None, None,
+        error_line(error), begun.strand, begun.strand.call, None, reason_of(error),
+    )  # fmt: skip
+
+
+def _with_odd(answer: Answer, reward: object, done: object) -> Any:
+    """The metadata, with what is no single number, or neither true nor false: `reward` or `done` is None then."""
+    odd = {}
+    if reward is None and answer.reward is not None:
+        odd["reward"] = answer.reward
+    if done is None and answer.done is not None:
+        odd["done"] = answer.done
+    if not odd:
+        return answer.metadata
+    return odd if answer.metadata is None else {"metadata": answer.metadata, **odd}
+
+
+def _as(convert: Callable[[Any], T], value: Any) -> T | None:
+    """None for what cannot be converted, whatever its own methods raise."""
+    try:
+        return None if value is None else convert(value)
+    except Exception:  # noqa: BLE001
+        return None

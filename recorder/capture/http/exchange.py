@@ -1,0 +1,203 @@
+"""A generation that a server is asked for over HTTP, from the request to the end of its reply."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import structs
+
+from logs_ui.recorder.capture.calls import (
+    GIVEN_UP,
+    CallLog,
+    Generation,
+    failed,
+    generating,
+    generating_strand,
+)
+from logs_ui.recorder.capture.http.replies import Asked, Json, asked, error_of, reply_of, request_id
+from logs_ui.recorder.capture.model_answers import Sequence, end_tokens, finish_of
+from logs_ui.recorder.capture.strands import Strand
+from logs_ui.recorder.guard import guard
+
+Sent = tuple[str, str, object]
+"""Method, URL and body of a request."""
+
+_LARGEST = 64 * 2**20  # bytes of a reply that is still read
+_DONE = re.compile(rb"\ndata: ?\[DONE\]\s*$")
+
+
+def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
+    """A generation that is about to be asked for; None for all that is not recorded."""
+    strand = generating_strand()
+    if strand is None:
+        return None
+    with guard("reading what is sent to a server"):
+        method, url, body = sent()
+        question = asked(url, body) if method == "POST" else None
+        return None if question is None else Exchange(strand, question, seam)
+    return None
+
+
+class Exchange:
+    """A generation that is asked for, and its reply as it comes. It is recorded once: when the reply is complete, when
+    it fails, or when the log is closed: nobody reads on then. It is not done where a stream is closed, since Python
+    also closes one when it collects garbage, in the middle of anything, as where the log is locked.
+    """
+
+    def __init__(self, strand: Strand, question: Asked, seam: str) -> None:
+        self.log: CallLog = strand.tree.log
+        self._question = question
+        self._seam = seam
+        self._is_awaited = False
+        self._status = 200
+        self._decode: Callable[[bytes], bytes] | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b"\n"  # of what came: JSON holds no line break of its own
+        self._begun = self.log.begin(strand, "generation", seam=seam)
+        self._heard = self._begun.began  # when the last of the reply came
+        self.log.unfinished.add(self)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While the request is made: what is generated inside is this, and what is raised ends it."""
+        self._is_awaited = True
+        try:
+            with generating():
+                yield
+        except BaseException as error:
+            self.raised(error)
+            raise
+        finally:
+            self._is_awaited = False
+
+    def answers(self, status: int, decode: Callable[[bytes], bytes] | None = None) -> None:
+        """The reply begins. `decode` undoes the encoding of what `heard` is given; None where it has none."""
+        self._heard = time.perf_counter()
+        self._status, self._decode = status, decode
+
+    def heard(self, part: bytes) -> None:
+        """The next part of the reply. One that is too large is not kept."""
+        self._heard = time.perf_counter()
+        self._size += len(part)
+        if self._size > _LARGEST:
+            self._parts.clear()
+            return
+        self._parts.append(part)
+        self._tail = (self._tail + part[-64:])[-64:]
+        if _DONE.search(self._tail):  # readers stop here, and may keep the connection
+            self.end()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While the user waits for a part of the reply: what is raised ends it."""
+        self._is_awaited = True
+        try:
+            yield
+        except Exception as error:
+            self.raised(error)
+            raise
+        finally:
+            self._is_awaited = False
+
+    def passing(self, parts: Iterable[Any], encoding: str = "utf-8") -> Iterator[Any]:
+        """Hears the parts, bytes or text, that the user takes from it."""
+        with self.reading():
+            for part in parts:
+                self._hear(part.encode(encoding, "replace") if isinstance(part, str) else part)
+                yield part
+        self.end()
+
+    async def passing_async(self, parts: Any) -> AsyncIterator[bytes]:
+        """As `passing`."""
+        iterator = aiter(parts)
+        try:
+            with self.reading():
+                async for part in iterator:
+                    self._hear(part)
+                    yield part
+        finally:
+            if hasattr(iterator, "aclose"):
+                await iterator.aclose()
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more comes, or nobody reads on. Where nothing came, and somebody still waits for it, it failed."""
+        if self._is_awaited and not self._size:
+            self.raised(GIVEN_UP)
+            return
+        if self._size > _LARGEST:
+            self._record(lambda: None)
+            return
+        self._record(lambda: self._generation(self._reply()))
+
+    def replied(self, reply: Json) -> None:
+        """The whole reply, read by the client."""
+        self._heard = time.perf_counter()
+        self._record(lambda: self._generation(reply))
+
+    def raised(self, error: BaseException) -> None:
+        """There is no reply."""
+        self._record(lambda: self._failure(error))
+
+    def _hear(self, part: bytes) -> None:
+        with guard("listening to a server's reply"):
+            self.heard(part)
+
+    def _record(self, make: Callable[[], Generation | None]) -> None:
+        try:
+            self.log.unfinished.remove(self)
+        except KeyError:
+            return  # it is recorded
+        generation = None
+        with guard("reading a server's reply"):
+            generation = make()
+        self._parts.clear()
+        if generation is None:
+            self.log.forget(self._begun)
+        else:
+            self.log.add(generation)
+
+    def _reply(self) -> Json | None:
+        data = b"".join(self._parts)
+        if self._decode is not None:
+            data = self._decode(data)
+        return reply_of(data)
+
+    def _generation(self, reply: Json | None) -> Generation | None:
+        """None for what is no reply to a generation."""
+        error = error_of(reply, self._status)
+        sequences = [] if error or reply is None else [*map(self._ended, self._question.sequences(reply))]
+        if not sequences and not error:
+            return None
+        return Generation(
+            self._begun.order,
+            self._begun.began,
+            self._heard - self._begun.began,
+            sequences,
+            self._question.sampling,
+            self._seam,
+            self._begun.strand,
+            error,
+            (reply and request_id(reply)) or self._question.request_id,
+            None if sequences else self._question.first,
+        )
+
+    def _ended(self, sequence: Sequence) -> Sequence:
+        """With why it ended, where its ids say that alone, as of TRL's own server."""
+        if sequence.finish is not None or sequence.sampled is None:
+            return sequence
+        limit = self._question.sampling.get("max_tokens")
+        finish = finish_of(sequence.sampled, end_tokens(self.log.model), limit if isinstance(limit, int) else None)
+        return structs.replace(sequence, finish=finish)
+
+    def _failure(self, error: BaseException) -> Generation:
+        generation = failed(self._begun, error)
+        return structs.replace(
+            generation,
+            sampling=self._question.sampling,
+            request_id=self._question.request_id,
+            asked=self._question.first,
+        )

@@ -1,0 +1,417 @@
+"""What is sent to a generation endpoint and what it replies, read into sequences: OpenAI's chat completions,
+completions and responses, vLLM's additions to them, its tokens in and tokens out, and TRL's older server.
+
+Servers are of any kind and reply anything: what is not as expected counts as not there, and nothing here raises for it.
+Ids that the server did not return are not made up by tokenising anew.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.capture.calls import Ids, Sequence
+from logs_ui.recorder.capture.http.event_stream import joined
+from logs_ui.recorder.snapshot import one_line, plain, snapshot, text
+
+Json = dict[str, Any]
+
+_SAMPLING = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "min_tokens",
+    "n",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "tool_choice",
+    "reasoning_effort",
+    "chat_template_kwargs",
+)  # by name: what else a request holds may be a key or a token
+_WRITTEN_ID = "token_id:"  # how vLLM writes a token with `return_tokens_as_token_ids`
+_LARGEST_ID = np.iinfo(np.int32).max
+_REFUSED = 400  # HTTP statuses from here on are errors
+
+
+class Prompt(NamedTuple):
+    """One of the prompts that were sent.
+
+    Attributes:
+        context: (L,) where ids were sent; None elsewhere.
+        messages: JSON where messages were sent; None elsewhere.
+    """
+
+    context: Ids | None
+    messages: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was sent to a generation endpoint.
+
+    Attributes:
+        prompts: at least one.
+        copies: how many sequences were asked for of each.
+        sampling: model, temperature, ... as far as they were set.
+        request_id: what the caller called it; None where it did not.
+    """
+
+    prompts: list[Prompt]
+    copies: int
+    sampling: dict[str, Any]
+    request_id: str | None
+    _read: Callable[["Asked", Json], list[Sequence]]
+
+    def sequences(self, reply: Json) -> list[Sequence]:
+        """What the server replied; none where that is no reply to a generation."""
+        return self._read(self, reply)
+
+    @property
+    def first(self) -> bytes | None:
+        """The first prompt: its messages, or its ids' bytes; None of a text."""
+        context, messages = self.prompts[0]
+        return messages if context is None else context.tobytes()
+
+    def prompt(self, index: int) -> Prompt | None:
+        """Of the reply's sequence `index`; None where there is no such one."""
+        if len(self.prompts) == 1:
+            return self.prompts[0]
+        number = index // self.copies
+        return self.prompts[number] if 0 <= number < len(self.prompts) else None
+
+
+class _Api(NamedTuple):
+    """How one kind of endpoint is asked, and how it replies."""
+
+    prompts: Callable[[Json], list[Prompt]]
+    sequences: Callable[[Asked, Json], list[Sequence]]
+
+
+def asked(url: str, body: object) -> Asked | None:
+    """What a POST sends; None where the address is no generation endpoint's, or the body nothing that it takes.
+
+    Args:
+        url: or its path alone.
+        body: JSON, as text or read.
+    """
+    path = _path(url)
+    api = next((api for ending, api in _APIS if path.endswith(ending)), None)
+    if api is None:
+        return None
+    sent = dict(body) if isinstance(body, Mapping) else parsed(body)
+    if not isinstance(sent, dict):
+        return None
+    # Where they stand in vLLM's tokens in, tokens out, and in TRL's older server.
+    settings = {**sent, **_object(sent.get("sampling_params")), **_object(sent.get("generation_kwargs"))}
+    prompts = api.prompts(sent)
+    if not prompts or _only_scores(settings):
+        return None
+    sampling = {name: plain(settings[name]) for name in _SAMPLING if settings.get(name) is not None}
+    copies = _count(settings.get("n")) or 1
+    return Asked(prompts, copies, sampling, _name(sent.get("request_id")), api.sequences)
+
+
+def reply_of(data: bytes) -> Json | None:
+    """A server's reply, whole or streamed as events; None where it is neither."""
+    if data.lstrip()[:1] == b"{":
+        whole = parsed(data)
+        return whole if isinstance(whole, dict) else None
+    return joined(data, parsed)
+
+
+def request_id(reply: Json) -> str | None:
+    """What the server called it."""
+    return _name(reply.get("id")) or _name(reply.get("request_id"))
+
+
+def error_of(reply: Json | None, status: int) -> str | None:
+    """In one line, where the server refused or broke off; None where it answered."""
+    reply = reply or {}
+    error = reply.get("error") or (reply if reply.get("object") == "error" else None)
+    if error is None and status < _REFUSED:
+        return None
+    said = error if isinstance(error, str) else _object(error).get("message") or reply.get("detail") or ""
+    said = said if isinstance(said, str) else snapshot(said).decode()
+    return one_line(f"HTTP {status}: {said}".removesuffix(": ") if status >= _REFUSED else f"The server: {said}")
+
+
+def parsed(source: object) -> Any:
+    """JSON; None where it is none."""
+    if not isinstance(source, bytes | bytearray | str):
+        return None
+    try:
+        return orjson.loads(source)
+    except ValueError:
+        pass
+    try:
+        return json.loads(source)  # knows NaN, and lone surrogates
+    except (ValueError, RecursionError):
+        return None
+
+
+def _path(url: str) -> str:
+    try:
+        return urlsplit(url).path.rstrip("/")
+    except ValueError:
+        return ""
+
+
+def _only_scores(settings: Json) -> bool:
+    """Whether log-probs of what was sent are asked for, and no answer: a teacher's work, no turn."""
+    limit = settings.get("max_tokens")
+    return limit == 0 or (limit == 1 and settings.get("prompt_logprobs") is not None)
+
+
+def _conversation(sent: Json) -> list[Prompt]:
+    messages = sent.get("messages")
+    return [Prompt(None, snapshot(messages))] if isinstance(messages, list) else []
+
+
+def _texts_or_ids(sent: Json) -> list[Prompt]:
+    """One prompt or several, each a text or ids."""
+    prompt = sent.get("prompt")
+    several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
+    return [Prompt(_ids(one), None) for one in several or [prompt] if one and isinstance(one, str | list)]
+
+
+def _tokens(sent: Json) -> list[Prompt]:
+    context = _ids(sent.get("token_ids"))
+    return [] if context is None else [Prompt(context, None)]
+
+
+def _items(sent: Json) -> list[Prompt]:
+    """OpenAI's responses: a text is a user's message, the instructions are a system's."""
+    given = sent.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(items, list):
+        return []
+    instructions = sent.get("instructions")
+    system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
+    return [Prompt(None, snapshot(system + items))]
+
+
+def _trl_prompts(sent: Json) -> list[Prompt]:
+    prompts = sent.get("prompts")
+    return _texts_or_ids({"prompt": prompts}) if isinstance(prompts, list) else []
+
+
+def _trl_conversations(sent: Json) -> list[Prompt]:
+    return [Prompt(None, snapshot(one)) for one in _list(sent.get("messages")) if isinstance(one, list)]
+
+
+def _choices(question: Asked, reply: Json) -> list[Sequence]:
+    """The form of OpenAI's completions and chat, and of vLLM's tokens."""
+    choices = [choice for choice in _list(reply.get("choices")) if isinstance(choice, dict)]
+    sequences = (_choice(question, reply, choice, i, len(choices)) for i, choice in enumerate(choices))
+    return [sequence for sequence in sequences if sequence is not None]
+
+
+def _choice(question: Asked, reply: Json, choice: Json, position: int, count: int) -> Sequence | None:
+    index = _count(choice.get("index"))
+    prompt = question.prompt(position if index is None else index)
+    if prompt is None:
+        return None
+    contexts = (_ids(choice.get("prompt_token_ids")), _ids(reply.get("prompt_token_ids")), prompt.context)
+    tokens, values = _chosen(choice.get("logprobs"))
+    sampled = _ids(choice.get("token_ids"))
+    if sampled is None:
+        sampled = _written_ids(tokens)
+    said, message = _answer(choice.get("message"))
+    if isinstance(choice.get("text"), str):
+        said = text(choice["text"])
+    if sampled is None and said is None and message is None:
+        return None
+    usage = _object(reply.get("usage"))
+    return Sequence(
+        context=next((ids for ids in contexts if ids is not None), None),
+        sampled=sampled,
+        finish=_name(choice.get("finish_reason")),
+        logprobs=_logprobs(values, sampled),
+        text=said,
+        messages=prompt.messages,
+        reply=message,
+        # It counts the prompts of a request together, and the answers.
+        prompt_tokens=_count(usage.get("prompt_tokens")) if len(question.prompts) == 1 else None,
+        completion_tokens=_count(usage.get("completion_tokens")) if count == 1 else None,
+    )
+
+
+def _answer(message: object) -> tuple[str | None, bytes | None]:
+    """An assistant's text, and JSON of the whole message where it says more than that."""
+    if not isinstance(message, dict):
+        return None, None
+    kept = {key: value for key, value in message.items() if key != "parsed" and value not in (None, [], {})}
+    if "reasoning" in kept:  # as vLLM calls it since 0.12
+        kept.setdefault("reasoning_content", kept.pop("reasoning"))
+    content = kept.get("content")
+    said = text(content) if isinstance(content, str) else None
+    if not set(kept) - {"role", "content"} and (content is None or said is not None):
+        return said or "", None
+    return said, snapshot({"role": "assistant", "content": None, **kept})
+
+
+def _chosen(logprobs: object) -> tuple[list[Any], list[Any]]:
+    """The sampled tokens as the server writes them, and their log-probs: chat's form or completions'."""
+    given = _object(logprobs)
+    entries = [_object(entry) for entry in _list(given.get("content"))]
+    if entries:
+        return [entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries]
+    return _list(given.get("tokens")), _list(given.get("token_logprobs"))
+
+
+def _written_ids(tokens: list[Any]) -> Ids | None:
+    """Of tokens that are written as ids."""
+    if not tokens or not all(isinstance(token, str) and token.startswith(_WRITTEN_ID) for token in tokens):
+        return None
+    numbers = [token.removeprefix(_WRITTEN_ID) for token in tokens]
+    return _ids([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else None
+
+
+def _logprobs(values: list[Any], sampled: Ids | None) -> NDArray[np.float32] | None:
+    """None also where they are not those of the sampled tokens."""
+    if not values or (sampled is not None and len(values) != len(sampled)):
+        return None
+    if not all(value is None or isinstance(value, int | float) for value in values):
+        return None
+    try:
+        return np.array([np.nan if value is None else float(value) for value in values]).astype(np.float32)
+    except OverflowError:
+        return None
+
+
+def _trl_completions(question: Asked, reply: Json) -> list[Sequence]:
+    """`{"prompt_ids": (P, L), "completion_ids": (P * n, S), "logprobs": (P * n, S) or (P * n, S, 1)}`."""
+    contexts, logprobs = _list(reply.get("prompt_ids")), _list(reply.get("logprobs"))
+    sequences = []
+    for i, ids in enumerate(_list(reply.get("completion_ids"))):
+        prompt, sampled = question.prompt(i), _ids(ids)
+        if prompt is None or sampled is None:
+            continue
+        number = i // question.copies
+        context = _ids(contexts[number]) if number < len(contexts) else None
+        # Where several are given for a token, nothing says which is the sampled one's.
+        rows = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in _list(_nth(logprobs, i))]
+        sequences.append(
+            Sequence(
+                prompt.context if context is None else context,
+                sampled,
+                None,
+                logprobs=_logprobs(rows, sampled),
+                messages=prompt.messages,
+            )
+        )
+    return sequences
+
+
+def _outputs(question: Asked, reply: Json) -> list[Sequence]:
+    """OpenAI's responses: one answer, as a list of items."""
+    items = [item for item in _list(reply.get("output")) if isinstance(item, dict)]
+    if not items:
+        return []
+    parts = [_object(part) for item in items if item.get("type") == "message" for part in _list(item.get("content"))]
+    thoughts = [
+        _object(part).get("text")
+        for item in items
+        if item.get("type") == "reasoning"
+        for part in _list(item.get("content")) or _list(item.get("summary"))
+    ]
+    calls = [
+        {
+            "id": item.get("call_id"),
+            "type": "function",
+            "function": {"name": item.get("name"), "arguments": item.get("arguments")},
+        }
+        for item in items
+        if item.get("type") == "function_call"
+    ]
+    said = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+    message = {
+        "content": "".join(said) if said else None,
+        "reasoning_content": "\n".join(thought for thought in thoughts if isinstance(thought, str)) or None,
+        "tool_calls": calls,
+    }
+    answer, whole = _answer(message)
+    values = [_object(entry).get("logprob") for part in parts for entry in _list(part.get("logprobs"))]
+    usage = _object(reply.get("usage"))
+    return [
+        Sequence(
+            None,
+            None,
+            _ended(reply, calls),
+            logprobs=_logprobs(values, None),
+            text=answer,
+            messages=question.prompts[0].messages,
+            reply=whole,
+            prompt_tokens=_count(usage.get("input_tokens")),
+            completion_tokens=_count(usage.get("output_tokens")),
+        )
+    ]
+
+
+def _ended(reply: Json, calls: list[Any]) -> str | None:
+    """Why a response ended, in the words of chat completions."""
+    if reply.get("status") == "incomplete":
+        reason = _name(_object(reply.get("incomplete_details")).get("reason"))
+        return "length" if reason == "max_output_tokens" else reason
+    if reply.get("status") != "completed":
+        return None
+    return "tool_calls" if calls else "stop"
+
+
+def _ids(value: object) -> Ids | None:
+    """None where it is not a list of ids."""
+    if not isinstance(value, list):
+        return None
+    try:
+        ids = np.array(value) if value else np.empty(0, np.int32)
+    except (ValueError, OverflowError):
+        return None
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() <= _LARGEST_ID):
+        return None
+    return ids.astype(np.int32)
+
+
+def _count(value: object) -> int | None:
+    """None where it is no number of things."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_ID else None
+
+
+def _name(value: object) -> str | None:
+    return one_line(value) if isinstance(value, str) and value else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _nth(values: list[Any], index: int) -> Any:
+    return values[index] if index < len(values) else None
+
+
+_APIS = (  # by how the address ends
+    ("/chat/completions", _Api(_conversation, _choices)),
+    ("/completions", _Api(_texts_or_ids, _choices)),
+    ("/responses", _Api(_items, _outputs)),
+    ("/inference/v1/generate", _Api(_tokens, _choices)),
+    ("/generate", _Api(_trl_prompts, _trl_completions)),
+    ("/chat", _Api(_trl_conversations, _trl_completions)),
+)

@@ -1,0 +1,300 @@
+"""HTTP clients: the generations that one client of requests, httpx or aiohttp asks a server for. Only clients that the
+user names are traced, and no class is patched.
+
+What is relied on: all that a `requests.Session` and an `httpx.Client` send goes through their `send`, all that an
+`aiohttp.ClientSession` sends through its `_request`.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar
+
+import wrapt
+
+from logs_ui.recorder.capture.http.exchange import Exchange, Sent, begin
+from logs_ui.recorder.guard import guard
+
+C = TypeVar("C")
+Call = Callable[..., Any]
+
+_MARK = "__logs_ui_replaced__"
+_ABSENT = object()
+
+
+def trace_client(client: C) -> C:
+    """Records the generations that this client asks a server for, where a rollout is recorded.
+
+    It knows vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's tokens in and
+    tokens out, and TRL's older `/generate/` and `/chat/`. All else that the client sends is left alone. Requests and
+    replies are the same with it as without it; a streamed reply is recorded when it has been read. The openai package's
+    clients are recorded without it.
+
+    Args:
+        client: a `requests.Session`, `httpx.Client`, `httpx.AsyncClient` or `aiohttp.ClientSession`, or an object with
+            methods `post(url, ...)` or `request(method, url, ...)` that take `json=` and return an object with
+            `content`. Other clients, also of its class, are not touched.
+
+    Returns:
+        The same client. `untrace_client` ends it.
+
+    Raises:
+        TypeError: it is no such client, or takes no attributes.
+    """
+    replacements = _replacements(client)
+    if not replacements:
+        raise TypeError(_unusable(client))
+    for name, make in replacements.items():
+        before = vars(client).get(name, _ABSENT)
+        if hasattr(before, _MARK):
+            continue
+        replacement = make(getattr(client, name))
+        setattr(replacement, _MARK, before)
+        vars(client)[name] = replacement  # aiohttp warns of a plain assignment
+    return client
+
+
+def untrace_client(client: C) -> C:
+    """Ends what `trace_client` began; a client that is not traced stays as it is.
+
+    Returns:
+        The same client.
+    """
+    attributes = getattr(client, "__dict__", {})
+    for name, value in list(attributes.items()):
+        before = getattr(value, _MARK, value)
+        if before is _ABSENT:
+            del attributes[name]
+        else:
+            attributes[name] = before
+    return client
+
+
+def hear_httpx(exchange: Exchange, response: Any) -> None:
+    """A reply of httpx: what was read already, else what the user reads."""
+    encoded = response.headers.get("content-encoding")
+    if response.is_closed:
+        exchange.answers(response.status_code)
+        exchange.heard(response.content)
+        exchange.end()
+        return
+    exchange.answers(response.status_code, functools.partial(_decoded, type(response), encoded) if encoded else None)
+    response.stream = _HeardStream(response.stream, exchange)
+
+
+def _decoded(kind: Any, encoding: str, data: bytes) -> bytes:
+    """By the client library itself."""
+    content: bytes = kind(200, headers={"content-encoding": encoding}, content=data).content
+    return content
+
+
+class _HeardStream(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """The body of a reply of httpx."""
+
+    def __init__(self, stream: Any, exchange: Exchange) -> None:
+        super().__init__(stream)
+        self._self_exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._self_exchange.passing(self.__wrapped__)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._self_exchange.passing_async(self.__wrapped__)
+
+
+class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """The body of a reply of aiohttp."""
+
+    def __init__(self, reader: Any, exchange: Exchange) -> None:
+        super().__init__(reader)
+        self._self_exchange = exchange
+
+    async def read(self, *args: Any, **kwargs: Any) -> bytes:
+        return await self._heard(self.__wrapped__.read(*args, **kwargs))
+
+    async def readany(self) -> bytes:
+        return await self._heard(self.__wrapped__.readany())
+
+    async def readline(self, *args: Any, **kwargs: Any) -> bytes:
+        return await self._heard(self.__wrapped__.readline(*args, **kwargs))
+
+    async def readuntil(self, *args: Any, **kwargs: Any) -> bytes:
+        return await self._heard(self.__wrapped__.readuntil(*args, **kwargs))
+
+    async def readexactly(self, n: int) -> bytes:
+        return await self._heard(self.__wrapped__.readexactly(n))
+
+    async def readchunk(self) -> tuple[bytes, bool]:
+        with self._self_exchange.reading():
+            chunk: tuple[bytes, bool] = await self.__wrapped__.readchunk()
+        self._hear(chunk[0])
+        return chunk
+
+    def read_nowait(self, *args: Any, **kwargs: Any) -> bytes:
+        part: bytes = self.__wrapped__.read_nowait(*args, **kwargs)
+        self._hear(part)
+        return part
+
+    # Its iterators read through the object that they are made of.
+    def __aiter__(self) -> Any:
+        return type(self.__wrapped__).__aiter__(self)
+
+    def iter_any(self) -> Any:
+        return type(self.__wrapped__).iter_any(self)
+
+    def iter_chunked(self, n: int) -> Any:
+        return type(self.__wrapped__).iter_chunked(self, n)
+
+    def iter_chunks(self) -> Any:
+        return type(self.__wrapped__).iter_chunks(self)
+
+    async def _heard(self, read: Awaitable[bytes]) -> bytes:
+        with self._self_exchange.reading():
+            part = await read
+        self._hear(part)
+        return part
+
+    def _hear(self, part: bytes) -> None:
+        with guard("listening to a server's reply"):
+            self._self_exchange.heard(part)
+            if self.__wrapped__.at_eof():
+                self._self_exchange.end()
+
+
+def _requests(session: Any) -> dict[str, Callable[[Call], Call]]:
+    def sent(request: Any = None, **_: Any) -> Sent:
+        return str(getattr(request, "method", "")), str(getattr(request, "url", "")), getattr(request, "body", None)
+
+    def hear(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+        exchange.answers(response.status_code)
+        if kwargs.get("stream", session.stream):
+            _hear_requests(exchange, response)
+        else:
+            exchange.heard(response.content)
+            exchange.end()
+
+    return {"send": lambda original: _recorded(original, sent, hear)}
+
+
+def _hear_requests(exchange: Exchange, response: Any) -> None:
+    """Hears what the user reads: all ways but `raw` go through `iter_content`."""
+    iterate = response.iter_content
+
+    @functools.wraps(iterate)
+    def iter_content(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        return exchange.passing(iterate(*args, **kwargs), response.encoding or "utf-8")
+
+    response.iter_content = iter_content
+
+
+def _httpx(client: Any) -> dict[str, Callable[[Call], Call]]:
+    def sent(request: Any = None, **_: Any) -> Sent:
+        try:
+            body = getattr(request, "content", None)
+        except RuntimeError:  # the body is a stream that nobody has read: it is no JSON
+            body = None
+        return str(getattr(request, "method", "")), str(getattr(request, "url", "")), body
+
+    def hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
+        hear_httpx(exchange, response)
+
+    recorded = _recorded_async if inspect.iscoroutinefunction(client.send) else _recorded
+    return {"send": lambda original: recorded(original, sent, hear)}
+
+
+def _aiohttp(_: Any) -> dict[str, Callable[[Call], Call]]:
+    def hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
+        exchange.answers(response.status)
+        response.content = _HeardReader(response.content, exchange)
+
+    return {"_request": lambda original: _recorded_async(original, _sent, hear)}
+
+
+def _alike(client: Any) -> dict[str, Callable[[Call], Call]]:
+    """Any object with methods named as those of requests."""
+
+    def hear(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+        content = None if kwargs.get("stream") else getattr(response, "content", None)
+        status = getattr(response, "status_code", None)
+        exchange.answers(status if isinstance(status, int) else 200)
+        exchange.heard(content if isinstance(content, bytes) else b"")
+        exchange.end()
+
+    def make(sent: Callable[..., Sent], original: Call) -> Call:
+        recorded = _recorded_async if inspect.iscoroutinefunction(original) else _recorded
+        return recorded(original, sent, hear)
+
+    methods: dict[str, Callable[..., Sent]] = {"post": functools.partial(_sent, "POST"), "request": _sent}
+    return {
+        name: functools.partial(make, sent)
+        for name, sent in methods.items()
+        if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
+    }
+
+
+def _sent(method: str = "", url: object = "", **kwargs: Any) -> Sent:
+    body = next((kwargs[name] for name in ("json", "data", "content") if kwargs.get(name) is not None), None)
+    return str(method).upper(), str(url), body
+
+
+_LIBRARIES = (
+    ("requests", "Session", _requests),
+    ("httpx", "Client", _httpx),
+    ("httpx", "AsyncClient", _httpx),
+    ("httpx2", "Client", _httpx),  # what the openai package brings since 3.0
+    ("httpx2", "AsyncClient", _httpx),
+    ("aiohttp", "ClientSession", _aiohttp),
+)
+
+
+def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
+    """By the name of the method: what makes its replacement. None where it is no client."""
+    if isinstance(client, type | ModuleType):
+        return {}
+    for library, name, replacements in _LIBRARIES:
+        kind = getattr(sys.modules.get(library), name, None)
+        if isinstance(kind, type) and isinstance(client, kind):
+            return replacements(client)
+    return _alike(client)
+
+
+def _unusable(client: object) -> str:
+    what = f"a {type(client).__name__}"
+    if isinstance(client, type | ModuleType):
+        what = f"{client.__name__}, which others use too"
+    return (
+        f"trace_client() takes an HTTP client with a method post or request, not {what}. "
+        "Make one, such as requests.Session() or httpx.Client(), and send with that."
+    )
+
+
+def _recorded(original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        exchange = begin("http", functools.partial(sent, *args, **kwargs))
+        if exchange is None:
+            return original(*args, **kwargs)
+        with exchange.asking():
+            response = original(*args, **kwargs)
+        with guard("listening to a server's reply"):
+            hear(exchange, response, **kwargs)
+        return response
+
+    return call
+
+
+def _recorded_async(original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
+    @functools.wraps(original)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        exchange = begin("http", functools.partial(sent, *args, **kwargs))
+        if exchange is None:
+            return await original(*args, **kwargs)
+        with exchange.asking():
+            response = await original(*args, **kwargs)
+        with guard("listening to a server's reply"):
+            hear(exchange, response, **kwargs)
+        return response
+
+    return call

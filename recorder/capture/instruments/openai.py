@@ -1,0 +1,74 @@
+"""The openai package: what its clients ask a server for, by any of their methods, streamed or not.
+
+What is relied on (run on openai 1.60, 2.0 and 3.52): `SyncAPIClient.request(cast_to, options, ...)` and its async twin
+make every request, with the client's retries; `options` has `method`, `url`, `json_data` and `extra_json`; a stream has
+its `response` and a raw response its `http_response`, both of httpx.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from logs_ui.recorder.capture.http.exchange import Exchange, Sent, begin
+from logs_ui.recorder.capture.instruments.http_clients import hear_httpx
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.guard import guard
+
+
+def install() -> None:
+    """Patches the clients, now or when openai is imported."""
+    patches.when_imported("openai._base_client", _attach)
+
+
+def _attach(module: Any) -> None:
+    patches.method(module.SyncAPIClient, "request", _recorded)
+    patches.method(module.AsyncAPIClient, "request", _recorded_async)
+
+
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = begin("openai", functools.partial(_sent, *args, **kwargs))
+        if exchange is None:
+            return original(self, *args, **kwargs)
+        with exchange.asking():
+            result = original(self, *args, **kwargs)
+        with guard("listening to a reply of openai"):
+            _hear(exchange, result)
+        return result
+
+    return request
+
+
+def _recorded_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = begin("openai", functools.partial(_sent, *args, **kwargs))
+        if exchange is None:
+            return await original(self, *args, **kwargs)
+        with exchange.asking():
+            result = await original(self, *args, **kwargs)
+        with guard("listening to a reply of openai"):
+            _hear(exchange, result)
+        return result
+
+    return request
+
+
+def _sent(_cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent:
+    body = getattr(options, "json_data", None)
+    if isinstance(body, dict):
+        body = {**body, **(getattr(options, "extra_json", None) or {})}
+    return str(getattr(options, "method", "")).upper(), str(getattr(options, "url", "")), body
+
+
+def _hear(exchange: Exchange, result: Any) -> None:
+    """A reply, read by the client; else a stream of one, or a raw response that may be one."""
+    if callable(getattr(result, "model_dump", None)):
+        exchange.replied(result.model_dump(exclude_unset=True, warnings=False))
+        return
+    response = getattr(result, "response", None) or getattr(result, "http_response", None)
+    if response is None:
+        exchange.end()  # the client read something else
+    else:
+        hear_httpx(exchange, response)

@@ -1,0 +1,94 @@
+"""OpenEnv: resets, steps and tool calls of its clients, over all generations of them.
+
+    0.1            `HTTPEnvClient.reset/step`, of `openenv_core`
+    0.2.0, 0.2.1   `EnvClient.reset/step`
+    0.2.2 to 0.3   the same as coroutines; `.sync()` goes through them
+    0.4 on         `EnvClient._reset_async/_step_async`: sync, bare and async calls all go through these two. In a
+                   running loop a bare call that nobody awaits runs when its result is first read, and is recorded then.
+
+`MCPToolClient.call_tool` makes a step, which is its child, or in newer clients' "production" mode none. `list_tools`
+may make one, too, which is none of the model's.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.instruments.patch import patches
+
+Method = Callable[..., Any]
+Sent = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def install() -> None:
+    """Patches the clients, now or when their modules are imported."""
+    patches.when_imported("openenv_core.http_env_client", _attach_http)
+    patches.when_imported("openenv.core.env_client", _attach)
+    patches.when_imported("openenv.core.mcp_client", _attach_mcp)
+
+
+def _attach_http(module: Any) -> None:
+    patches.method(module.HTTPEnvClient, "reset", _reset)
+    patches.method(module.HTTPEnvClient, "step", _step)
+
+
+def _attach(module: Any) -> None:
+    client = module.EnvClient
+    by_coroutines = hasattr(client, "_step_async")
+    patches.method(client, "_reset_async" if by_coroutines else "reset", _reset)
+    patches.method(client, "_step_async" if by_coroutines else "step", _step)
+
+
+def _attach_mcp(module: Any) -> None:
+    patches.method(module.MCPToolClient, "call_tool", _tool)
+
+
+def _reset(original: Method) -> Method:
+    return _recorded("reset", original, lambda _, kwargs: kwargs, _step_result)
+
+
+def _step(original: Method) -> Method:
+    return _recorded("step", original, lambda args, kwargs: args[0] if args else kwargs.get("action"), _step_result)
+
+
+def _tool(original: Method) -> Method:
+    return _recorded("tool", original, _called, Answer)
+
+
+def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    name = args[0] if args else kwargs.get("name")
+    return {"name": name, "arguments": {key: value for key, value in kwargs.items() if args or key != "name"}}
+
+
+def _asks_for_tools(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    action = args[0] if args else kwargs.get("action")
+    return type(action).__name__ == "ListToolsAction"
+
+
+def _step_result(result: Any) -> Answer:
+    """`StepResult` has metadata from 0.4 on."""
+    return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
+
+
+def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Answer]) -> Method:
+    if not inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _asks_for_tools(args, kwargs):
+                return original(self, *args, **kwargs)
+            with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+                return came_back(original(self, *args, **kwargs))
+
+        return call
+
+    @functools.wraps(original)
+    async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _asks_for_tools(args, kwargs):
+            return await original(self, *args, **kwargs)
+        with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
+            return came_back(await original(self, *args, **kwargs))
+
+    return call_async

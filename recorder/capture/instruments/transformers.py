@@ -1,0 +1,120 @@
+"""transformers: `model.generate`, as rollout functions call it on the policy."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logs_ui.recorder.capture.calls import (
+    Begun,
+    CallLog,
+    Generation,
+    TokenBatch,
+    answered,
+    failed,
+    generating,
+    generating_strand,
+)
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.guard import guard
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "do_sample",
+    "max_new_tokens",
+    "max_length",
+)
+
+
+def install() -> None:
+    """Patches `GenerationMixin.generate`, now or when transformers is imported."""
+    patches.when_imported(
+        "transformers.generation.utils",
+        lambda module: patches.method(module.GenerationMixin, "generate", _recorded),
+    )
+
+
+def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strand = generating_strand()
+        if strand is None or not _is_policy(strand.tree.log, self):
+            return original(self, *args, **kwargs)
+        log = strand.tree.log
+        begun = log.begin(strand, "generation", seam="transformers")
+        try:
+            with generating():
+                output = original(self, *args, **kwargs)
+        except BaseException as error:
+            with guard("recording that a generation failed"):
+                log.add(failed(begun, error))
+            raise
+        with guard("recording a generation of transformers"), answered(begun):
+            _add(log, begun, self, args, kwargs, output)
+        return output
+
+    return generate
+
+
+def _is_policy(log: CallLog, model: Any) -> bool:
+    """Whether it is the trainer's model, and no judge. Wrapped or unwrapped, that is the one with the same parameters;
+    a wrapper may add some of its own.
+    """
+    with guard("telling the trainer's model from others"):
+        if log.model is None or model is log.model:
+            return True
+        first = next(iter(getattr(model, "parameters", tuple)()), None)
+        return any(parameter is first for parameter in log.model.parameters())
+    return True
+
+
+def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    seconds = time.perf_counter() - begun.began
+    inputs = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    if inputs is None:
+        return  # generated from embeddings: there are no ids to record
+    settings = _settings(model, args, kwargs)
+    given, mask = _array(inputs).astype(np.int32), kwargs.get("attention_mask")
+    length = given.shape[1]
+    sequences = TokenBatch(
+        given,
+        None if mask is None else _array(mask).astype(np.bool_),
+        _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
+        _ends(settings["eos_token_id"]),
+        settings["pad_token_id"],
+        settings["max_new_tokens"] or (settings["max_length"] or 0) - length,
+    )
+    sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+    log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    """Its own memory, where it is on the CPU."""
+    array: NDArray[Any] = tensor.numpy(force=True)
+    return array
+
+
+def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword, else the call's generation config, else the model's: as `generate` resolves them."""
+    config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
+    found: dict[str, Any] = {}
+    for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
+        value = kwargs.get(name)
+        for source in (config, model.generation_config):
+            if value is None and source is not None:
+                value = getattr(source, name, None)
+        found[name] = value
+    return found
+
+
+def _ends(eos: Any) -> tuple[int, ...]:
+    if eos is None:
+        return ()
+    return tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)

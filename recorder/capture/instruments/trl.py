@@ -1,0 +1,470 @@
+"""TRL's GRPOTrainer: everything private of it that the recorder relies on, in one file.
+
+What is relied on (trl 1.16), and what is lost without it:
+    trainer._generate_and_score_completions(inputs) -> {"advantages": ...}   dataset columns before, advantages after
+    trainer._calculate_rewards(inputs, prompts, completions, ids) -> (rows of all ranks, functions)   rewards
+    trainer.reward_func_names, .reward_weights                                names and weights of those
+    trainer.state, .model.training, .accelerator, .num_generations(_eval)     step, mode, rank, group size
+    trainer.train()                                                           that training ended with an exception
+Where TRL rolls out by itself, in recorded environments (0.29.1 to 1.16):
+    trainer._generate_and_score_completions(inputs)   when a batch begins: nothing is recorded without it
+    trainer._generate(prompts) -> (prompt_ids, completion_ids, tool_mask, messages, ...)   tokens: rows end as errors
+    trainer._calculate_rewards(...)                   when `get_reward` has been asked: rows end with the batch
+    trainer.environments                              which environment plays which row: calls are nobody's
+    trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments` tell)
+
+A subclass may override these and call what it overrides: each class is patched, and the outermost call is listened to,
+since its result is what the trainer goes on with. Beside GRPOTrainer, classes are patched only of trainers that have a
+rollout function, or environments while some are recorded. Patched methods pass on whatever they are given, and read
+what comes back only where somebody listens.
+"""
+
+import functools
+import inspect
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logs_ui.recorder.capture.instruments import trl_shapes
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.storage.tables import Mode
+
+
+class Listener(Protocol):
+    """Told of what a trainer computes after a rollout function returned."""
+
+    def rewards(
+        self,
+        values: NDArray[np.float64],
+        declined: NDArray[np.bool_],
+        names: list[str],
+        weights: list[float],
+        inputs: list[Any],
+    ) -> None:
+        """Of this process's N rows; of all ranks' where it alone calls rollout functions, and `inputs` its own.
+
+        Args:
+            values: (N, F) by row and reward function, NaN where a function returned None.
+            declined: (N, F) where it returned None, as far as that was seen.
+            names: (F).
+            weights: (F).
+            inputs: (N) dataset rows.
+        """
+
+    def advantages(self, values: NDArray[np.float64]) -> None:
+        """(N,) this process's."""
+
+    def logged(self, step: int, values: dict[str, Any]) -> None:
+        """What the trainer logs at a step, on the main process only."""
+
+    def train_ended(self) -> None:
+        """The trainer says so."""
+
+    def train_raised(self, error: BaseException) -> None:
+        """`train()` was left by an exception."""
+
+
+class EnvironmentDoor(Protocol):
+    """Told of batches whose rollouts TRL makes itself, in environments that may be recorded."""
+
+    def batch(self, trainer: Any, prompts: list[Any]) -> AbstractContextManager[None]:
+        """Round all that the trainer does for one batch of N prompts of the dataset: `NO_PROMPT` where it has none."""
+
+    def generated(self, trainer: Any, prompts: list[Any], output: dict[str, Any]) -> None:
+        """The rollouts are made. `prompts` are what they became when the environments were reset, `output` is as a
+        rollout function returns it.
+        """
+
+    def scored(self, trainer: Any) -> None:
+        """All reward functions have returned."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a trainer stands when it calls a rollout function.
+
+    Attributes:
+        step: under which TRL will log this batch: training logs after the optimizer's step, evaluation before the next.
+        first: global index of this process's first row.
+        generations: completions in a group.
+    """
+
+    mode: Mode
+    step: int
+    policy_step: int
+    epoch: float | None
+    process: int
+    first: int
+    generations: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a trainer is about to have rolled out.
+
+    Attributes:
+        number: counts the trainer's batches; all ranks count alike, whatever a rollout function does on one of them.
+        rows: (N) this process's dataset rows.
+    """
+
+    number: int
+    rows: list[dict[str, Any]]
+
+
+NO_PROMPT = [{"role": "user", "content": ""}]
+"""What TRL takes where the dataset has no prompt: the environments' resets give it."""
+
+_door: EnvironmentDoor | None = None
+_listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()
+_callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
+_batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
+_counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+_generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def install() -> None:
+    """Patches the trainers, now or when they are imported."""
+    patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch(module.GRPOTrainer))
+    patches.when_imported("transformers.trainer", lambda module: _patch_loops(module.Trainer))
+
+
+def generating() -> dict[Any, int]:
+    """The trainers that are in the middle of a batch, and how many rows of it this process has."""
+    return {trainer: len(_batches[trainer].rows) for trainer in _generating}
+
+
+def watch_environments(door: EnvironmentDoor) -> None:
+    """From now on it is told of all batches that no rollout function makes."""
+    global _door  # noqa: PLW0603 - the process has one
+    _door = door
+
+
+def environment_factories(trainer: Any) -> list[Any]:
+    """By which it makes its environments; before TRL 1.8 it does not keep them."""
+    return list((getattr(trainer, "environment_factories", None) or {}).values())
+
+
+def environments(trainer: Any) -> list[Any]:
+    """Of the current batch, row by row; before TRL 1.8 the same ones for all batches."""
+    return list(getattr(trainer, "environments", None) or ())
+
+
+def place_of(environment: Any) -> tuple[Any, int | None] | None:
+    """The trainer that is in the middle of a batch in which the environment plays, and whose row it plays; None for the
+    row where one environment plays for several.
+    """
+    for trainer in tuple(_generating):
+        rows = [row for row, other in enumerate(environments(trainer)) if other is environment]
+        if rows:
+            return trainer, rows[0] if len(rows) == 1 else None
+    return None
+
+
+def is_heard(trainer: Any) -> bool:
+    """Whether a listener would hear of it, and so of the end of its training."""
+    return not isinstance(trainer, trl_shapes.AbsentTrainer)
+
+
+def listener_of(state: Any) -> Listener | None:
+    """Who hears of the trainer whose `state` a callback is given; None where nobody does."""
+    return next((heard for trainer, heard in tuple(_listeners.items()) if trainer.state is state), None)
+
+
+def attach(trainer: Any, listener: Listener) -> None:
+    """From now on this listener hears of the trainer, in place of any before it."""
+    if not is_heard(trainer):
+        return
+    _listeners[trainer] = listener
+    _patch_classes(trainer)
+    if trainer in _callbacks:
+        trainer.remove_callback(_callbacks[trainer])
+    _callbacks[trainer] = _callback(listener)
+    trainer.add_callback(_callbacks[trainer])
+
+
+def current_batch(trainer: Any, count: int) -> Batch | None:
+    """The batch that the prompts of the current call come from; None where the trainer did not show it."""
+    batch = _batches.get(trainer)
+    return batch if batch is not None and len(batch.rows) == count else None
+
+
+def position(trainer: Any, count: int) -> Position:
+    """For a call with `count` prompts in this process."""
+    training = trainer.model is None or bool(trainer.model.training)
+    process = int(trainer.accelerator.process_index)
+    step = int(trainer.state.global_step)
+    generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
+    return Position(
+        mode=Mode.TRAIN if training else Mode.EVAL,
+        step=step + 1 if training else step,
+        policy_step=step,
+        epoch=trainer.state.epoch,
+        process=process,
+        first=process * count,
+        generations=int(generations or trainer.num_generations),
+    )
+
+
+def run_columns(trainer: Any) -> dict[str, Any]:
+    """Columns of the run that the trainer knows."""
+    model = trainer.model
+    config = getattr(model, "config", None)
+    run_name = trainer.args.run_name
+    columns = {
+        "model": None if model is None else getattr(config, "_name_or_path", None) or type(model).__name__,
+        "max_steps": int(trainer.state.max_steps) if trainer.state.max_steps > 0 else None,
+        "num_generations": int(trainer.num_generations),
+        "output_dir": output_folder(trainer),
+    }
+    # transformers fills run_name with the output folder where the user gave none.
+    return columns | ({"name": run_name} if run_name and run_name != trainer.args.output_dir else {})
+
+
+def output_folder(trainer: Any) -> str:
+    """Where it writes its checkpoints, absolute."""
+    return os.path.abspath(str(trainer.args.output_dir))  # noqa: PTH100 - no link is followed: it is a name
+
+
+def tokenizer_json(trainer: Any) -> str | None:
+    """The `tokenizers` library's JSON; None for a tokenizer that is not one of its."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else backend.to_str()
+
+
+def shared_from_first(trainer: Any, value: Any) -> Any:
+    """Rank 0's value, on every rank. All ranks must call it, unless the main process alone calls rollout functions."""
+    if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
+        return value
+    from accelerate.utils import broadcast_object_list
+
+    return broadcast_object_list([value])[0]
+
+
+def _patch_loops(owner: type) -> None:
+    patches.method(owner, "train", _with_end)
+    patches.method(owner, "evaluate", _with_its_classes)
+
+
+def _may_be_recorded(trainer: Any) -> bool:
+    """Its rollout function may call a recorded one, and who plays in its environments is known at its first batch."""
+    if trainer in _listeners or getattr(trainer, "rollout_func", None) is not None:
+        return True
+    own = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
+    return _door is not None and bool(own)
+
+
+def _patch_classes(trainer: Any) -> None:
+    for owner in type(trainer).__mro__:
+        _patch(owner)
+
+
+def _patch(owner: type) -> None:
+    patches.method(owner, "_calculate_rewards", _with_rewards)
+    patches.method(owner, "_generate_and_score_completions", _with_advantages)
+    patches.method(owner, "_generate", _with_tokens)
+
+
+@contextmanager
+def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
+    """Whether this call is not one that an override made of what it overrides."""
+    outermost = trainer not in trainers
+    trainers.add(trainer)
+    try:
+        yield outermost
+    finally:
+        if outermost:
+            trainers.discard(trainer)
+
+
+def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass is patched before its first batch. Not by its `__init__`, whose warnings would name this file."""
+
+    @functools.wraps(original)
+    def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with guard("preparing a trainer"):
+            if _may_be_recorded(self):
+                _patch_classes(self)
+        return original(self, *args, **kwargs)
+
+    return loop
+
+
+def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def calculate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _listeners.get(self)
+        if listener is None:
+            return original(self, *args, **kwargs)
+        returned: dict[int, Any] = {}
+        with _outermost(_scoring, self) as outermost, _watched(self, returned):
+            gathered = original(self, *args, **kwargs)
+        if outermost and _door is not None:
+            with guard("recording that a batch was scored"):
+                _door.scored(self)
+        if outermost:
+            with guard("recording rewards"):
+                _tell_rewards(listener, self, gathered, returned, *args, **kwargs)
+        return gathered
+
+    return calculate
+
+
+def _tell_rewards(
+    listener: Listener,
+    trainer: Any,
+    gathered: Any,
+    returned: dict[int, Any],
+    inputs: Any,
+    prompts: Any,
+    *_: Any,
+    **__: Any,
+) -> None:
+    first = trainer.accelerator.process_index * len(prompts)
+    rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(prompts))
+    own = gathered[rows].detach().cpu().numpy().astype(np.float64)
+    weights = [float(weight) for weight in trainer.reward_weights.tolist()]
+    listener.rewards(own, _declined(own.shape, returned), list(trainer.reward_func_names), weights, inputs)
+
+
+@contextmanager
+def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
+    """Keeps what each reward function returns, by its index: TRL turns None into NaN, and then they look alike."""
+    functions = getattr(trainer, "reward_funcs", None)
+    if not isinstance(functions, list):
+        yield
+        return
+    with guard("preparing to see what reward functions return"):
+        trainer.reward_funcs = [_watching(function, i, returned) for i, function in enumerate(functions)]
+    try:
+        yield
+    finally:
+        trainer.reward_funcs = functions
+
+
+def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
+    """A reward model, which never declines, stays what it is."""
+    if hasattr(function, "forward"):
+        returned[index] = ()
+        return function
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
+
+        @functools.wraps(function)
+        async def watched_async(*args: Any, **kwargs: Any) -> Any:
+            returned[index] = await function(*args, **kwargs)
+            return returned[index]
+
+        return watched_async
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        returned[index] = function(*args, **kwargs)
+        return returned[index]
+
+    return watched
+
+
+def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
+    """(N, F) where a function returned None. One whose values cannot be read twice declines as a whole."""
+    declined = np.zeros(shape, bool)
+    for index in range(shape[1]):
+        values = returned.get(index)
+        if values is not None and hasattr(values, "__getitem__"):
+            declined[: len(values), index] = [value is None for value in values]
+        else:
+            declined[:, index] = True
+    return declined
+
+
+def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate_and_score(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _outermost(_generating, self) as outermost:
+            if not outermost:
+                return original(self, *args, **kwargs)
+            with _recorded_batch(self, args, kwargs):
+                scored = original(self, *args, **kwargs)
+        listener = _listeners.get(self)
+        if listener is not None:
+            with guard("recording advantages"):
+                listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+        return scored
+
+    return generate_and_score
+
+
+def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
+    """A rollout function records its own batches."""
+    inputs = args[0] if args else kwargs.get("inputs")
+    rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
+    _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
+    _counts[trainer] += 1
+    if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:
+        return nullcontext()
+    return _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in rows])
+
+
+def _with_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _door is None or self not in _listeners or getattr(self, "rollout_func", None) is not None:
+            return original(self, *args, **kwargs)
+        with _outermost(_rolling_out, self) as outermost:
+            generated = original(self, *args, **kwargs)
+        if outermost:
+            with guard("recording the tokens of a batch"):
+                _door.generated(self, args[0] if args else kwargs["prompts"], _output(generated))
+        return generated
+
+    return generate
+
+
+def _output(generated: Any) -> dict[str, Any]:
+    """As a rollout function returns it. Older releases have a number of tokens before the log-probs."""
+    prompt_ids, completion_ids, tool_mask, _, *rest = generated
+    logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
+    return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}
+
+
+def _with_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    original = _with_its_classes(original)
+
+    @functools.wraps(original)
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            listener = _listeners.get(self)
+            if listener is not None:
+                with guard("recording that training was left by an exception"):
+                    listener.train_raised(error)
+            raise
+
+    return train
+
+
+def _callback(listener: Listener) -> Any:
+    from transformers import TrainerCallback
+
+    class Recorded(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
+        """Passes on what the trainer logs, and that it ended."""
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+            if logs and state.is_world_process_zero:
+                with guard("recording the trainer's scalars"):
+                    listener.logged(int(state.global_step), dict(logs))
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            with guard("recording the end of training"):
+                listener.train_ended()
+
+    return Recorded()

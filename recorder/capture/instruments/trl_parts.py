@@ -1,0 +1,79 @@
+"""What a run of TRL's trainer is made of beside its arguments.
+
+What is relied on (trl 1.16), each by itself: what is not there is not kept.
+    trainer.reward_funcs, .reward_func_names, .reward_weights    reward functions and models
+    trainer.rollout_func, .environment_factories                 what makes the rollouts
+    trainer.processing_class.chat_template, .chat_template       the tokenizer's template, and one in its place
+    trainer.train_dataset                                        of `datasets`: .info, .split, .column_names
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from logs_ui.recorder.capture.source_code import Part
+from logs_ui.recorder.storage.tables import SourceKind
+
+
+def parts(trainer: Any) -> list[Part]:
+    """What the run is made of beside its arguments."""
+    weights = trainer.reward_weights.tolist() if hasattr(trainer, "reward_weights") else []
+    rewards = zip(
+        getattr(trainer, "reward_funcs", ()), distinct(getattr(trainer, "reward_func_names", ())), weights, strict=False
+    )
+    makers = getattr(trainer, "environment_factories", None) or {}
+    rollout_func = getattr(trainer, "rollout_func", None)
+    found = [_reward_part(function, name, float(weight)) for function, name, weight in rewards]
+    if rollout_func is not None:
+        name = getattr(rollout_func, "__name__", type(rollout_func).__name__)
+        found.append(Part(SourceKind.ROLLOUT, name, rollout_func))
+    found += [
+        Part(SourceKind.ENVIRONMENT, str(name or getattr(make, "__name__", "")), make) for name, make in makers.items()
+    ]
+    return [*found, *_template_parts(trainer), *_dataset_part(getattr(trainer, "train_dataset", None))]
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Functions of one name are numbered from the second on."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return numbered
+
+
+def _reward_part(function: Any, name: str, weight: float) -> Part:
+    """A reward model is told by where it comes from; its class's source is not what it rewards."""
+    if not hasattr(function, "forward"):
+        return Part(SourceKind.REWARD, name, function, weight)
+    origin = getattr(getattr(function, "config", None), "_name_or_path", None)
+    return Part(SourceKind.REWARD, name, f"a reward model: {origin}" if origin else None, weight)
+
+
+def _template_parts(trainer: Any) -> list[Part]:
+    """The tokenizer's, and the one that the trainer takes in its place for a model that calls tools."""
+    templates = {
+        "": getattr(trainer.processing_class, "chat_template", None),
+        "training": getattr(trainer, "chat_template", None),
+    }
+    named = {
+        key if isinstance(template, str) else f"{key} {name}".strip(): text
+        for key, template in templates.items()
+        for name, text in (template if isinstance(template, dict) else {"": template}).items()
+    }
+    return [Part(SourceKind.CHAT_TEMPLATE, key, text) for key, text in named.items() if isinstance(text, str)]
+
+
+def _dataset_part(dataset: Any) -> list[Part]:
+    """One that was made in memory has no name."""
+    info = getattr(dataset, "info", None)
+    facts = {
+        "name": getattr(info, "dataset_name", None) or getattr(info, "builder_name", None),
+        "configuration": getattr(info, "config_name", None),
+        "split": getattr(dataset, "split", None),
+        "rows": len(dataset) if hasattr(dataset, "__len__") else None,
+        "columns": ", ".join(getattr(dataset, "column_names", None) or ()) or None,
+    }
+    known = [f"{name}: {value}" for name, value in facts.items() if value is not None]
+    return [Part(SourceKind.DATASET, "", "\n".join(known))] if known else []

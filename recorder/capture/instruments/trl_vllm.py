@@ -1,0 +1,120 @@
+"""TRL's own ways to vLLM: `trainer.vllm_generation`, and the client of its server.
+
+What is relied on (run on trl 0.29.1 and 1.16, read from 0.25 on), and what is lost without it:
+    VLLMGeneration.generate -> (prompt_ids, completion_ids, logprobs, ...)   the calls, from 0.28 on; before that a
+                                                     trainer calls the engine or the client itself
+    VLLMGeneration.mode, .temperature, .max_completion_length, ...   its sampling parameters
+    VLLMClient.generate, .chat -> {"prompt_ids": ..., "completion_ids": ..., "logprobs": ...}   the calls
+    VLLMClient._post(...) -> a reply of vLLM's, whose lists of ids are the ones that the calls return   why each answer
+                                                     ended, from 1.11 on; before that TRL's own server does not say it
+    VLLMGeneration.model, .processing_class, .max_completion_length   the same, as far as the ids show it
+
+`VLLMGeneration` gathers the prompts of all ranks and returns to each its slice of the answers: each rank records its
+slice. With a server, only the main rank hears why they ended. Retries are the HTTP session's own, below these seams: a
+call that was sent thrice is recorded once.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logs_ui.recorder.capture.calls import Sequence
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.instruments.vllm import (
+    Finishes,
+    Method,
+    Seen,
+    array_of,
+    recorded,
+    sampling_of,
+    tell,
+)
+from logs_ui.recorder.capture.model_answers import end_tokens, finish_of
+from logs_ui.recorder.capture.strands import current_strand
+
+_SEAM = "trl-vllm"
+
+
+def install() -> None:
+    """Patches `VLLMGeneration` and `VLLMClient`, now or when they are imported."""
+    patches.when_imported("trl.generation.vllm_generation", _attach_generation)
+    for home in ("trl.generation.vllm_client", "trl.extras.vllm_client"):  # the latter until trl 0.27
+        patches.when_imported(home, _attach_client)
+
+
+def _attach_generation(module: Any) -> None:
+    patches.method(module.VLLMGeneration, "generate", recorded(_SEAM, _generated))
+
+
+def _attach_client(module: Any) -> None:
+    for name in ("generate", "chat"):
+        patches.method(module.VLLMClient, name, recorded(_SEAM, _replied))
+    patches.method(module.VLLMClient, "_post", _telling)
+
+
+def _telling(original: Method) -> Method:
+    @functools.wraps(original)
+    def post(*args: Any, **kwargs: Any) -> Any:
+        reply = original(*args, **kwargs)
+        tell(lambda: [(choice["token_ids"], choice["finish_reason"]) for choice in reply.get("choices", ())])
+        return reply
+
+    return post
+
+
+def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Seen:
+    """Of `VLLMGeneration`. What follows the log-probs are their ids; in trl 0.28 it is a dict of other things."""
+    prompts, completions, logprobs, *more = output
+    tops = more[0] if more and isinstance(more[0], list) else None
+    generation = arguments["self"]
+    shared = generation.mode == "server"  # elsewhere each prompt is given to the engine once for each answer
+    parameters = {
+        **vars(generation),
+        "n": arguments["num_generations"] if shared else 1,
+        "max_tokens": generation.max_completion_length,
+        **(generation.generation_kwargs or {}),
+    }
+    ends = end_tokens(getattr(generation, "model", None), getattr(generation, "processing_class", None))
+    by_ids = functools.partial(finish_of, ends=ends, limit=parameters["max_tokens"])
+    return Seen(_sequences(prompts, completions, logprobs, tops, heard, by_ids), sampling_of(parameters))
+
+
+def _replied(arguments: Mapping[str, Any], reply: Any, heard: Finishes) -> Seen:
+    """Of `VLLMClient`."""
+    parts = (reply["prompt_ids"], reply["completion_ids"], reply.get("logprobs"), reply.get("logprob_token_ids"))
+    parameters = {**arguments, **(arguments["generation_kwargs"] or {})}
+    strand = current_strand()
+    ends = end_tokens(None if strand is None else strand.tree.log.model)
+    by_ids = functools.partial(finish_of, ends=ends, limit=parameters.get("max_tokens"))
+    return Seen(_sequences(*parts, heard, by_ids), sampling_of(parameters))
+
+
+def _sequences(
+    prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: Finishes, by_ids: Callable[[Any], str | None]
+) -> list[Sequence]:
+    """Of P prompts and their P x n answers, prompt by prompt; `by_ids` says why one ended that nothing was heard of."""
+    finishes = {id(ids): finish for ids, finish in heard}
+    copies = len(completions) // max(len(prompts), 1)
+    contexts = [array_of(prompt) for prompt in prompts]
+    return [
+        Sequence(
+            contexts[i // copies],
+            array_of(sampled),
+            finishes.get(id(sampled)) or by_ids(sampled),
+            None if logprobs is None else _of_sampled(sampled, logprobs[i], None if tops is None else tops[i]),
+        )
+        for i, sampled in enumerate(completions)
+    ]
+
+
+def _of_sampled(sampled: Any, logprobs: Any, tops: Any) -> NDArray[np.float32]:
+    """(S,) from one number for each token (until trl 0.28), or those of its most probable rivals too, as `tops` names
+    them. NaN where vLLM gave one, which TRL turns into None.
+    """
+    if tops is not None:
+        found = zip(sampled, logprobs, tops, strict=True)
+        logprobs = [values[ids.index(token)] if token in ids else None for token, values, ids in found]
+    return np.array(logprobs, np.float32)

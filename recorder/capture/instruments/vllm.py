@@ -1,0 +1,208 @@
+"""vLLM: `LLM.generate` and `LLM.chat`, the engine in this process, also as TRL's colocate mode calls it.
+
+What is relied on (vLLM 0.32), and what is lost without it:
+    vllm.entrypoints.llm.LLM.generate, .chat -> [RequestOutput]   the calls
+    LLM.wait_for_completion() -> [RequestOutput]                  those that `LLM.enqueue` left waiting (0.16 on)
+    RequestOutput.prompt_token_ids, .request_id, .outputs         what the model was given
+    CompletionOutput.token_ids, .text, .logprobs, .finish_reason  what it answered
+    LLM.get_default_sampling_params()                             what was set where the caller set nothing
+
+Of a prompt that is embeddings there are no ids. Nothing is seen of what the engine does in other processes.
+"""
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from logs_ui.recorder.capture.calls import (
+    Generation,
+    Ids,
+    Sequence,
+    answered,
+    failed,
+    generating,
+    generating_strand,
+)
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.strands import Strand, current_strand
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.snapshot import plain
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+)
+
+Method = Callable[..., Any]
+Finishes = list[tuple[Any, str | None]]
+"""Token ids, the very object that the caller of the seam will get, and why they ended."""
+
+
+class Seen(NamedTuple):
+    """What a seam shows of a call that returned; see `Generation`."""
+
+    sequences: list[Sequence]
+    sampling: dict[str, Any]
+    request_id: str | None = None
+
+
+def install() -> None:
+    """Patches `LLM`, now or when vllm is imported."""
+    patches.when_imported("vllm.entrypoints.llm", _attach)
+
+
+def _attach(module: Any) -> None:
+    for name in ("generate", "chat", "wait_for_completion"):
+        patches.method(module.LLM, name, recorded("vllm", _seen, _finishes))
+
+
+def recorded(
+    seam: str,
+    seen: Callable[[Mapping[str, Any], Any, Finishes], Seen],
+    finishes: Callable[[Any], Finishes] = lambda _: [],
+) -> Callable[[Method], Method]:
+    """A patch that records each call of a method as one generation, unless it is within another.
+
+    Args:
+        seam: see `Generation`.
+        seen: makes the record from the call's arguments by name, what it returned, and the finishes that were heard of
+            from seams within it.
+        finishes: what the method tells of what it returned where it is itself such a seam.
+    """
+
+    def make(original: Method) -> Method:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            strand = generating_strand()
+            if strand is None:
+                output = original(*args, **kwargs)
+                tell(lambda: finishes(output))
+                return output
+            log = strand.tree.log
+            begun = log.begin(strand, "generation", seam=seam)
+            try:
+                with _hearing() as heard:
+                    output = original(*args, **kwargs)
+            except BaseException as error:
+                with guard("recording that a generation failed"):
+                    log.add(failed(begun, error))
+                raise
+            seconds = time.perf_counter() - begun.began
+            with guard(f"recording a generation seen at {seam}"), answered(begun):
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                sequences, sampling, request_id = seen(bound.arguments, output, heard)
+                log.add(
+                    Generation(
+                        begun.order, begun.began, seconds, sequences, sampling, seam, strand, request_id=request_id
+                    )
+                )
+            return output
+
+        return generate
+
+    return make
+
+
+_listening: dict[Strand, Finishes] = {}
+
+
+@contextmanager
+def _hearing() -> Iterator[Finishes]:
+    """Generations made inside are parts of the one that is under way, and tell it how they finished."""
+    heard: Finishes = []
+    with generating():
+        strand = current_strand()
+        if strand is None:  # the rollout function has returned meanwhile
+            yield heard
+            return
+        _listening[strand] = heard
+        try:
+            yield heard
+        finally:
+            del _listening[strand]
+
+
+def tell(finishes: Callable[[], Finishes]) -> None:
+    """For a seam within the one that records, whose own caller may not pass on why its sequences ended."""
+    with guard("seeing why a generation ended"):
+        strand = current_strand()
+        for above in strand.path if strand is not None and strand.generating else ():
+            if above in _listening:
+                _listening[above] += finishes()
+
+
+def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that shape what is sampled, as far as they are set."""
+    found = {name: parameters.get(name) for name in _SAMPLING}
+    return {name: plain(value) for name, value in found.items() if value is not None and value != []}
+
+
+def array_of(ids: Any) -> Ids | None:
+    """(L,) of its own; None for None."""
+    return None if ids is None else np.array(ids, np.int32)
+
+
+def _seen(arguments: Mapping[str, Any], outputs: Any, _: Finishes) -> Seen:
+    requests = _requests(outputs)
+    sequences = []
+    for request in requests:
+        context = array_of(request.prompt_token_ids)
+        for answer in request.outputs:
+            ids, text = array_of(answer.token_ids), answer.text or None
+            sequences.append(Sequence(context, ids, answer.finish_reason, _sampled_logprobs(answer), text))
+    return Seen(sequences, _sampling(arguments), requests[0].request_id if len(requests) == 1 else None)
+
+
+def _finishes(outputs: Any) -> Finishes:
+    return [(answer.token_ids, answer.finish_reason) for request in _requests(outputs) for answer in request.outputs]
+
+
+def _requests(outputs: Any) -> list[Any]:
+    """Those that generated: an engine's queue may hold others."""
+    return [output for output in outputs if hasattr(output, "prompt_token_ids") and isinstance(output.outputs, list)]
+
+
+def _sampled_logprobs(answer: Any) -> NDArray[np.float32] | None:
+    """(S,) NaN where the token's is not among those that the engine returned."""
+    if answer.logprobs is None:
+        return None
+    pairs = zip(answer.token_ids, answer.logprobs, strict=True)
+    found = (position.get(token) for token, position in pairs)
+    return np.array([np.nan if entry is None else entry.logprob for entry in found], np.float32)
+
+
+def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Where each prompt has parameters of its own: those on which all agree."""
+    if "sampling_params" not in arguments:
+        return {}  # they were given to `enqueue`
+    given = arguments["sampling_params"]
+    if given is None:
+        given = arguments["self"].get_default_sampling_params()
+    every = [sampling_of(_fields(one)) for one in (given if isinstance(given, Seq) else [given])]
+    return {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+
+
+def _fields(parameters: Any) -> dict[str, Any]:
+    return {name: getattr(parameters, name, None) for name in _SAMPLING}

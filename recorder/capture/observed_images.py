@@ -1,0 +1,379 @@
+"""Images in what an environment answers: kept apart from its JSON, where only a reference is left.
+
+The caller's thread copies the bytes of arrays and of Pillow's images, no more; a thread of its own encodes them. Those
+that are text (base64, lists of pixels) stay text until the writer's thread has the observation. All are stored once, by
+the hash of what is stored.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import queue
+import secrets
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.snapshot import shallow_snapshot, snapshot
+
+MAX_PIXELS = 4096 * 4096
+"""Of an image that is kept; of a larger one only its size is told."""
+
+MAX_BYTES = 8 << 20
+"""Of an image as it is stored; of a larger one only its size is told."""
+
+_HELD_BYTES = 256 << 20  # of images in memory; beyond it new ones are dropped
+_LEAST = 16  # pixels a side: what is smaller is a board or a grid, to be read as numbers
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # PNG's, by channels
+_MODES = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's, likewise
+_ZLIB_LEVEL = 6  # of a screenshot of 1280 by 720: 100 kB in 25 ms; 1 gives 120 kB in 17
+_PNG, _JPEG, _RIFF = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF"
+_BASE64 = ("iVBORw0KGgo", "/9j/", "UklGR")  # their beginnings
+_HINTS = (*(beginning.encode() for beginning in _BASE64), b"[[[")  # in JSON that may hold images as text or pixels
+_RARE_BYTES = tuple(map(ord, "V/U["))  # one of each hint: to look for a byte takes a hundredth of the time
+_LEAST_TEXT = 64  # characters
+
+Pixels = NDArray[np.uint8]
+Dropped = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """A PNG, JPEG or WebP.
+
+    Attributes:
+        hash: sha256 of `data`, in hexadecimal.
+        media_type: "image/png", "image/jpeg" or "image/webp".
+    """
+
+    hash: str
+    media_type: str
+    width: int
+    height: int
+    data: bytes
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """What stands in its place."""
+        return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
+
+
+class Images:
+    """The images of one observation until they are stored. All but `replacement` is for the writer's thread alone."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._held: list[_Held] = []
+        self._found: dict[str, StoredImage] = {}
+        self._json: bytes | None = None
+
+    @classmethod
+    def known(cls, observation: bytes, found: Sequence[StoredImage]) -> "Images":
+        """Those of an observation in which references stand already."""
+        images = cls()
+        images._json, images._found = observation, {image.hash: image for image in found}
+        return images
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    @property
+    def found(self) -> list[StoredImage]:
+        """Those that the observation refers to, once `json` was asked for."""
+        return [*self._found.values()]
+
+    def replacement(self, value: Any) -> Any:
+        """What to write of a value that JSON lacks; None where it is neither an image nor an array."""
+        found = _image_of(value)
+        if found is None:
+            return _array(value)
+        if not isinstance(found, _Held):
+            return found
+        self._name = self._name or secrets.token_hex(8)  # nothing that an environment says is taken for one of them
+        self._held.append(found)
+        return {"$image": f"{self._name}:{len(self._held) - 1}"}
+
+    def json(self, observation: bytes) -> bytes:
+        """The observation with references in place of its images, which are encoded by then."""
+        if self._json is None:
+            self._json = orjson.dumps(self._referred(orjson.loads(observation)))
+        return self._json
+
+    def within(self, content: bytes) -> list[StoredImage]:
+        """Those that a content refers to, to be stored with it."""
+        return [image for name, image in self._found.items() if name.encode() in content]
+
+    def _referred(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            name = value.get("$image")
+            if self._name and isinstance(name, str) and name.startswith(f"{self._name}:"):
+                return self._kept(self._held[int(name.partition(":")[2])].stored())
+            return {key: self._referred(item) for key, item in value.items()}
+        if isinstance(value, str):
+            found = _of_text(value)
+            return value if found is None else self._kept(found)
+        if isinstance(value, list) and value and not isinstance(value[0], int | float):
+            found = _of_lists(value)
+            return [self._referred(item) for item in value] if found is None else self._kept(found)
+        return value
+
+    def _kept(self, image: StoredImage | Dropped) -> dict[str, Any]:
+        if not isinstance(image, StoredImage):
+            return image
+        self._found[image.hash] = image
+        return image.reference
+
+
+def observed(value: Any) -> tuple[bytes, Images | None]:
+    """JSON of what an environment answered as it is now, and its images; None where it cannot hold any."""
+    shallow = shallow_snapshot(value)
+    if shallow is not None:
+        return shallow, Images() if _may_hold_text(shallow) else None
+    images = Images()
+    observation = snapshot(value, images.replacement)
+    return observation, images if images or _may_hold_text(observation) else None
+
+
+def _may_hold_text(observation: bytes) -> bool:
+    """Images as text, that is."""
+    if len(observation) > _LEAST_TEXT:
+        for byte, hint in zip(_RARE_BYTES, _HINTS, strict=True):  # no any(): that takes five times as long
+            if byte in observation and hint in observation:
+                return True
+    return False
+
+
+def png(pixels: Pixels) -> bytes:
+    """(height, width, channels) with 1, 3 or 4 channels, as a file. zlib lets go of the interpreter while it packs."""
+    height, width, channels = pixels.shape
+    lines = np.empty((height, 1 + width * channels), np.uint8)
+    lines[:, 0] = 2  # each line as its difference from the one above
+    lines[:, 1:] = pixels.reshape(height, -1)
+    lines[1:, 1:] -= lines[:-1, 1:].copy()
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.data, _ZLIB_LEVEL)), (b"IEND", b""))
+    return _PNG + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def size_of(data: bytes) -> tuple[str, int, int] | None:
+    """Media type, width and height, from a file's header; None for what is none of the three."""
+    try:
+        if data.startswith(_PNG) and data[12:16] == b"IHDR":
+            return "image/png", *struct.unpack_from(">II", data, 16)
+        if data.startswith(_RIFF) and data[8:12] == b"WEBP":
+            return "image/webp", *_webp_size(data)
+        if data.startswith(_JPEG):
+            return "image/jpeg", *_jpeg_size(data)
+    except struct.error:
+        return None
+    return None
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Raises struct.error where no frame is described."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind != b"VP8 " or data[23:26] != b"\x9d\x01\x2a":
+        raise struct.error
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    """Raises struct.error where no frame comes."""
+    at = 2
+    while True:
+        mark, kind, length = struct.unpack_from(">BBH", data, at)
+        if mark != 0xFF:
+            raise struct.error
+        if kind in range(0xC0, 0xD0) and kind not in {0xC4, 0xC8, 0xCC}:  # a start of frame
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 2 + length
+
+
+def _image_of(value: Any) -> "_Held | Dropped | None":
+    """A copy of what is an image; None for what is none."""
+    if isinstance(value, np.ndarray):
+        if value.dtype != np.uint8 or value.ndim != 3 or not _is_an_image(*value.shape):
+            return None
+        height, width, channels = value.shape
+        return _copied(width, height, value.nbytes, lambda: _Held(value.tobytes(), (height, width, channels)))
+    if isinstance(value, bytes | bytearray):
+        size = size_of(bytes(value)) if value.startswith((_PNG, _JPEG, _RIFF)) else None
+        return None if size is None else _copied(size[1], size[2], len(value), lambda: _Held(bytes(value), None))
+    if type(value).__module__.startswith("PIL.") and hasattr(value, "tobytes"):
+        width, height = value.size
+        return _copied(width, height, width * height * _MODES.get(value.mode, 3), lambda: _of_pillow(value))
+    return None
+
+
+def _is_an_image(height: int, width: int, channels: int) -> bool:
+    return channels in _COLOUR_TYPES and min(height, width) >= _LEAST
+
+
+def _of_pillow(image: Any) -> "_Held":
+    image = image if image.mode in _MODES else image.convert("RGB")
+    return _Held(image.tobytes(), (image.height, image.width, _MODES[image.mode]))
+
+
+def _copied(width: int, height: int, size: int, copy: Callable[[], "_Held"]) -> "_Held | Dropped":
+    if width * height > MAX_PIXELS:
+        return _dropped(width, height, "it is larger than 16 megapixels")
+    if not _budget.has_room_for(size):
+        return _dropped(width, height, "there were too many at once")
+    held = copy()
+    _encode_soon(held)
+    return held
+
+
+def _dropped(width: int, height: int, why: str) -> Dropped:
+    return {"$image": None, "width": width, "height": height, "note": f"not kept: {why}"}
+
+
+def _array(value: Any) -> Any:
+    """Of numpy, as orjson writes it; None for what is none, or of a kind that orjson does not know."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return None
+    try:
+        return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError:
+        return None
+
+
+def _of_text(value: str) -> StoredImage | Dropped | None:
+    """Of base64, or of a data URL with it; None for any other text."""
+    if len(value) < _LEAST_TEXT:
+        return None
+    if value.startswith("data:image/"):
+        value = value.partition(";base64,")[2]
+    if not value.startswith(_BASE64):
+        return None
+    try:
+        return _of_bytes(base64.b64decode(value, validate=True))
+    except binascii.Error:
+        return None
+
+
+def _of_bytes(data: bytes) -> StoredImage | Dropped | None:
+    size = size_of(data)
+    return None if size is None else _stored(data, *size)
+
+
+def _of_lists(value: list[Any]) -> StoredImage | Dropped | None:
+    """Of rows of pixels of colours, as OpenEnv's JSON has them; None for any other list."""
+    row = value[0]
+    pixel = row[0] if isinstance(row, list) and row else None
+    if not isinstance(pixel, list) or not _is_an_image(len(value), len(row), len(pixel)):
+        return None
+    if len(value) * len(row) > MAX_PIXELS:
+        return _dropped(len(row), len(value), "it is larger than 16 megapixels")
+    try:
+        pixels = np.array(value)
+    except ValueError:  # rows of several lengths
+        return None
+    if pixels.ndim != 3 or pixels.dtype.kind != "i" or pixels.min() < 0 or pixels.max() > 255:
+        return None
+    return _stored(png(pixels.astype(np.uint8)), "image/png", len(row), len(value))
+
+
+def _stored(data: bytes, media_type: str, width: int, height: int) -> StoredImage | Dropped:
+    if width * height > MAX_PIXELS:
+        return _dropped(width, height, "it is larger than 16 megapixels")
+    if len(data) > MAX_BYTES:
+        return _dropped(width, height, "it is larger than 8 MiB")
+    return StoredImage(hashlib.sha256(data).hexdigest(), media_type, width, height, data)
+
+
+class _Budget:
+    """Counts the bytes of the images that are held."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def has_room_for(self, size: int) -> bool:
+        return self._held + size <= _HELD_BYTES
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._held += size
+
+
+class _Held:
+    """Pixels, or a file, until they are encoded. Any thread may ask for that."""
+
+    _size = 0
+
+    def __init__(self, data: bytes, shape: tuple[int, int, int] | None) -> None:
+        self._data, self._shape = data, shape
+        self._stored: StoredImage | Dropped | None = None
+        self._lock = threading.Lock()
+        self._size = len(data)
+        _budget.add(self._size)
+
+    def stored(self) -> StoredImage | Dropped:
+        """The image, or what is told of one that is too large."""
+        with self._lock:
+            if self._stored is None:
+                self._stored = self._encoded()
+                kept = len(self._stored.data) if isinstance(self._stored, StoredImage) else 0
+                self._data = b""
+                _budget.add(kept - self._size)
+                self._size = kept
+            return self._stored
+
+    def _encoded(self) -> StoredImage | Dropped:
+        if self._shape is None:
+            found = _of_bytes(self._data)
+            assert found is not None  # noqa: S101 - its header was read before
+            return found
+        height, width, _ = self._shape
+        return _stored(png(np.frombuffer(self._data, np.uint8).reshape(self._shape)), "image/png", width, height)
+
+    def __del__(self) -> None:
+        _budget.add(-self._size)
+
+
+def _encode_soon(held: _Held) -> None:
+    _waiting.put(held)
+    with _starting:
+        if not _thread or not _thread[0].is_alive():
+            _thread[:] = [threading.Thread(target=_encode, name="logs-ui images", daemon=True)]
+            _thread[0].start()
+
+
+def _encode() -> None:
+    while True:
+        held = _waiting.get()
+        with guard("encoding an image"):
+            held.stored()
+        del held
+
+
+def _renew() -> None:
+    """For a child after a fork: the thread is not there, and another of the parent's may have held the locks."""
+    global _budget, _starting, _waiting
+    _budget, _starting, _waiting = _Budget(), threading.Lock(), queue.SimpleQueue()
+
+
+_budget = _Budget()
+_starting = threading.Lock()
+_waiting: "queue.SimpleQueue[_Held]" = queue.SimpleQueue()
+_thread: list[threading.Thread] = []
+os.register_at_fork(after_in_child=_renew)

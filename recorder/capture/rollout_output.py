@@ -1,0 +1,216 @@
+"""What a rollout function returned: checked, and copied so that later changes of it change nothing recorded."""
+
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.snapshot import snapshot
+from logs_ui.recorder.storage.payload import Tokens
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+_NUMBER = 40  # bytes that a number in a tuple keeps alive, with the reference to it
+_TOKEN_KEYS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+
+
+class OutputError(Exception):
+    """The trainer will not be able to take what a rollout function returned."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A snapshot.
+
+    Attributes:
+        prompt_ids, completion_ids: (N) token ids of each row: a tuple where it was a list, else an array.
+        logprobs, env_mask: (N) as returned, likewise; None where the function returned none.
+        others: JSON of all other keys.
+        lists: those of them that hold a list.
+        size: about how many bytes it keeps alive.
+    """
+
+    prompt_ids: list[Any]
+    completion_ids: list[Any]
+    logprobs: list[Any] | None
+    env_mask: list[Any] | None
+    others: bytes
+    lists: frozenset[str]
+    size: int
+
+    def tokens(self, i: int) -> Tokens:
+        """Row `i`'s arrays. Log-probs or a mask that do not fit the completion, or cannot be read, are left out.
+
+        Raises:
+            TypeError, ValueError, OverflowError: the ids are not token ids.
+        """
+        completion = _array(self.completion_ids[i], np.int32)
+        return Tokens(
+            _array(self.prompt_ids[i], np.int32),
+            completion,
+            _fitting(self._halves or self.logprobs, i, len(completion), _half_precision),
+            _fitting(self.env_mask, i, len(completion), _ones),
+        )
+
+    def lengths(self, i: int) -> dict[str, int]:
+        """Row `i`'s columns that count its tokens, without making arrays of them."""
+        length = len(self.completion_ids[i])
+        mask = _fitting(self.env_mask, i, length, _ones)
+        inserted = 0 if mask is None else length - int(mask.sum())
+        return {
+            "prompt_tokens": len(self.prompt_ids[i]),
+            "completion_tokens": length - inserted,
+            "env_tokens": inserted,
+        }
+
+    def extras(self, i: int) -> dict[str, Any]:
+        """Row `i`'s other fields; as TRL hands them on, a list holds one for each row, anything else is every row's."""
+        return {
+            name: value[i] if name in self.lists else value
+            for name, value in self._parsed.items()
+            if name not in self.lists or i < len(value)
+        }
+
+    @cached_property
+    def numbers(self) -> dict[str, list[float | None]]:
+        """(N) of each list that holds a number for some rows; None for the others."""
+        found = {name: [_number(value) for value in self._parsed[name]] for name in self.lists}
+        rows = len(self.completion_ids)
+        return {name: own for name, own in found.items() if len(own) == rows and set(own) != {None}}
+
+    @cached_property
+    def _halves(self) -> list[NDArray[np.float16]] | None:
+        """All rows' log-probs, converted together: numpy lets go of the GIL each time. None where they are not all
+        plain numbers, and have to be looked at row by row.
+        """
+        rows = self.logprobs
+        if rows is None or not all(isinstance(row, tuple) for row in rows):
+            return None
+        with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+            halves = _array(tuple(chain.from_iterable(rows)), np.float64).astype(np.float16)
+            ends = list(accumulate(map(len, rows)))
+            if halves.ndim == 1:
+                return [halves[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return None
+
+    @cached_property
+    def _parsed(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = masked(orjson.loads(self.others))
+        return parsed
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def checked_output(output: Any, count: int) -> Output:
+    """Copies what a rollout function returned for `count` prompts.
+
+    Raises:
+        OutputError: a key is missing, or a list has not one entry for each prompt.
+    """
+    if not isinstance(output, Mapping):
+        raise OutputError(f"rollout_func returned a {type(output).__name__}, where a dict is needed")
+    missing = [key for key in _TOKEN_KEYS[:3] if key not in output]
+    if missing:
+        raise OutputError(f"rollout_func returned no {' and no '.join(map(repr, missing))}")
+    for key in _TOKEN_KEYS:
+        if output.get(key) is not None or key in _TOKEN_KEYS[:2]:
+            _check_rows(key, output[key], count)
+    for key in _TOKEN_KEYS[:2]:
+        _check_ids(key, output[key])
+    copies = {key: _copied(output.get(key)) for key in _TOKEN_KEYS}
+    extras = {key: value for key, value in output.items() if key not in _TOKEN_KEYS}
+    others = snapshot(extras)
+    lists = frozenset(str(key) for key, value in extras.items() if isinstance(value, list))
+    size = len(others) + _NUMBER * sum(sum(map(len, rows)) for rows in copies.values() if rows is not None)
+    prompt_ids, completion_ids = copies["prompt_ids"] or [], copies["completion_ids"] or []
+    return Output(prompt_ids, completion_ids, copies["logprobs"], copies["env_mask"], others, lists, size)
+
+
+def _check_rows(key: str, rows: Any, count: int) -> None:
+    if not hasattr(rows, "__len__"):
+        raise OutputError(f"rollout_func returned {key!r} as a {type(rows).__name__}, where a list is needed")
+    if len(rows) != count:
+        raise OutputError(f"rollout_func returned {len(rows)} {key!r} for {count} prompts")
+
+
+def _check_ids(key: str, rows: Any) -> None:
+    with suppress(TypeError):  # one that has no length
+        if all(map(len, rows)):
+            return
+    for i, ids in enumerate(rows):
+        if not hasattr(ids, "__len__"):
+            raise OutputError(f"rollout_func returned {key!r} of row {i} as a {type(ids).__name__}, not a list")
+        if key == "completion_ids" and not len(ids):
+            raise OutputError(f"rollout_func returned an empty completion for row {i}")
+
+
+def _copied(rows: Any) -> list[Any] | None:
+    if rows is None:
+        return None
+    if set(map(type, rows)) != {list}:
+        return list(map(_copied_row, rows))
+    different = dict(zip(map(id, rows), rows, strict=True))
+    if len(different) == len(rows):
+        return list(map(tuple, rows))
+    copies = dict(zip(different, map(tuple, different.values()), strict=True))  # those of a group may be one list
+    return list(map(copies.__getitem__, map(id, rows)))
+
+
+def _copied_row(row: Any) -> Any:
+    """A tuple costs a twentieth of an array here; the array is made in the writer's thread."""
+    if isinstance(row, list | tuple):
+        return tuple(row)
+    if hasattr(row, "detach"):
+        return row.detach().cpu().numpy().copy()
+    return np.array(row) if row is not None else ()
+
+
+def _fitting(
+    rows: list[Any] | None, i: int, length: int, read: Callable[[Any], NDArray[ScalarT]]
+) -> NDArray[ScalarT] | None:
+    if rows is None:
+        return None
+    with suppress(TypeError, ValueError, OverflowError):
+        values = read(rows[i])
+        return values if values.shape == (length,) else None
+    return None
+
+
+def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
+    """Of a tuple of plain numbers in a third of the time that numpy takes, which first looks at each for its type."""
+    if isinstance(values, tuple):
+        with suppress(struct.error):
+            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # copies no arguments
+            return np.frombuffer(bytearray(packed), dtype)
+    return np.asarray(values, dtype)
+
+
+def _ones(values: Any) -> NDArray[np.uint8]:
+    """(C,) 1 where the mask is not 0."""
+    if isinstance(values, tuple):
+        with suppress(TypeError, ValueError):  # not of small whole numbers, as it nearly always is
+            return np.frombuffer(bytearray(values), np.uint8).astype(np.bool_).view(np.uint8)
+    return _array(values, np.bool_).view(np.uint8)
+
+
+def _half_precision(values: Any) -> NDArray[np.float16]:
+    """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float16:
+        return values
+    with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+        numbers = _array(values, np.float64)
+        if numbers.ndim == 1:
+            return numbers.astype(np.float16)
+    first = [value[0] if isinstance(value, list | tuple) and value else value for value in values]
+    with np.errstate(over="ignore"):
+        return np.asarray(first, np.float64).astype(np.float16)

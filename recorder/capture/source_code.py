@@ -1,0 +1,172 @@
+"""What a run is made of beside its arguments: source of its reward and rollout functions and environments, its chat
+template, its dataset's name, and how the working tree differs from its commit. Read once a run, in background threads.
+"""
+
+import functools
+import inspect
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.redaction import without_keys
+from logs_ui.recorder.snapshot import column
+from logs_ui.recorder.snapshot import text as storable_text
+from logs_ui.recorder.storage.tables import SourceKind
+
+CODE_VARIABLE = "LOGS_UI_CODE"
+"""`all` keeps sources and changes of the working tree, `sources` no changes, `none` only names."""
+
+_KEPT = ("all", "sources", "none")
+_OURS = "logs_ui."
+_DEPTH = 3  # of what a function of ours may hold of the user's
+_PACKED_BYTES = 256 << 10  # of one text, at most
+_READ_BYTES = 4 << 20  # of git's output, at most
+_CUT = "\n[logs-ui kept only the beginning]\n"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that a run is made of, as the trainer holds it.
+
+    Attributes:
+        thing: a function, class or object whose source tells what it does; a text is its own. None where there is no
+            more to tell than the name.
+        weight: of a reward function.
+    """
+
+    kind: SourceKind
+    name: str
+    thing: Any = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A part as it is stored. `text` is None where there is none, or where it is not to be kept."""
+
+    kind: SourceKind
+    name: str
+    text: str | None
+    weight: float | None = None
+
+
+def kept() -> str:
+    """What LOGS_UI_CODE says.
+
+    Raises:
+        LogsUIError: it says something else than it may.
+    """
+    said = os.environ.get(CODE_VARIABLE) or "all"
+    if said not in _KEPT:
+        raise LogsUIError(f"{CODE_VARIABLE} is {said[:40]!r}: it takes {', '.join(_KEPT)}. No source is kept now.")
+    return said
+
+
+def read(parts: Iterable[Part]) -> list[Source]:
+    """Their texts, without secrets, and no more of each than is stored.
+
+    Raises:
+        LogsUIError: see `kept`.
+    """
+    has_text = kept() != "none"
+    found = []
+    for part in parts:
+        text = None
+        if has_text:
+            with guard("reading the source of a run's functions"):
+                text = source_text(part.thing)
+        found.append(Source(part.kind, column(part.name) or "", storable(text) if text else None, part.weight))
+    return found
+
+
+def source_text(thing: Any) -> str | None:
+    """The code of a function or class, or of an object's class; of what this package made, the code that it was given,
+    if any was. None where there is none, as for what was typed into an interpreter.
+    """
+    if thing is None or isinstance(thing, str):
+        return thing
+    texts = [text for piece in list(_pieces(thing, _DEPTH)) or [thing] if (text := _code(piece))]
+    return "\n\n".join(dict.fromkeys(texts)) or None
+
+
+def storable(text: str) -> str:
+    """Without what looks like a key, and cut where it is longer than what is stored."""
+    text = storable_text(without_keys(text))
+    is_cut = False
+    while len(zstandard.compress(text.encode())) > _PACKED_BYTES:
+        text, is_cut = text[: len(text) // 2], True
+    return text + _CUT if is_cut else text
+
+
+def changes(folder: Path) -> list[Source]:
+    """How tracked files differ from the commit: their names with lines added and removed, and the diff itself.
+
+    Raises:
+        LogsUIError: see `kept`.
+        OSError, subprocess.SubprocessError: no git, or no repository.
+    """
+    found = [Source(SourceKind.CHANGED_FILES, "", storable(_git(folder, "diff", "HEAD", "--numstat")))]
+    if kept() == "all":
+        arguments = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+        found.append(Source(SourceKind.CHANGES, "", storable(_git(folder, *arguments))))
+    return [source for source in found if source.text]
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Its output, up to what is read of it: a generated file may be gigabytes."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        output = process.stdout.read(_READ_BYTES)
+        if len(output) == _READ_BYTES:
+            process.kill()
+            return output.decode(errors="replace") + _CUT
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return output.decode(errors="replace")
+
+
+def _pieces(thing: Any, depth: int) -> Iterator[Any]:
+    """What has code to show: the thing, or what of the user's a thing of ours holds."""
+    thing = inspect.unwrap(thing) if callable(thing) else thing
+    if not _is_ours(thing) and not isinstance(thing, functools.partial):
+        yield thing
+    elif depth:
+        yield from (piece for held in _held(thing) for piece in _pieces(held, depth - 1))
+
+
+def _held(thing: Any) -> list[Any]:
+    """Functions and classes that it was made with, and objects of ours that may hold some."""
+    if isinstance(thing, functools.partial):
+        values = [thing.func, *thing.args, *thing.keywords.values()]
+    elif cells := getattr(thing, "__closure__", None):
+        values = [cell.cell_contents for cell in cells]
+    else:
+        values = [*getattr(thing, "__dict__", {}).values()]
+        if is_dataclass(thing):
+            values = [getattr(thing, name, None) for name in thing.__dataclass_fields__]
+    return [value for value in values if _has_code(value) or _is_ours(value)]
+
+
+def _has_code(value: Any) -> bool:
+    return inspect.isroutine(value) or inspect.isclass(value) or isinstance(value, functools.partial)
+
+
+def _is_ours(thing: Any) -> bool:
+    module = getattr(thing, "__module__", None)
+    return isinstance(module, str) and module.startswith(_OURS)
+
+
+def _code(piece: Any) -> str | None:
+    named = piece if _has_code(piece) else type(piece)
+    try:
+        return inspect.getsource(named)
+    except (OSError, TypeError):  # none that was kept, or written in C
+        return None

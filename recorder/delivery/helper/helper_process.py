@@ -1,0 +1,217 @@
+"""The process beside a training that writes what it recorded: so that attribution, encoding, compression and SQL cost
+the training neither its interpreter nor its core. It sees nothing of the user's code. It ends with the training, once
+all that it was given is written, or nothing more of it can be.
+
+`helper_client.py` is the other side. Messages are MessagePack lists, told by their first item. Here come, each with the
+lengths of the frames that follow it, in bundles, as its last item,
+    open      address, limits, whether to spool always, what it goes on from: see `Before`
+    tokenizers  frames of them
+    parcel    number, counts of what the training failed to record; frames of jobs
+    counts    those counts
+    hurry     whether the training may end at any time
+    settle
+    close
+and from here go
+    started   its number (PID): it can write now
+    done      a parcel's number, failures in this process, changes dropped by it, where entries wait on disk, uids
+              of the runs that go on
+    log       level, text
+    refused   why the database can never be written
+    settled
+    closed    why the database cannot be written now, where entries wait on disk
+"""
+
+import logging
+import os
+import queue
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import Engine, event
+
+from logs_ui.recorder.delivery.committer import Before, Counts, JobWriter
+from logs_ui.recorder.delivery.helper import pipe
+from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.errors import RefusedDatabaseError
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.storage.address import database_address
+from logs_ui.recorder.storage.limits import Limits
+
+_TICK = 0.2  # seconds
+_NICENESS = 5  # where there are too few cores, the training goes first
+_STEPS = 100_000  # of SQLite's machine: some milliseconds
+_LEAST_PATIENCE = 2.0  # seconds without progress, once the training has ended
+
+
+def main(descriptor: int) -> None:
+    """Serves the training at the other end of a connection, until that ends."""
+    for name in ("SIGINT", "SIGHUP", "SIGTERM"):  # those are for the training, whose end is this process's
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    os.nice(_NICENESS)
+    connection = Connection(descriptor)
+    training = _Training(connection)
+    logging.getLogger().addHandler(training)
+    _, *opening = pipe.received(connection)
+    work = _Work(training, *opening)
+    event.listen(Engine, "connect", partial(_watch, work.go_on))
+    event.listen(Engine, "after_cursor_execute", work.go_on)
+    training.tell("started", os.getpid())
+    with Path(os.devnull).open("w") as nowhere:  # who reads what the training says need not wait for this process
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    threading.Thread(target=work.listen, args=(connection,), name="logs-ui listener", daemon=True).start()
+    work.do()
+    os._exit(0)  # whatever else still runs, all is written
+
+
+def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
+    """SQLite tells while it is at a statement; a server that is at one too long has what is left put on disk."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.set_progress_handler(go_on, _STEPS)
+
+
+class _Training(logging.Handler):
+    """What is said to the training, and what is logged here. Nothing where nobody listens any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def tell(self, *message: Any) -> None:
+        with suppress(OSError), self._sending:
+            self._connection.send_bytes(msgspec.msgpack.encode(message))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.tell("log", record.levelno, self.format(record))
+
+
+class _Work:
+    """What is to be done, in the order in which it came: by the main thread, while another listens."""
+
+    def __init__(
+        self,
+        training: _Training,
+        address: str,
+        limits: list[Any],
+        spools_always: bool,  # noqa: FBT001
+        before: list[Any],
+    ) -> None:
+        self._training, self._limits = training, Limits(*limits)
+        self._wire = Wire()
+        name, processes, number, told, alive = before
+        goes_on_from = Before(name, processes, number, Counts(*told), alive)
+        self._writer = JobWriter(
+            database_address(address), self._limits, spools_always=spools_always, before=goes_on_from
+        )
+        self._counts = goes_on_from.told
+        self._messages: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._progress = time.monotonic()  # when a parcel last came, or some of it was done, or the training ended
+        self._refused = False
+
+    def listen(self, connection: Connection) -> None:
+        """Until the training closes the connection, or ends."""
+        with suppress(EOFError, OSError):
+            while (message := pipe.received(connection))[0] != "close":
+                if message[0] == "hurry":  # not after what it is to hurry
+                    self._writer.hurry(hurried=message[1])
+                else:
+                    self._progress = time.monotonic()
+                    self._messages.put(message)
+        self._writer.hurry(hurried=True)
+        self._messages.put(None)
+        self._progress = time.monotonic()
+        self._give_up_without_progress()
+
+    def do(self) -> None:
+        """All of it, and what is due now and then."""
+        next_tick = 0.0
+        goes_on = True
+        while goes_on and not self._refused:
+            with guard("writing what was recorded"), suppress(queue.Empty):
+                goes_on = self._do(self._messages.get(timeout=_TICK))
+            if time.monotonic() >= next_tick:
+                with guard("writing what was recorded"):
+                    self._tick()
+                next_tick = time.monotonic() + _TICK
+        waiting = self._waiting
+        self._writer.close()
+        self._training.tell("closed", self._writer.trouble, waiting)
+
+    def _do(self, message: list[Any] | None) -> bool:
+        """Whether more may come."""
+        match message:
+            case None:
+                return False
+            case ["tokenizers", *frames]:
+                for frame in frames:
+                    self._wire.job(frame)
+            case ["settle"]:
+                try:
+                    self._writer.settle()
+                finally:
+                    self._training.tell("settled")
+            case ["counts", counts]:
+                self._counts = Counts(*counts)
+            case ["parcel", number, counts, *frames]:
+                self._counts = Counts(*counts)
+                self._write(number, frames)
+        return True
+
+    def _write(self, number: int, frames: list[bytes]) -> None:
+        try:
+            done = partial(self._done, number)
+            self._writer.write_frames(self._wire, number, self._each(frames), self._all_counts, done)
+        except RefusedDatabaseError as error:
+            self._refuse(error)
+
+    def _each(self, frames: list[bytes]) -> Iterator[bytes]:
+        for frame in frames:
+            yield frame
+            self.go_on()
+
+    def go_on(self, *_: Any) -> None:
+        """Something was done of what takes long."""
+        self._progress = time.monotonic()
+
+    def _tick(self) -> None:
+        try:
+            self._writer.tick(self._all_counts())
+        except RefusedDatabaseError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: RefusedDatabaseError) -> None:
+        self._refused = True
+        self._training.tell("refused", str(error))
+
+    def _done(self, number: int) -> None:
+        self.go_on()
+        self._training.tell("done", number, guard.errors, self._writer.dropped, self._waiting, self._writer.alive)
+
+    @property
+    def _waiting(self) -> str | None:
+        folder = self._writer.waiting
+        return None if folder is None else str(folder)
+
+    def _all_counts(self) -> Counts:
+        """The training's, and what failed here."""
+        theirs = self._counts
+        return theirs._replace(errors=theirs.errors + guard.errors, last=guard.last or theirs.last)
+
+    def _give_up_without_progress(self) -> None:
+        """Neither database nor disk may ever take what is left."""
+        patience = max(self._limits.end_seconds, _LEAST_PATIENCE)
+        while time.monotonic() - self._progress < patience:
+            time.sleep(_TICK)
+        why = self._writer.trouble or "it takes too long"
+        self._training.tell("closed", why, self._waiting)
+        os._exit(1)

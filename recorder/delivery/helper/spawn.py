@@ -1,0 +1,144 @@
+"""Starts the process that writes what a training records (`helper_process.py`), and talks with it."""
+
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from logs_ui.recorder.delivery.helper import pipe
+from logs_ui.recorder.guard import RAISE_VARIABLE
+
+logger = logging.getLogger("logs_ui")
+
+_SOON = 1.0  # seconds that a short message waits for the one that is on its way
+_ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", RAISE_VARIABLE: "0"}
+# The first process ends at once, so that the one that stays is nobody's child: who waits for children of the training,
+# or ends them, does not meet it.
+_CODE = (
+    "'logs-ui: writes what a training records'; import os, sys; os.fork() and os._exit(0); sys.path[:] = {}; "
+    "from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"
+)
+_connections: list[Connection] = []  # of this process, open
+
+
+def _leave_to_parent() -> None:
+    """In a child, after a fork: what it held open would hide the end of either side from the other."""
+    for connection in _connections:
+        connection.close()
+    _connections.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class ProcessBeside:
+    """One that was started, and the thread that listens to it.
+
+    Attributes:
+        pid: None until it can write.
+        is_running: False once nothing more comes from it.
+        is_settled: set to False before it is asked to settle.
+    """
+
+    def __init__(self, heard: Callable[[list[Any]], None], condition: threading.Condition, folder: Path | None) -> None:
+        """Starts it.
+
+        Args:
+            heard: what it says is given to, in the listener's thread, under the condition's lock.
+            condition: notified then, and at its end.
+            folder: that it works in; None: this process's.
+
+        Raises:
+            OSError: it does not start.
+        """
+        self.pid: int | None = None
+        self.is_running, self.is_settled = True, True
+        self._heard, self._condition = heard, condition
+        self._sending = threading.Lock()
+        self._connection, theirs = Pipe()
+        _connections.extend((self._connection, theirs))
+        try:
+            self._starter = _started(theirs.fileno(), folder)
+        except OSError:
+            self._close(self._connection)
+            raise
+        finally:
+            self._close(theirs)
+        threading.Thread(target=self._listen, name="logs-ui listener", daemon=True).start()
+
+    def send(self, message: tuple[Any, ...], frames: Sequence[bytes]) -> None:
+        """With the frames that belong to it. Nothing where the process has ended."""
+        with suppress(OSError), self._sending:
+            pipe.send(self._connection, message, frames)
+
+    def send_soon(self, *message: Any) -> None:
+        """A short one, from any thread; not where the process takes nothing any more, as one that was stopped."""
+        if not self._sending.acquire(timeout=_SOON):
+            return
+        try:
+            with suppress(OSError, ValueError):  # closed
+                waiting = select.poll()
+                waiting.register(self._connection, select.POLLOUT)
+                if waiting.poll(_SOON * 1_000):
+                    pipe.send(self._connection, message)
+        finally:
+            self._sending.release()
+
+    def _listen(self) -> None:
+        self._starter.wait()
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    self._hear(msgspec.msgpack.decode(self._connection.recv_bytes()))
+        finally:  # whatever ends it: nobody must wait for more
+            with self._sending:
+                self._close(self._connection)
+            with self._condition:
+                self.is_running = False
+                self._condition.notify_all()
+
+    def _hear(self, message: list[Any]) -> None:
+        if message[0] == "log":
+            with suppress(Exception):  # of the user's own logging: what follows must be heard
+                logger.log(message[1], "%s", message[2])
+            return
+        with self._condition:
+            self._note(message)
+            self._heard(message)
+            self._condition.notify_all()
+
+    def _note(self, message: list[Any]) -> None:
+        match message:
+            case ["started", pid]:
+                self.pid = pid
+            case ["settled"]:
+                self.is_settled = True
+
+    @staticmethod
+    def _close(connection: Connection) -> None:
+        connection.close()
+        with suppress(ValueError):  # a child, which has closed all of them
+            _connections.remove(connection)
+
+
+def _started(descriptor: int, folder: Path | None) -> "subprocess.Popen[bytes]":
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # others can stand there, and say nothing
+    return subprocess.Popen(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", _CODE.format(path), str(descriptor)],
+        pass_fds=[descriptor],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # what a terminal or a launcher sends to its group is for the training
+        env=os.environ | _ALONE,
+    )

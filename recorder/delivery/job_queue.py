@@ -1,0 +1,229 @@
+"""What waits to be encoded and written: handed over by any thread, taken by the writer's. Bounded in bytes."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.storage.changes import Change
+from logs_ui.recorder.storage.limits import Limits
+
+logger = logging.getLogger("logs_ui")
+
+_FOLLOW_UP = 1.0  # seconds until what goes on is written again; each time twice as long
+_FOLLOW_UP_LONGEST = 60.0
+
+
+class Job(Protocol):
+    """Something to be written. It is encoded outside of the caller's thread."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it keeps alive."""
+        ...
+
+    def changes(self) -> Iterable[Change]:
+        """What to write."""
+        ...
+
+    def without_payload(self) -> "Job":
+        """Lets go of texts and tokens, and returns what to write then: itself where it has none. Called by any thread,
+        at most once, before `changes` and not while it runs; takes no longer than some milliseconds.
+        """
+        ...
+
+
+class FollowedJob(Job, Protocol):
+    """Something that goes on, and is written as it stands now and then."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        ...
+
+
+@dataclass
+class Followed:
+    """Written next at `due`, and after twice the pause then: all that is written of it is then no more than about twice
+    its last.
+    """
+
+    job: FollowedJob
+    due: float
+    pause: float
+
+
+class JobQueue:
+    """What does not fit is dropped: first the payloads of what waits, oldest first, so that what happened last, as
+    whatever ended a training, is still there in full; only where even the rest has no room, the newest job.
+
+    Attributes:
+        accepted: jobs that were taken in.
+        done: those of them that are durable by now.
+        dropped: jobs that had no room, and changes of others that were lost on their way.
+        bytes: that the jobs which are not done keep alive, about.
+        closed: whether all is dropped from now on.
+        followed: see `follow`.
+    """
+
+    def __init__(self, limits: Limits, name: str) -> None:
+        """`name` is what its database is called to people."""
+        self.accepted = 0
+        self.done = 0
+        self.dropped = 0
+        self.bytes = 0
+        self.closed = False
+        self.followed: list[Followed] = []
+        self._limits, self._name = limits, name
+        # Each job with the bytes that it was counted with. Those whose payload was dropped are the oldest.
+        self._bare: deque[tuple[Job, int]] = deque()
+        self._whole: deque[tuple[Job, int]] = deque()
+        self._room_expected = True  # until somebody waited for it in vain
+        self._said_full = False
+        self._hurry = False
+        self._condition = threading.Condition()
+
+    def put(self, job: Job) -> None:
+        """Waits for room as long as the limits say, by default not at all; not again after it waited in vain, until
+        something was done. Never raises.
+        """
+        size = job.size
+        with self._condition:
+            if self.bytes + size <= self._limits.queue_bytes and not self.closed:
+                self._append(job, size)
+            else:
+                self._wait_for_room(size)
+                self._squeeze_in(job, size)
+
+    def follow(self, job: FollowedJob) -> None:
+        """Puts it in in a second, and now and then until it is over."""
+        with self._condition:
+            self.followed.append(Followed(job, time.monotonic() + _FOLLOW_UP, _FOLLOW_UP))
+
+    def follow_up(self) -> None:
+        """Puts in what is due. For the writer's thread: waits for no room, which this thread alone can make."""
+        now = time.monotonic()
+        with self._condition:
+            self._forget_what_is_over()
+            due = [followed for followed in self.followed if followed.due <= now]
+        for followed in due:
+            followed.pause = min(2 * followed.pause, _FOLLOW_UP_LONGEST)
+            followed.due = now + followed.pause
+            with self._condition:
+                self._squeeze_in(followed.job, followed.job.size)
+
+    def wait_until_done(self, timeout: float | None) -> bool:
+        """Whether all that was accepted by now is; in seconds, None for as long as it takes. Once closed, never."""
+        with self._condition:
+            wanted = self.accepted
+            self._hurry = True
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self.closed or self.done >= wanted, timeout)
+            return not self.closed and self.done >= wanted
+
+    def wait_for_jobs(self, seconds: float) -> int:
+        """Rests so long, less where somebody waits for the jobs; returns how many there are then."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._hurry, seconds)
+            self._hurry = False
+            return len(self)
+
+    def next(self) -> tuple[Job, int] | None:
+        """The oldest job, out of the queue, and its bytes, which are still counted."""
+        with self._condition:
+            jobs = self._bare or self._whole
+            return jobs.popleft() if jobs else None
+
+    def recount(self, change: int) -> None:
+        """Jobs that were taken keep alive so much more now, as they are encoded: mostly less."""
+        with self._condition:
+            self.bytes += change
+            self._condition.notify_all()
+
+    def finish(self, jobs: int, size: int, dropped: int = 0) -> None:
+        """So many are done, and their bytes free; so many changes of them were dropped after all."""
+        with self._condition:
+            self.dropped += dropped
+            self.bytes -= size
+            self.done += jobs
+            self._room_expected = True
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Drops all."""
+        with self._condition:
+            self.closed = True
+            self._bare.clear()
+            self._whole.clear()
+            self._condition.notify_all()
+
+    def __len__(self) -> int:
+        """Jobs that nobody has taken yet."""
+        return len(self._bare) + len(self._whole)
+
+    def _append(self, job: Job, size: int) -> None:
+        self._whole.append((job, size))
+        self.bytes += size
+        self.accepted += 1
+
+    def _has_room(self, size: int) -> bool:
+        return self.bytes + size <= self._limits.queue_bytes
+
+    def _wait_for_room(self, size: int) -> None:
+        if self._limits.queue_seconds and self._room_expected and size <= self._limits.queue_bytes:
+            self._hurry = True
+            self._condition.notify_all()
+            self._room_expected = self._condition.wait_for(
+                lambda: self.closed or self._has_room(size), self._limits.queue_seconds
+            )
+
+    def _squeeze_in(self, job: Job, size: int) -> None:
+        """Drops payloads as far as there is no room without; the job where there is none even so."""
+        if not self.closed and not self._has_room(size):
+            self._say_full_once()
+            if size <= self._limits.queue_bytes:
+                self._drop_payloads(size)
+            if not self._has_room(size):
+                job = _without_payload(job)
+                size = job.size
+                self._drop_payloads(size)
+        if self.closed or not self._has_room(size):
+            self.dropped += 1
+            self._forget_what_is_over()
+        else:
+            self._append(job, size)
+
+    def _drop_payloads(self, size: int) -> None:
+        """Of what waits, oldest first, until there is room for so many bytes or none is left."""
+        while self._whole and not self._has_room(size):
+            job, before = self._whole[0]
+            bare = _without_payload(job)
+            after = bare.size
+            self._whole.popleft()
+            self._bare.append((bare, after))
+            self.bytes += after - before
+
+    def _forget_what_is_over(self) -> None:
+        self.followed = [followed for followed in self.followed if not followed.job.is_over]
+
+    def _say_full_once(self) -> None:
+        if not self._said_full:
+            self._said_full = True
+            logger.warning(
+                "logs-ui: more waits to be written to %s than the %d MiB that it may take. Rollouts lose their text "
+                "now, the oldest first, and keep their figures; the run counts them. To keep more, find what holds up "
+                "the disk, or set LOGS_UI_QUEUE_MB to what your memory allows.",
+                self._name,
+                self._limits.queue_bytes >> 20,
+            )
+
+
+def _without_payload(job: Job) -> Job:
+    """The job as it is where that fails."""
+    with guard("dropping a payload"):
+        return job.without_payload()
+    return job

@@ -1,0 +1,339 @@
+"""What the training hands over, on its way to be written: the trainer's thread only appends to a queue, out of which a
+background thread sends it to the process that writes it (`helper_client.py`), or writes it itself where there can
+be none.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize, register_after_fork
+from pathlib import Path
+from typing import Any
+
+from logs_ui.recorder.delivery.committer import Counts, JobWriter
+from logs_ui.recorder.delivery.helper.helper_client import Helper, is_wanted
+from logs_ui.recorder.delivery.job_queue import FollowedJob, Job, JobQueue
+from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.errors import RefusedDatabaseError
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.storage.address import Address, absolute, db_option, shown
+from logs_ui.recorder.storage.database import refuse_hopeless
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.storage.limits import Limits
+
+logger = logging.getLogger("logs_ui")
+
+_INTERVAL = 0.2  # seconds between two transactions
+_BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
+_BATCH = 1_024  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
+_READING_SECONDS = 5.0  # that a reader in the same process waits for what this recorded
+_LAST_SECONDS = 3.0  # that the end of this process waits for that of the one that writes, once all is durable
+
+
+class Writer:
+    """Has what is recorded written to one database, for all runs of this process.
+
+    A job that was handed over is durable within a fraction of a second; `flush` waits for it. A locked, full or missing
+    database is tried again for as long as the process lives. What it makes meanwhile waits on disk (`spool_files.py`),
+    and goes in once that is possible, by whichever process; what the disk does not take waits in memory, bounded in
+    bytes
+    (`job_queue.py`). An address that can never be a database of ours is given up: all is dropped.
+
+    Attributes:
+        address: of the database.
+    """
+
+    def __init__(self, address: Address, limits: Limits | None = None) -> None:
+        """Limits of None are the environment's.
+
+        Raises:
+            LogsUIError: see `Limits.from_environment`, `helper.is_wanted` and `file_system.network_kind`.
+        """
+        self._is_helped = is_wanted()
+        self.address = address
+        self._limits = limits or Limits.from_environment()
+        self._network = network_kind(address) if isinstance(address, Path) else None
+        self._reset()
+
+    def _reset(self) -> None:
+        """A state without thread: at the start, and in a child after a fork."""
+        self._queue = JobQueue(self._limits, shown(self.address))
+        self._outlet: Helper | JobWriter = self._new_outlet(Helper if self._is_helped else JobWriter)
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._gave_up: str | None = None
+        self._dropped_beside = 0  # by processes that wrote before a thread did
+        self._in_vain: tuple[int, int] | None = None  # jobs accepted and done, when the end of a training gave up
+        self._has_ended = False
+        self._errors_before = guard.errors  # what failed before is not this database's
+
+    def _new_outlet(self, kind: type[Helper] | type[JobWriter]) -> Helper | JobWriter:
+        return kind(self.address, self._limits, spools_always=self._network is not None)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the database can never be written, in this process."""
+        return self._gave_up is not None
+
+    @property
+    def beside(self) -> int | None:
+        """Number (PID) of the process that writes; None where a thread does, and until it can."""
+        return self._outlet.pid if isinstance(self._outlet, Helper) else None
+
+    def put(self, job: Job) -> None:
+        """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; not again
+        after it waited in vain, until something was written. Never raises.
+        """
+        self._queue.put(job)
+        if self._thread is None:
+            self._start()
+
+    def follow(self, job: FollowedJob) -> None:
+        """Writes it in a second, and now and then until it is over."""
+        self._queue.follow(job)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until all that was handed over is durable: in the database, or, where that cannot be written now or
+        lies on a network file system, on disk beside it, from where it goes in as soon as somebody opens it. Whatever
+        then happens to this process, nothing of it is lost.
+
+        Args:
+            timeout: seconds; None waits for as long as it takes.
+
+        Returns:
+            Whether it is. False after the timeout, and at once where it never can be.
+        """
+        return self._queue.wait_until_done(timeout)
+
+    def flush_at_end(self) -> bool:
+        """As `flush`, for the end of a training: as long as the limits say. The database is not waited for where the
+        disk takes what is left.
+        """
+        deadline = time.monotonic() + self._limits.end_seconds
+        self._outlet.hurry(hurried=True)
+        try:
+            is_durable = self.flush(self._limits.end_seconds)
+        finally:
+            self._outlet.hurry(hurried=False)
+        self._in_vain = None if is_durable else (self._queue.accepted, self._queue.done)
+        if is_durable:
+            self.settle(max(0.0, deadline - time.monotonic()))
+        return is_durable
+
+    def settle(self, seconds: float) -> None:
+        """Moves all that is committed into the database's file, so that this alone can be copied; waits so long at most
+        for the process that does.
+        """
+        self._outlet.settle(seconds)
+
+    def hurry(self) -> float:
+        """The process ends. Returns how many seconds it may wait: none where the end of a training has waited in vain,
+        and nothing has changed since.
+        """
+        self._outlet.hurry(hurried=True)
+        return 0.0 if self._in_vain == (self._queue.accepted, self._queue.done) else self._limits.end_seconds
+
+    def close(self) -> None:
+        """For the end of the process: says how much of what was handed over is not in the database, and why."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        ended = self._outlet.close(_LAST_SECONDS)
+        unwritten = self._queue.accepted - self._queue.done
+        unsent = len(self._queue)
+        if unwritten > unsent and not ended and not self.given_up:
+            logger.warning(
+                "logs-ui: %d recorded changes are still being written, by a process that goes on as long as it can.",
+                unwritten - unsent,
+            )
+            unwritten = unsent
+        if unwritten or self.given_up:
+            why = self._gave_up or self._outlet.trouble or "the process ended first."
+            logger.error("logs-ui: %d recorded changes were never written: %s", self._dropped + unwritten, why)
+        waiting = self._outlet.waiting
+        if waiting is not None and self._network is None:
+            logger.warning(
+                "logs-ui: what was recorded last waits in %s. It goes into the database when a training or the "
+                "dashboard opens it next, or by: logs-ui db ingest%s",
+                waiting,
+                db_option(self.address),
+            )
+
+    def say_network(self) -> None:
+        """Says what it means that the database lies on a network file system, if it does."""
+        if self._network is not None:
+            logger.warning(
+                "logs-ui: %s lies on a network file system (%s), where several machines cannot write one SQLite file. "
+                "Each process appends to a file of its own beside it; the dashboard, load_run() or `logs-ui db ingest` "
+                "takes them in. To do without, name a path on a local disk, or a PostgreSQL database (db= or "
+                "LOGS_UI_DB).",
+                shown(self.address),
+                self._network,
+            )
+
+    def after_fork(self) -> Any:
+        """In the child: threads do not survive, and connections, files and processes are still the parent's. Lets go of
+        them; returns what must be kept, and never be used.
+        """
+        kept = self._outlet.abandon()
+        self._reset()
+        return kept
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while not self.given_up:
+            with guard("writing what was recorded"):
+                try:
+                    self._write_as_it_comes()
+                except RefusedDatabaseError as error:
+                    logger.error("logs-ui: %s Your training goes on; recording has stopped.", error)  # noqa: TRY400 - one line
+                    self._gave_up = str(error)
+                    self._queue.close()
+
+    def _write_as_it_comes(self) -> None:
+        """What came by now, and what is due."""
+        waiting = self._queue.wait_for_jobs(_INTERVAL)
+        while waiting > 0:
+            waiting -= self._write_some()
+        self._queue.follow_up()
+        self._outlet.tick(self._counts())
+        self._replace_failed_helper()
+
+    def _write_some(self) -> int:
+        """As many of the oldest jobs as one transaction takes; returns how many they were."""
+        parcel = self._outlet.parcel()
+        jobs = before = 0
+        while parcel.count < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
+            following = self._queue.next()
+            if following is None:
+                break
+            job, size = following
+            jobs += 1
+            before += size
+            with guard("encoding what was recorded"):
+                parcel.add(job)
+        after = parcel.close()
+        self._queue.recount(after - before)
+        self._outlet.write(parcel, self._counts(), partial(self._queue.finish, jobs, after))  # type: ignore[arg-type]
+        self._replace_failed_helper()
+        return jobs
+
+    def _replace_failed_helper(self) -> None:
+        """What it did not write is written here, and all that comes from now on."""
+        helper = self._outlet
+        if not isinstance(helper, Helper) or not helper.has_failed:
+            return
+        logger.warning(
+            "logs-ui: no process can be started to write what is recorded: a thread of the training does, which slows "
+            "it down a little. Nothing is lost."
+        )
+        spools_always = self._network is not None
+        writer = JobWriter(self.address, self._limits, spools_always=spools_always, before=helper.before)
+        self._outlet, self._dropped_beside = writer, helper.dropped
+        writer.hurry(hurried=helper.is_hurried)
+        wire = Wire()
+        writer.parcel().add_frames(wire, helper.tokenizers())
+        for sent in helper.outstanding:
+            done = partial(sent.done, sent.parcel.lost)
+            writer.write_frames(wire, sent.number, sent.parcel.frames, self._counts, done)
+
+    def _counts(self) -> Counts:
+        errors = guard.errors - self._errors_before
+        return Counts(errors, self._queue.dropped, guard.last if errors else None)
+
+    @property
+    def _dropped(self) -> int:
+        """What is not written, and never will be, while the writer lives."""
+        return self._queue.dropped + self._dropped_beside + self._outlet.dropped
+
+
+def check_settings() -> None:
+    """What the environment says of writing.
+
+    Raises:
+        LogsUIError: see `Limits.from_environment` and `helper.is_wanted`.
+    """
+    Limits.from_environment()
+    is_wanted()
+
+
+_by_address: dict[Address, Writer] = {}
+_abandoned: list[Any] = []  # by a child, of its parent: kept, as what nobody refers to is closed
+
+
+def writer_for(address: Address) -> Writer:
+    """This process's one writer to that database.
+
+    Raises:
+        RefusedDatabaseError: it can never be one.
+        LogsUIError: see `Writer`.
+    """
+    address = absolute(address)
+    if address not in _by_address or _by_address[address].given_up:
+        refuse_hopeless(address)
+        _by_address[address] = Writer(address)
+        _by_address[address].say_network()
+    return _by_address[address]
+
+
+def processes_beside() -> list[int]:
+    """Numbers (PIDs) of those that write for this process: no children of its own."""
+    return [writer.beside for writer in _by_address.values() if writer.beside is not None]
+
+
+def flush_before_reading(address: Address) -> None:
+    """What this process has recorded there is what its own readers look for: waits for it, some seconds at most."""
+    writer = _by_address.get(absolute(address))
+    if writer is not None:
+        writer.flush(_READING_SECONDS)
+
+
+def flush(timeout: float | None = 30.0) -> bool:
+    """Waits until everything recorded in this process is durable: in its database, or, where that is away, locked, full
+    or on a network file system, on disk, from where it goes in as soon as somebody opens the database: `load_run()`,
+    the dashboard, the next training, or `logs-ui db ingest`. Nothing of it is lost then, whatever happens to this
+    process.
+
+    Args:
+        timeout: seconds; None waits for as long as it takes.
+
+    Returns:
+        Whether it is. False: neither can be written; the log says why.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    durable = [
+        writer.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for writer in list(_by_address.values())
+    ]
+    return all(durable)
+
+
+def _at_exit() -> None:
+    flush(max([writer.hurry() for writer in _by_address.values()], default=0.0))
+    for writer in _by_address.values():
+        writer.close()
+
+
+def _at_exit_of_child(_: object = None) -> None:
+    """One that multiprocessing forked ends without `atexit`, but for what it is told so."""
+    Finalize(None, _at_exit, exitpriority=0)
+
+
+def _after_fork_in_child() -> None:
+    _abandoned.extend(writer.after_fork() for writer in list(_by_address.values()))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)
+register_after_fork(_at_exit, _at_exit_of_child)
+if parent_process() is not None:  # it is in such a child that this was imported first
+    _at_exit_of_child()

@@ -1,0 +1,131 @@
+"""A reward that rises while a reward function falls that hardly counts, or that is named like an outcome: the policy
+may have found what the reward pays for in place of what is wanted.
+"""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.checks.reward_functions import is_outcome
+from logs_ui.recorder.diagnosis.links import rewards
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
+from logs_ui.recorder.diagnosis.wording import figure, percent
+
+_SMALL = 0.1  # of what all reward functions together can make a difference of
+_FALL = 0.1  # of the range of what it gave
+_ERRORS = 3.0  # standard errors, by groups, that what counts must fall by: others may be worth its fall
+
+
+def weightless(rows: Rows) -> dict[str, float]:
+    """Of each reward function that makes at most a tenth of the difference that all of them can make: how much of it, 0
+    to 1. A small one counts only where it is never negative: what is, is a penalty, which may well grow with success.
+    """
+    ranges = {name: _range(part) for name, part in rows.parts.items()}
+    total = sum(ranges.values())
+    if total <= SAME:
+        return {}
+    share = {name: value / total for name, value in ranges.items()}
+    return {
+        name: share[name]
+        for name, given in rows.values.items()
+        if share[name] <= SAME or (share[name] <= _SMALL and float(np.nanmin(given, initial=0.0)) >= 0)
+    }
+
+
+def _range(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.ptp(known)) if len(known) else 0.0
+
+
+def _look(run: Run) -> Card | None:
+    found = windows(run)
+    if found is None:
+        return None
+    before, after = found
+    gain = rise(before.reward, after.reward)
+    if gain.value <= 0 or not gain.is_sure:
+        return None
+    light, payer = weightless(run.all), _payer(before, after)
+    falls = {name: rise(before.values[name], after.values[name]) for name in light}
+    falls |= {name: fall for name, fall in _outcomes(before, after, payer).items() if name not in light}
+    limit = run.threshold("hacking", _FALL)
+    fallen = [
+        name for name, fall in falls.items() if fall.is_sure and -fall.value > limit * _range(run.all.values[name])
+    ]
+    if not fallen:
+        return None
+    name = min(fallen, key=lambda name: falls[name].value / _range(run.all.values[name]))
+    values, fall = run.all.values[name], falls[name]
+    how = "which hardly counts" if name in light else f"{payer} pays for it"
+    trend = run.all.by_step(values)
+    return Card(
+        id="hacking",
+        title=f"The reward rises while {name} falls, {how}: suspected reward hacking",
+        cost=max(run.fall.lost, 0.0) * min(-fall.value / _range(values), 1.0) + gain.value,
+        evidence=(
+            (
+                f"{name} went from {figure(fall.before)} to {figure(fall.after)}, the reward from "
+                f"{figure(gain.before)} to "
+                f"{figure(gain.after)}: steps {before.steps[0]}\u2013{before.steps[-1]} against "
+                f"{after.steps[0]}\u2013{after.steps[-1]}."
+            ),
+            _weight(run.all, name) if name in light else _paid(before, after, payer),
+        ),
+        suggestion=f"Read the best-paid rollouts in which {name} is low: if they cheat, weigh {name} more, or mend "
+        "what pays them.",
+        where=f"{rewards(name)}<={fall.after:.6g}",
+        trend=trend,
+        since_step=since(trend, lambda value: value < (fall.before + fall.after) / 2),
+        # of two that count, the cards on length and on weights tell better why one gives way
+        explains=(
+            *(("length", "reward_parts") if name in light else ()),
+            *("forgotten", "never_solved", "task_mix", "signal_cliff"),
+        ),
+    )
+
+
+def _outcomes(before: Rows, after: Rows, payer: str) -> dict[str, Rise]:
+    """Of what is named like an outcome, while what is paid instead is not, the change of its values by groups: those of
+    one prompt go together.
+    """
+    if is_outcome(payer):
+        return {}
+    named = [name for name in before.values if is_outcome(name)]
+    return {
+        name: rise(before.group_means(before.values[name]), after.group_means(after.values[name]), errors=_ERRORS)
+        for name in named
+    }
+
+
+def _payer(before: Rows, after: Rows) -> str:
+    """The reward function whose part rises most."""
+    return max(before.parts, key=lambda name: rise(before.parts[name], after.parts[name]).value, default="")
+
+
+def _weight(rows: Rows, name: str) -> str:
+    return (
+        f"Its weight is {figure(rows.weights.get(name, 1.0))}: it makes {percent(weightless(rows)[name])} of what "
+        "reward functions can make a difference of."
+    )
+
+
+def _paid(before: Rows, after: Rows, payer: str) -> str:
+    gain = rise(before.parts[payer], after.parts[payer])
+    return f"Of the reward, {payer} made {figure(gain.before)} at first, and {figure(gain.after)} at last."
+
+
+DIAGNOSTIC = Diagnostic(
+    "hacking",
+    "Suspected hacking",
+    "The mean reward rises from the first steps to the last, while a reward function falls by more than "
+    f"{_FALL:.0%} of the range of its values that has no weight, or that is never negative and can make at most "
+    f"{_SMALL:.0%} of the difference; both by more than two standard errors. Or one that counts and is named like an "
+    f"outcome (correct, solved, ...), by more than {_ERRORS:g} standard errors of groups, while what rises most is "
+    "named otherwise.",
+    "ours",
+    lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
+    _look,
+    limits=SHARE,
+)

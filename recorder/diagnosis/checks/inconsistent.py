@@ -1,0 +1,98 @@
+"""A reward function that scores the same completion of the same prompt now so, now so."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+
+_SHARE = 0.02  # of the rollouts that have a twin
+_OF_RANGE = 0.01  # of the range of the function's values: less is rounding
+
+
+def twins(rows: Rows) -> tuple[Bools, Ints]:
+    """(N,) which rollouts can be compared, and (M,) of those the number of their completion: the same for the same
+    completion of the same prompt and task that the environment rewarded alike. An environment answers the last action,
+    which the completion does not show: where it gave no rewards of its own there is nothing to compare.
+    """
+    prompt, completion = rows.facts["prompt_key"], rows.facts["completion_key"]
+    judged = np.isfinite(rows.env_reward_sum) | ~(rows.facts["env_steps"] > 0)
+    known = np.isfinite(prompt) & np.isfinite(completion) & judged
+    heard = [np.nan_to_num(rows.env_reward_sum, nan=-1e9), np.nan_to_num(rows.env_reward_last, nan=-1e9)]
+    keys = np.stack([column[known] for column in (rows.task.astype(float), prompt, completion, *heard)], 1)
+    if not len(keys):
+        return known, np.empty(0, np.int64)
+    return known, np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def spreads(values: Floats, same: Ints) -> Floats:
+    """(M,) highest less lowest value of its completion; NaN of one without a value, or without a twin that has one."""
+    known = np.isfinite(values)
+    count = int(same.max(initial=-1)) + 1
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, same[known], values[known])
+    np.maximum.at(high, same[known], values[known])
+    has_twin = known & (np.bincount(same[known], minlength=count)[same] > 1)
+    found = np.full(len(values), np.nan)
+    found[has_twin] = (high - low)[same[has_twin]]
+    return found
+
+
+def _look(run: Run) -> Card | None:
+    rows = run.rows
+    known, same = twins(rows)
+    found: dict[str, Bools] = {}
+    compared = np.zeros(len(same), bool)
+    lost = 0.0
+    for name, values in rows.values.items():
+        spread = spreads(values[known], same)
+        compared |= np.isfinite(spread)
+        least = _OF_RANGE * max(float(np.ptp(values[np.isfinite(values)])) if np.isfinite(values).any() else 0.0, 1e-6)
+        differs = np.isfinite(spread) & (spread > least)
+        if differs.sum() > run.threshold("inconsistent", _SHARE) * max(int(compared.sum()), 1) and differs.sum() > 2:
+            found[name] = differs
+            lost += float(spread[differs].sum()) * abs(rows.weights.get(name, 1.0)) / len(rows)
+    if not found:
+        return None
+    odd = np.logical_or.reduce(list(found.values()))
+    share = float(odd.sum() / compared.sum())
+    name = max(found, key=lambda name: int(found[name].sum()))
+    place = np.flatnonzero(known)[np.flatnonzero(odd & (same == same[np.flatnonzero(found[name])[0]]))]
+    given = sorted({figure(float(value)) for value in rows.values[name][place] if np.isfinite(value)})
+    return Card(
+        id="inconsistent",
+        title=f"{listed(sorted(found))} scores the same completion differently, {percent(share)} of the time",
+        cost=lost,
+        evidence=(
+            (
+                f"{int(compared.sum())} rollouts have a twin: the same token ids in answer to the same prompt and "
+                f"task; of {int(odd.sum())} the values differ."
+            ),
+            f"One completion of theirs got {listed(given, 4)} from {name}.",
+        ),
+        suggestion="Take chance, time and shared state out of the reward function, or sample its judge at "
+        "temperature 0.",
+        where=ids(rows.id[known][odd]),
+        explains=("reward_parts", "signal_cliff", "never_solved", "forgotten"),
+    )
+
+
+def _missing(run: Run) -> str | None:
+    if not run.rows.values:
+        return "reward functions' values"
+    return None if twins(run.rows)[0].any() else "prompts' and completions' token ids"
+
+
+DIAGNOSTIC = Diagnostic(
+    "inconsistent",
+    "Same completion, different reward",
+    f"More than {_SHARE:.0%} of the rollouts that share prompt, task, completion (by token ids) and the environment's "
+    "rewards with another get a "
+    f"value from a reward function that differs by more than {_OF_RANGE:.0%} of the range of its values.",
+    "ours",
+    _missing,
+    _look,
+    limits=SHARE,
+)

@@ -1,0 +1,72 @@
+"""Rollouts that differ, and a policy that does not move."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.wording import figure
+
+GRADIENT, RATE = 1e-8, 1e-12
+KL = 1e-9
+_LIMITS = {"learning_rate": RATE, "grad_norm": GRADIENT, "kl": KL}
+_LATE = 3  # steps: a policy that has hardly begun is near its reference
+
+
+def _recent(run: Run, name: str) -> list[float]:
+    """What was logged at the steps that are looked at, else the last before them; of the learning rate, where it was
+    never logged, what the trainer was given.
+    """
+    trend = [(step, value) for step, value in run.scalars.get(name, ()) if np.isfinite(value)]
+    given = run.config.get(name)
+    if not trend and name == "learning_rate" and isinstance(given, int | float):
+        return [float(given)]
+    if name == "kl" and (len(trend) <= _LATE or not run.config.get("beta", 1.0)):
+        return []  # with a weight of 0 it is not worked out
+    first = run.rows.steps[0]
+    return [value for step, value in trend if step >= first] or [value for _, value in trend[-1:]]
+
+
+def _look(run: Run) -> Card | None:
+    spread = run.rows.groups.std
+    if not (spread[np.isfinite(spread)] > SAME).any():  # without a spread there is nothing to learn
+        return None
+    found = {name: values for name in _LIMITS if (values := _recent(run, name))}
+    stopped = [name for name, values in found.items() if max(np.abs(values)) <= _LIMITS[name]]
+    if not stopped:
+        return None
+    name = stopped[0]
+    trend: Trend = run.scalars.get(name, ())
+    said = [f"{it} of the last steps is at most {figure(max(np.abs(found[it])))}." for it in stopped]
+    clipped = [value for step, value in _clip(run) if step >= run.rows.steps[0]]
+    if clipped and max(clipped) == 0:
+        said.append("No token was clipped.")
+    return Card(
+        id="no_update",
+        title=f"The policy does not move: {name} is {figure(max(np.abs(found[name])))}",
+        cost=run.fall.lost,
+        evidence=(*said, f"Rewards differ in {int((spread > SAME).sum())} of {len(spread)} groups: there is a signal."),
+        suggestion="Look at the learning rate and its schedule, at frozen parameters, at masks that leave nothing.",
+        where="",
+        trend=trend,
+        since_step=since(trend, lambda value: abs(value) <= _LIMITS[name]),
+        explains=BEHAVIOUR,
+    )
+
+
+def _clip(run: Run) -> Trend:
+    return run.scalars.get("clip_ratio/region_mean", run.scalars.get("clip_ratio", ()))
+
+
+def _missing(run: Run) -> str | None:
+    return None if any(_recent(run, name) for name in _LIMITS) else "the trainer's learning_rate or grad_norm"
+
+
+DIAGNOSTIC = Diagnostic(
+    "no_update",
+    "Policy does not move",
+    f"Over the last steps a learning rate of at most {RATE:g}, a gradient norm of at most {GRADIENT:g}, or a KL to the "
+    f"reference of at most {KL:g}, while rewards differ within groups.",
+    "ours",
+    _missing,
+    _look,
+)

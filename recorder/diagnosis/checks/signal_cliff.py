@@ -1,0 +1,85 @@
+"""Groups whose rewards suddenly spread much less than before."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.windows import Rise, rise
+from logs_ui.recorder.diagnosis.wording import figure
+
+_TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
+_GOOD = 0.9  # of the way from the worst reward to the best: groups that all pass have no spread
+
+
+def _look(run: Run) -> Card | None:
+    rows = run.all
+    trend = rows.by_step(rows.groups.std[rows.group])
+    if len(trend) < _TRAIL // 2 + _LAST:
+        return None
+    limit = run.threshold("signal_cliff", _FALL)
+    before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
+    now = float(np.mean([value for _, value in trend[-_LAST:]]))
+    if not now < limit * before - SAME or _is_well(run) or not _is_sure(run, trend) or _has_risen(run, trend):
+        return None
+    late = run.rows.step >= trend[-_LAST][0]
+    return Card(
+        id="signal_cliff",
+        title=f"Rewards spread within groups by {figure(now)}, where it was {figure(before)}",
+        cost=run.fall.lost * (1 - now / before),
+        evidence=(
+            (
+                f"Their std was {figure(before)} at the median of {min(_TRAIL, len(trend) - _LAST)} steps, and is "
+                f"{figure(now)} over the last {_LAST}."
+            ),
+        ),
+        suggestion="Look at what a group's rollouts have in common now; go back to a checkpoint before.",
+        where=f"step:{trend[-_LAST][0]}..{trend[-1][0]}",
+        trend=trend,
+        since_step=since(trend, lambda value: value < limit * before),
+        explains=("dead_groups",),
+        own=late,
+    )
+
+
+def _is_sure(run: Run, trend: Trend) -> bool:
+    """Whether groups spread less by more than chance: a few of them may well all fail."""
+    groups = run.all.groups
+    first, last = trend[-_TRAIL - _LAST :][0][0], trend[-_LAST][0]
+    fall = rise(groups.std[(groups.step >= first) & (groups.step < last)], groups.std[groups.step >= last])
+    return fall.is_sure and fall.value < 0
+
+
+def _has_risen(run: Run, trend: Trend) -> bool:
+    """Whether the last steps are rewarded better than those before, and no worse than the nearer half of them: they
+    are more alike because they have learned what is paid, be that what is wanted or not.
+    """
+    step, reward, last = run.all.step, run.all.reward, trend[-_LAST][0]
+
+    def since_step(first: int) -> Rise:
+        return rise(reward[(step >= first) & (step < last)], reward[step >= last])
+
+    whole, near = since_step(trend[-_TRAIL - _LAST :][0][0]), since_step(trend[-_TRAIL // 2 - _LAST][0])
+    return whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0)
+
+
+def _is_well(run: Run) -> bool:
+    """Whether the last steps are about as good as can be, or better than those before by much."""
+    means = run.all.by_step(run.all.reward)
+    rewards = run.all.reward[np.isfinite(run.all.reward)]
+    worst = float(rewards.min())
+    now = float(np.mean([value for _, value in means[-_LAST:]]))
+    return now >= min(worst + _GOOD * (run.scale.best - worst), run.scale.solved - SAME)
+
+
+DIAGNOSTIC = Diagnostic(
+    "signal_cliff",
+    "Signal cliff",
+    f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} before "
+    f"({_TRAIL // 2} at least) and by more than two standard errors, while the mean reward is not within a tenth of "
+    f"the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2} of them.",
+    "ours; RAGEN's reward variability cliff",
+    lambda run: None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group",
+    _look,
+    limits=SHARE,
+)

@@ -1,0 +1,180 @@
+"""Tasks that are never solved, and a mix of tasks that became harder."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, follows_prompt
+from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.settings import FROM_ONE, SHARE, Scale
+from logs_ui.recorder.diagnosis.windows import windows
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.storage.tables import LossCause
+
+_ATTEMPTS = 10
+_NEAR = 0.75
+_SHIFT = 0.5
+_LEAST, _ERRORS = 0.05, 2.5
+
+
+def _means(rows: Rows) -> tuple[Floats, Floats]:
+    """(T,) rollouts that have a reward, and their mean, of each task; NaN without any."""
+    known = np.isfinite(rows.reward) & (rows.task >= 0)
+    count = np.bincount(rows.task[known], minlength=len(rows.tasks)).astype(float)
+    sums = np.bincount(rows.task[known], weights=rows.reward[known], minlength=len(rows.tasks))
+    with np.errstate(invalid="ignore"):
+        return count, sums / count
+
+
+def solved(rows: Rows, scale: Scale) -> Bools:
+    """(N,)"""
+    return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
+
+
+def never_solved(run: Run) -> Bools:
+    """(T,) tasks with many attempts over the whole run, none of which solved them."""
+    rows = run.all
+    tried = rows.scored & (rows.task >= 0)
+    attempts = np.bincount(rows.task[tried], minlength=len(rows.tasks))
+    wins = np.bincount(rows.task[tried & solved(rows, run.scale)], minlength=len(rows.tasks))
+    limit = run.threshold("never_solved", _ATTEMPTS)
+    hopeless: Bools = (attempts >= limit) & (wins == 0) & ~_come_near(run)
+    return hopeless
+
+
+def _come_near(run: Run) -> Bools:
+    """(T,) whether any attempt came near to the best reward; where nobody has said what counts as solved, the best of
+    all rollouts is no measure of a task whose rewards are graded.
+    """
+    rows, settings = run.all, run.settings
+    if settings.solved_at is not None or settings.max_reward is not None:
+        return np.zeros(len(rows.tasks), bool)
+    known = np.isfinite(rows.reward) & (rows.task >= 0)
+    highest = np.full(len(rows.tasks), -np.inf)
+    np.maximum.at(highest, rows.task[known], rows.reward[known])
+    worst = float(rows.reward[known].min(initial=run.scale.best))
+    near: Bools = highest >= worst + _NEAR * max(run.scale.best - worst, SAME)
+    return near
+
+
+def _look_never(run: Run) -> Card | None:
+    rows = run.rows
+    hopeless = never_solved(run)
+    own = np.isin(rows.task, np.flatnonzero(hopeless))
+    if not own.any() or (hopeless.all() and not _is_out_of_reach(run)):
+        return None  # where none at all is solved, something else may be wrong than the tasks
+    if follows_prompt(rows):
+        return None  # nothing that was tried could have changed the reward
+    lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
+    others = float(lost[~own].mean()) if (~own).any() else 0.0
+    cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
+    cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
+    names = [name for name, is_hopeless in zip(rows.tasks, hopeless, strict=True) if is_hopeless]
+    attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
+    return Card(
+        id="never_solved",
+        title=f"{len(names)} of {len(rows.tasks)} tasks {'is' if len(names) == 1 else 'are'} never solved",
+        cost=cost,
+        evidence=(
+            f"{listed(names)}: {attempts} attempts over the whole run, none at {figure(run.scale.solved)} or more.",
+            f"{int(own.sum())} of them, {percent(float(own.mean()))} of all rollouts, are of these steps.",
+        ),
+        suggestion="Leave them out, begin with easier ones, or check by hand that they can be solved at all.",
+        where=links.tasks(names),
+        explains=("dead_groups", "turn_limit", "signal_cliff"),
+        own=own,
+    )
+
+
+def _is_out_of_reach(run: Run) -> bool:
+    """Whether the environment, too, rewards no rollout, as it would where the reward functions were to blame."""
+    known = run.all.env_reward_sum[np.isfinite(run.all.env_reward_sum)]
+    return len(known) > 0 and float(np.ptp(known)) <= SAME
+
+
+def _look_mix(run: Run) -> Card | None:
+    """The change of the mean is the change within tasks, at the mean of both mixes, and that of the mix, at the mean of
+    both means (the midpoint decomposition of Kitagawa 1955).
+    """
+    found = windows(run)
+    if found is None:
+        return None
+    before, after = found
+    (n0, m0), (n1, m1) = _means(before), _means(after)
+    if not n0.any() or not n1.any() or _come_once(run.all):
+        return None
+    w0, w1 = n0 / max(n0.sum(), 1), n1 / max(n1.sum(), 1)
+    m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)
+    mix = float(np.nansum((w1 - w0) * (m0 + m1) / 2))
+    within = float(np.nansum((m1 - m0) * (w0 + w1) / 2))
+    means = np.nan_to_num((m0 + m1) / 2)
+    between = float(np.average((means - np.average(means, weights=n0 + n1)) ** 2, weights=n0 + n1))
+    chance = _ERRORS * np.sqrt(between * (1 / _groups(before) + 1 / _groups(after)))
+    limit = run.threshold("task_mix", _SHIFT)
+    if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
+        return None
+    grown = np.flatnonzero(w1 > w0)
+    more = grown[np.argsort((w0 - w1)[grown] * (np.average(means, weights=w0) - means[grown]))][:3]
+    said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
+    return Card(
+        id="task_mix",
+        title=f"Tasks became harder: the mix of tasks takes {figure(-mix)} off the mean reward",
+        cost=-mix,
+        evidence=(
+            (
+                f"Steps {before.steps[0]}\u2013{before.steps[-1]} against {after.steps[0]}\u2013{after.steps[-1]}: "
+                f"within tasks the mean changed by {figure(within)}, by their mix by {figure(mix)}."
+            ),
+            f"More of: {', '.join(said)}.",
+        ),
+        suggestion="Compare task by task: the policy did not get worse, it was given other tasks.",
+        where=links.tasks(run.rows.tasks[t] for t in more),
+        trend=run.all.by_step(np.where(run.all.task >= 0, means[run.all.task], np.nan)),
+        explains=("never_solved", "turn_limit", "signal_cliff", "dead_groups", "length", "forgotten"),
+        own=np.isin(run.rows.task, grown),
+    )
+
+
+def _groups(rows: Rows) -> int:
+    """How many draws of a task there were."""
+    return max(len(np.unique(rows.group[rows.task >= 0])), 1)
+
+
+def _come_once(rows: Rows) -> bool:
+    """Whether most rollouts are of tasks of one group alone: then a new task and a worse policy look the same."""
+    has = rows.task >= 0
+    pairs = np.unique(rows.group[has] * len(rows.tasks) + rows.task[has])
+    groups = np.bincount(pairs % max(len(rows.tasks), 1), minlength=len(rows.tasks))
+    return float((groups[rows.task[rows.task >= 0]] < 2).mean()) > _SHIFT
+
+
+def _missing(run: Run) -> str | None:
+    return None if (run.rows.task >= 0).any() else "tasks"
+
+
+NEVER_SOLVED = Diagnostic(
+    "never_solved",
+    "Never solved",
+    f"Tasks of which none of {_ATTEMPTS} or more attempts reached the reward that counts as solved; where nobody "
+    "has said "
+    f"which does, nor {_NEAR:.0%} of the way from the worst reward to the 99th percentile. Where no task at all is "
+    "solved, only if the environment, too, rewards nothing. Not where the reward "
+    "is one of the prompt, and the same for all that is answered.",
+    "verifiers; what counts where nothing is said is ours",
+    _missing,
+    _look_never,
+    limits=FROM_ONE,
+)
+TASK_MIX = Diagnostic(
+    "task_mix",
+    "Mix of tasks",
+    "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
+    f"where the mix took at least {_SHIFT:.0%} of what was lost, at least {_LEAST:.0%} of the way from the worst "
+    "reward to "
+    f"the best, and {_ERRORS:g} standard errors of drawing as many tasks anew. Not where most tasks come only once.",
+    "ours, by Kitagawa's decomposition",
+    _missing,
+    _look_mix,
+    limits=SHARE,
+)

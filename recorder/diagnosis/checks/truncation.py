@@ -1,0 +1,99 @@
+"""Answers that are cut off at the token limit."""
+
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.storage.tables import StopReason
+
+_SHARE = 0.05
+_FEW = 2  # rollouts: one is an accident
+
+
+def _limit(run: Run) -> float | None:
+    """Tokens of a whole completion, as the trainer was told; None where it was not."""
+    length: Any = run.config.get("max_completion_length")
+    return float(length) if isinstance(length, int | float) and length > 0 else None
+
+
+def _cut(rows: Rows, limit: float | None) -> Bools:
+    """(N,) As the server said; where nobody did, those that used up all of the tokens that there were."""
+    turns = rows.facts["truncated_turns"]
+    ended: Bools = rows.stop_reason == StopReason.LENGTH
+    said: Bools = ended | (turns > 0)
+    if limit is None:
+        return said
+    cut: Bools = said | (np.isnan(turns) & (rows.completion_tokens >= limit))
+    return cut
+
+
+def _missing(run: Run) -> str | None:
+    known = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
+    counted = _limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
+    return None if known.any() or counted else "why generations ended"
+
+
+def _look(run: Run) -> Card | None:
+    rows, limit, length = run.rows, run.threshold("truncation", _SHARE), _limit(run)
+    cut = _cut(rows, length)
+    share = float(cut.mean())
+    if cut.sum() < _FEW or share <= limit or contrast.is_fine(run, cut):
+        return None
+    trend = run.all.by_step(_cut(run.all, length).astype(float))
+    part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
+    said = (rows.facts["truncated_turns"][cut] > 0).any()
+    return Card(
+        id="truncation",
+        title=f"{percent(share)} of rollouts are cut off at the token limit",
+        cost=max(part, whole),
+        evidence=(_paid(rows, cut), *_lengths(rows, cut, length), *_unsaid(rows, cut)),
+        suggestion=f"Allow more tokens than {figure(length) if length else 'now'}, or pay for answers that end before.",
+        where="truncated_turns>0" if said else "stop:length" if part else f"completion_tokens>={length:g}",
+        is_part=part >= whole,
+        trend=trend,
+        since_step=since(trend, lambda value: value > limit),
+        limit=limit,
+        explains=(
+            *("constant_reward", "dead_groups", "never_solved", "forgotten", "never_acted", "diversity"),
+            *("turn_limit", "signal_cliff", "reward_parts"),
+        ),
+        own=cut,
+    )
+
+
+def _paid(rows: Rows, cut: Bools) -> str:
+    means = [float(np.nanmean(rows.reward[of])) if np.isfinite(rows.reward[of]).any() else np.nan for of in (cut, ~cut)]
+    return f"Cut off, a rollout gets {figure(means[0])}; else {figure(means[1])}."
+
+
+def _lengths(rows: Rows, cut: Bools, limit: float | None) -> list[str]:
+    known = rows.completion_tokens[cut & np.isfinite(rows.completion_tokens)]
+    said = [f"max_completion_length is {figure(limit)}."] if limit else []
+    return said + ([f"They have {figure(float(known.mean()))} tokens on average."] if len(known) else [])
+
+
+def _unsaid(rows: Rows, cut: Bools) -> list[str]:
+    """Of those that their tokens alone give away, which the waterfall does not go by."""
+    guessed = float((cut & ~_cut(rows, None)).sum() / cut.sum())
+    return (
+        [f"Why {percent(guessed)} of them ended nobody said. The waterfall cannot tell: it has them as other causes."]
+        if guessed
+        else []
+    )
+
+
+DIAGNOSTIC = Diagnostic(
+    "truncation",
+    "Truncation",
+    f"Share of rollouts with a turn that ended at the token limit, or, where nobody says, that used up "
+    f"max_completion_length, above {_SHARE:.0%}.",
+    "AReaL's no_eos_ratio",
+    _missing,
+    _look,
+    limits=SHARE,
+)

@@ -1,0 +1,86 @@
+"""Episodes that the rollout function gives up before the environment is done."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.checks.loops import charged, looping
+from logs_ui.recorder.diagnosis.checks.task_mix import never_solved
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, judged, losses
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.storage.tables import LossCause, StopReason
+
+_SHARE = 0.2
+
+
+def _look(run: Run) -> Card | None:
+    rows, limit = run.rows, run.threshold("turn_limit", _SHARE)
+    ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
+    share = float(ended.mean())
+    cost = _cost(run, ended)
+    if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
+        return None
+    trend = run.all.by_step((run.all.stop_reason == StopReason.TURN_LIMIT).astype(float))
+    follows = () if _is_of_hopeless_tasks(run, ended, limit) else ("never_solved", "forgotten", "task_mix")
+    return Card(
+        id="turn_limit",
+        title=f"{percent(share)} of rollouts run out of turns",
+        cost=cost,
+        evidence=(*_turns(rows, ended), *_tasks(rows, ended)),
+        suggestion="Allow more turns, or make the task smaller: nothing after the last turn is ever rewarded.",
+        where="stop:turn_limit",
+        is_part=True,
+        trend=trend,
+        since_step=since(trend, lambda value: value > limit),
+        limit=limit,
+        explains=("constant_reward", "dead_groups", "signal_cliff", *follows),
+        own=ended,
+    )
+
+
+def _cost(run: Run, ended: Bools) -> float:
+    """Their part of the waterfall, without what the card on loops has already."""
+    rows = run.rows
+    known = judged(rows)
+    of_loop = causes(rows) == next(place for place, cause in enumerate(CAUSES) if cause.id == LossCause.LOOP)
+    own = ended & of_loop & known & ~charged(run)
+    return float(np.maximum(losses(rows, run.scale), 0.0)[own].sum() / max(int(known.sum()), 1))
+
+
+def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
+    """Whether the tasks that are solved at times end in time: then others run out of turns since they are hopeless."""
+    others = ~np.isin(run.rows.task, np.flatnonzero(never_solved(run)))
+    return bool(others.any()) and float(ended[others].mean()) <= limit
+
+
+def _turns(rows: Rows, ended: Bools) -> list[str]:
+    turns = rows.turns[ended & np.isfinite(rows.turns)]
+    alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    said = [f"They have {figure(float(turns.mean()))} turns on average."] if len(turns) else []
+    return [*said, f"{alone} of them did not go round in circles."]
+
+
+def _tasks(rows: Rows, ended: Bools) -> list[str]:
+    """Those that run out most often, where tasks differ."""
+    known = rows.task >= 0
+    tried = np.bincount(rows.task[known], minlength=len(rows.tasks))
+    over = np.bincount(rows.task[known & ended], minlength=len(rows.tasks))
+    share = over / np.maximum(tried, 1)
+    if len(np.flatnonzero(tried)) < 2:
+        return []
+    worst = np.argsort(-share, kind="stable")[:3]
+    return [f"Most often {listed([f'{rows.tasks[t]} ({percent(float(share[t]))})' for t in worst if tried[t]])}."]
+
+
+DIAGNOSTIC = Diagnostic(
+    "turn_limit",
+    "Turn limit",
+    f"Share of rollouts whose environment would have gone on, above {_SHARE:.0%}, unless they do as well as the "
+    "others. What those lost that go round in circles is counted there.",
+    "NeMo Gym PR 1304; the threshold is ours",
+    lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
+    _look,
+    limits=SHARE,
+)

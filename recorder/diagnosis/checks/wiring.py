@@ -1,0 +1,102 @@
+"""Groups that hold completions of different prompts, or of another group's."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.settings import SHARE
+from logs_ui.recorder.diagnosis.wording import percent
+
+_SWAPPED = 0.5  # ours: a dataset may well have a question twice, and a step both of them
+
+
+def mixed(rows: Rows) -> Bools:
+    """(G,) of which two completions answer different prompts, or tasks."""
+    keys = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0)
+    pairs = np.unique(np.stack([rows.group.astype(float), keys, rows.task.astype(float)], 1), axis=0)
+    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
+
+
+def swapped(rows: Rows) -> Bools:
+    """(N,) that answer a prompt which is another task's: a prompt that several tasks share, of a task that has others
+    too, at a step that has fewer prompts than tasks: where a dataset has a question twice, a step's other
+    groups still have their own. Where the run has fewer prompts than tasks they do not name theirs, and nothing can be
+    told.
+    """
+    prompt = rows.facts["prompt_key"]
+    known = np.isfinite(prompt) & (rows.task >= 0)
+    found = np.zeros(len(rows), bool)
+    if not known.any():
+        return found
+    key: Ints = np.unique(prompt[known], return_inverse=True)[1].reshape(-1)
+    task: Ints = np.unique(rows.task[known], return_inverse=True)[1].reshape(-1)
+    prompts, tasks = int(key.max()) + 1, int(task.max()) + 1
+    pairs = np.unique(key * tasks + task)
+    of_prompt, of_task = np.bincount(pairs // tasks, minlength=prompts), np.bincount(pairs % tasks, minlength=tasks)
+    if prompts >= tasks:
+        found[known] = (of_prompt[key] > 1) & (of_task[task] > 1) & _is_short(rows.step[known], key, task)
+    return found
+
+
+def _is_short(step: Ints, key: Ints, task: Ints) -> Bools:
+    """(N,) whose step has fewer prompts than tasks."""
+    place: Ints = np.unique(step, return_inverse=True)[1].reshape(-1)
+    count = int(place.max()) + 1
+    prompts, tasks = (
+        np.bincount(np.unique(np.stack([place, code]), axis=1)[0], minlength=count) for code in (key, task)
+    )
+    few: Bools = (prompts < tasks)[place]
+    return few
+
+
+def _look(run: Run) -> Card | None:
+    rows = run.rows
+    odd = mixed(rows)[rows.group]
+    other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
+    if other.mean() < _SWAPPED:
+        other[:] = False
+    share = float((odd | other).mean())
+    if share <= run.threshold("wiring", 0.0):
+        return None
+    groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
+    said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
+    said += [f"{int(other.sum())} rollouts answer a prompt that is another task's."] if other.any() else []
+    of = f"{percent(len(groups) / len(sizes))} of groups mix different prompts" if odd.any() else ""
+    title = of or f"{percent(share)} of rollouts answer another group's prompt"
+    by_prompt = np.isfinite(rows.facts["prompt_key"]).all() and not other.any()
+    return Card(
+        id="wiring",
+        title=title,
+        cost=run.fall.lost * share,
+        evidence=(*said, "An advantage compares a completion with its group: here with answers to other questions."),
+        suggestion="Return rows in the order of the prompts: each comes num_generations times already.",
+        where="prompts>1" if by_prompt and _agree(rows, odd) else ids(rows.id[odd | other]),
+        explains=(*BEHAVIOUR, "task_mix"),
+        own=odd | other,
+    )
+
+
+def _agree(rows: Rows, odd: Bools) -> bool:
+    """Whether prompts alone tell those that are mixed."""
+    pairs = np.unique(np.stack([rows.group.astype(float), rows.facts["prompt_key"]], 1), axis=0)
+    by_prompt = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
+    return bool((by_prompt[rows.group] == odd).all())
+
+
+def _missing(run: Run) -> str | None:
+    known = np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0)
+    return None if known.any() else "prompts' token ids, or tasks"
+
+
+DIAGNOSTIC = Diagnostic(
+    "wiring",
+    "Grouping",
+    "Groups whose rollouts have different prompt token ids, or different tasks; rollouts whose prompt is shared by "
+    "several tasks, while their task has other prompts too, at steps that have fewer prompts than tasks, from "
+    f"{_SWAPPED:.0%} of rollouts on: a dataset may have a question twice. Of the others any is shown.",
+    "TRL repeats each prompt num_generations times already",
+    _missing,
+    _look,
+    limits=SHARE,
+)

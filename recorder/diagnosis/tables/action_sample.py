@@ -1,0 +1,174 @@
+"""What some rollouts did in their environments, in detail: which kinds of action, and what was answered."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from logs_ui.recorder.diagnosis.tables.action_kinds import SHOWN, as_text, kind_names
+from logs_ui.recorder.diagnosis.waterfall import LOOP
+
+_ERROR_KEYS = ("error", "error_message", "last_action_error", "is_error", "isError")
+_EXIT_KEYS = ("exit_code", "returncode", "return_code")
+
+
+@dataclass(frozen=True)
+class Played:
+    """One rollout of a sample; `actions` as `queries.Rollout` has them."""
+
+    id: int
+    reward: float | None
+    actions: Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class ActionKind:
+    """Actions that are alike: calls of one tool, texts that begin with one word, dicts of one shape.
+
+    Attributes:
+        times: how often they were sent.
+        values: how often each of them was, as text.
+        failed: how many of them were answered with an error.
+        rollouts, first_in, last_in, failed_in, looped_in: ids of the rollouts that hold one; whose first and whose last
+            action is one; where one failed; where one was sent LOOP times in a row.
+        last_rewards: of `last_in`.
+    """
+
+    name: str
+    times: int = 0
+    values: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    rollouts: list[int] = field(default_factory=list)
+    first_in: list[int] = field(default_factory=list)
+    last_in: list[int] = field(default_factory=list)
+    failed_in: list[int] = field(default_factory=list)
+    looped_in: list[int] = field(default_factory=list)
+    last_rewards: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    """A text, how often it was there, in which rollouts, and after which kinds of action."""
+
+    text: str
+    times: int = 0
+    rollouts: list[int] = field(default_factory=list)
+    after: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What some rollouts did.
+
+    Attributes:
+        rollouts, actions: how many they are.
+        kinds: most frequent first.
+        errors: what the environment answered with, most frequent first.
+        repeated: observations that came twice or more in one rollout; `times` counts those after the first.
+    """
+
+    rollouts: int
+    actions: int
+    kinds: list[ActionKind]
+    errors: list[Seen]
+    repeated: list[Seen]
+
+
+def sampled(played: Sequence[Played]) -> Sample:
+    """What these rollouts did."""
+    moves = [[entry for entry in it.actions if entry["action"] is not None] for it in played]
+    named = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
+    kinds: dict[str, ActionKind] = {}
+    errors: dict[str, Seen] = {}
+    repeated: dict[str, Seen] = {}
+    for it, entries in zip(played, moves, strict=True):
+        names = [next(named) for _ in entries]
+        _add_actions(kinds, it, entries, names)
+        _add_errors(errors, it, entries, names)
+        _add_observations(repeated, it)
+    return Sample(
+        rollouts=len(played),
+        actions=sum(map(len, moves)),
+        kinds=sorted(kinds.values(), key=lambda kind: -kind.times),
+        errors=sorted(errors.values(), key=lambda seen: -seen.times),
+        repeated=sorted(repeated.values(), key=lambda seen: -seen.times),
+    )
+
+
+def _add_actions(
+    kinds: dict[str, ActionKind], it: Played, entries: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> None:
+    texts = [as_text(entry["action"]) for entry in entries]
+    for entry, name, text in zip(entries, names, texts, strict=True):
+        kind = kinds.setdefault(name, ActionKind(name))
+        kind.times += 1
+        kind.values[text[:SHOWN]] += 1
+        _once(kind.rollouts, it.id)
+        if failure(entry) is not None:
+            kind.failed += 1
+            _once(kind.failed_in, it.id)
+    for _, same in groupby(zip(texts, names, strict=True)):
+        run = list(same)
+        if len(run) >= LOOP:
+            _once(kinds[run[0][1]].looped_in, it.id)
+    if names:
+        kinds[names[0]].first_in.append(it.id)
+        kinds[names[-1]].last_in.append(it.id)
+        kinds[names[-1]].last_rewards += [] if it.reward is None else [it.reward]
+
+
+def _add_errors(
+    errors: dict[str, Seen], it: Played, entries: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> None:
+    for entry, name in zip(entries, names, strict=True):
+        text = failure(entry)
+        if text is not None:
+            _see(errors, text, it.id).after[name] += 1
+
+
+def _add_observations(repeated: dict[str, Seen], it: Played) -> None:
+    seen: set[str] = set()
+    for entry in it.actions:
+        if entry["observation"] is None:
+            continue
+        text = as_text(entry["observation"])
+        if text in seen:
+            _see(repeated, text[:SHOWN], it.id)
+        seen.add(text)
+
+
+def _see(found: dict[str, Seen], text: str, rollout: int) -> Seen:
+    seen = found.setdefault(text, Seen(text))
+    seen.times += 1
+    _once(seen.rollouts, rollout)
+    return seen
+
+
+def _once(ids: list[int], rollout: int) -> None:
+    """Rollouts come one after the other."""
+    if not ids or ids[-1] != rollout:
+        ids.append(rollout)
+
+
+def failure(entry: Mapping[str, Any]) -> str | None:
+    """What went wrong with an action: what was raised, or an observation that says so: one with an `error`, or with an
+    `exit_code` other than 0. None where nothing did.
+    """
+    if entry["error"] is not None:
+        return _first_line(entry["error"])
+    observation = entry["observation"]
+    if not isinstance(observation, Mapping):
+        return None
+    for key in _ERROR_KEYS:
+        if said := observation.get(key):
+            message = said.get("message") or said.get("error_type") if isinstance(said, Mapping) else said
+            return _first_line(key if message is True or not message else message)
+    for key in _EXIT_KEYS:
+        if isinstance(code := observation.get(key), int) and code != 0:
+            return f"{key} {code}"
+    return None
+
+
+def _first_line(text: Any) -> str:
+    return (str(text).strip().splitlines() or [""])[0][:SHOWN]

@@ -1,0 +1,115 @@
+"""What rollouts did in their environments, by the columns that hold it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.checks.task_mix import solved
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS
+
+
+@dataclass(frozen=True)
+class Habit:
+    """Something that rollouts do, which a column tells.
+
+    Attributes:
+        column: of `Rows.facts`.
+        where: the filter that has its rollouts.
+    """
+
+    id: str
+    name: str
+    meaning: str
+    column: str
+    where: str
+    has: Callable[[Floats], Bools]
+
+
+HABITS = (
+    Habit("never_acted", "never act", "Not one action reached the environment.", "env_steps", "env_steps:0",
+          lambda it: it == 0),
+    Habit("env_errors", "run into an error", "The environment answered at least one action with an error.",
+          "env_errors", "env_errors>0", lambda it: it > 0),
+    Habit("unparsed", "answer without an action", "At least one answer of the model gave no action.", "parse_failures",
+          "parse_failures>0", lambda it: it > 0),
+    Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other.",
+          "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),
+    Habit("circles", "go round in circles", f"More than {REPEATS:.0%} of the actions were taken before at the same"
+          " observation.", "repeats", f"repeats>{REPEATS}", lambda it: it > REPEATS),
+    Habit("no_tool", "call no tool", "No tool call in the model's messages, while other rollouts make some.",
+          "tool_calls", "tool_calls:0", lambda it: it == 0),
+)  # fmt: skip
+"""In the order in which a page shows them."""
+
+
+@dataclass(frozen=True)
+class HabitFound:
+    """How many rollouts have a habit.
+
+    Attributes:
+        known: of how many rollouts the column tells.
+        mean, mean_others: rewards of those that have it, and of the others; None without any.
+    """
+
+    habit: Habit
+    rollouts: int
+    known: int
+    mean: float | None
+    mean_others: float | None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Rollouts that have one value; None for those that took no action, or none that was recorded.
+
+    Attributes:
+        mean: reward; None where none has one.
+        scored, solved: how many have a reward, and how many of these solved their task.
+    """
+
+    value: str | None
+    rollouts: int
+    mean: float | None
+    scored: int
+    solved: int
+
+
+def habits(rows: Rows) -> list[HabitFound]:
+    """Of those that the rollouts tell anything of."""
+    return [found for habit in HABITS if (found := _habit(rows, habit)) is not None]
+
+
+def _habit(rows: Rows, habit: Habit) -> HabitFound | None:
+    values = rows.facts[habit.column]
+    known = ~np.isnan(values)
+    has = known & habit.has(values)
+    if not known.any() or (habit.id == "no_tool" and has[known].all()):
+        return None
+    return HabitFound(
+        habit, int(has.sum()), int(known.sum()), _mean(rows.reward[has]), _mean(rows.reward[known & ~has])
+    )
+
+
+def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
+    """Of each text of a column, those of most rollouts first."""
+    values = rows.facts[column].tolist()
+    names = list(dict.fromkeys(values))
+    places = {name: place for place, name in enumerate(names)}
+    code = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
+    has, number = np.isfinite(rows.reward), len(names)
+    rollouts, scored = np.bincount(code, minlength=number), np.bincount(code[has], minlength=number)
+    sums = np.bincount(code[has], weights=rows.reward[has], minlength=number)
+    wins = np.bincount(code[has & solved(rows, scale)], minlength=number)
+    found = [
+        Tally(name, int(n), float(total) / int(s) if s else None, int(s), int(w))
+        for name, n, s, total, w in zip(names, rollouts, scored, sums, wins, strict=True)
+    ]
+    return sorted(found, key=lambda it: -it.rollouts)
+
+
+def _mean(values: Floats) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else None

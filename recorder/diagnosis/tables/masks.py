@@ -1,0 +1,93 @@
+"""What TRL's masks may have taken from rollouts by its own log-probabilities, which are not recorded of any of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.tables.training_outcome import exactly
+from logs_ui.recorder.storage.tables import StopReason
+
+RATIO = "sampling/importance_sampling_ratio/min"
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One that is on.
+
+    Attributes:
+        name: the trainer's argument that sets it.
+        what: what it may have done, a clause.
+        rollouts: those that count as trained on, and that it may have taken.
+        logged: what the trainer logs of it, a sentence; "" where it logs nothing.
+        where: the filter that has them, among those that count as trained on; None where none says it.
+    """
+
+    name: str
+    what: str
+    rollouts: int
+    logged: str = ""
+    where: str | None = ""
+
+
+def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mapping[str, Trend]) -> tuple[Mask, ...]:
+    """Those that are on; the same as `recorder.trained` says of one rollout.
+
+    Args:
+        rows: of a training.
+        trained: (N,) which of them count as trained on.
+        config: the trainer's arguments.
+        scalars: what it logged.
+    """
+    found = [_importance_sampling(rows, trained, config, scalars)]
+    threshold = config.get("off_policy_mask_threshold")
+    if threshold is not None:
+        what = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
+        count = int((trained & (rows.advantage < 0)).sum())
+        found.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
+    unseen = trained & np.asarray(rows.stop_reason == StopReason.NOT_RECORDED, bool)
+    if config.get("mask_truncated_completions") is True and unseen.any():
+        what = "masked rollouts as truncated of which it is not recorded why they ended"
+        found.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
+    return tuple(mask for mask in found if mask is not None)
+
+
+def _importance_sampling(
+    rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mapping[str, Trend]
+) -> Mask | None:
+    mode = config.get("vllm_importance_sampling_mode")
+    corrects = config.get("use_vllm") is True and config.get("vllm_importance_sampling_correction") is True
+    if not (corrects and isinstance(mode, str) and mode.endswith("_mask")):
+        return None
+    what = "all of a rollout" if mode.startswith("sequence") else "some of a rollout's tokens"
+    cap = config.get("vllm_importance_sampling_clip_max")
+    ratios = dict(scalars.get(RATIO, ()))
+    clean = [step for step, ratio in ratios.items() if ratio > 0] if _is_of_one_batch(config) else []
+    left = trained & ~np.isin(rows.step, clean)
+    return Mask(
+        "vllm_importance_sampling_mode",
+        f"dropped {what} ({mode}, above {cap})",
+        int(left.sum()),
+        _said(ratios, rows, clean),
+        "" if (left == trained).all() else exactly(rows.id[left]) or None,
+    )
+
+
+def _is_of_one_batch(config: Mapping[str, Any]) -> bool:
+    """Whether a logged minimum is one batch's, rather than a mean over several."""
+    every, batches = config.get("logging_steps"), config.get("steps_per_generation")
+    accumulated = config.get("gradient_accumulation_steps")
+    return every == 1 and isinstance(batches, int) and isinstance(accumulated, int) and batches >= accumulated
+
+
+def _said(ratios: Mapping[int, float], rows: Rows, clean: list[int]) -> str:
+    """A ratio that TRL dropped is logged as 0."""
+    here = [step for step in rows.steps.tolist() if step in ratios]
+    if not here:
+        return f"The trainer logged no {RATIO}, which would be 0 where something was dropped."
+    dropped = sum(ratios[step] == 0 for step in here)
+    kept = f"; at {len(set(clean) & set(here))} nothing was" if clean else ""
+    return f"The trainer's {RATIO} is 0 at {dropped} of {len(here)} steps: something was dropped there{kept}."

@@ -1,0 +1,159 @@
+"""Whether the policy moves, by what the trainer logs of its updates: each figure, and one sentence on it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Trend, since
+from logs_ui.recorder.diagnosis.checks.no_update import GRADIENT, KL, RATE
+from logs_ui.recorder.diagnosis.wording import figure, percent
+
+_FIRST = 10  # steps whose median an entropy is held against: diversity.py's
+_HALF, _FLOOR = 0.5, 0.02  # likewise; nats
+_LATE = 3  # steps: no_update.py's
+_ALWAYS = "learning_rate"  # whose value is a number in every training
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One figure.
+
+    Attributes:
+        name: as it is logged.
+        said: a sentence that is worked out of it.
+        is_bad: whether it says that the policy does not move, or no longer explores.
+        trend: empty where it was not logged.
+    """
+
+    name: str
+    said: str
+    is_bad: bool = False
+    trend: Trend = ()
+
+    @property
+    def clause(self) -> str:
+        """What is wrong, to follow a colon."""
+        said = self.said.partition(":")[0].rstrip(".")
+        return f"{self.name} {said.removeprefix('It ')}" if said.startswith("It ") else f"{self.name}: {said}"
+
+    @property
+    def last(self) -> float | None:
+        """None where it was not logged."""
+        return self.trend[-1][1] if self.trend else None
+
+
+def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int = 0) -> tuple[Signal, ...]:
+    """Gradient norm, learning rate, clip ratio, KL and entropy, in this order.
+
+    Args:
+        scalars: what the trainer logged, by name; what was no finite number is left out.
+        config: its arguments.
+        first: the step from which on a figure that is nothing means that the policy does not move.
+    """
+    clip = "clip_ratio" if "clip_ratio" in scalars else "clip_ratio/region_mean"
+    makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {
+        "grad_norm": lambda trend: _held(trend, GRADIENT, first),
+        "learning_rate": lambda trend: _held(trend, RATE, first),
+        clip: lambda trend: _clipped(trend, config),
+        "kl": lambda trend: _held(trend, KL, first) if _is_near(trend, config, first) else _grown(trend),
+        "entropy": _entropy,
+    }
+    last = max((step for step, _ in scalars.get(_ALWAYS, ())), default=0)
+    return tuple(_signal(name, scalars.get(name, ()), make, last, config) for name, make in makers.items())
+
+
+def _signal(
+    name: str, trend: Trend, make: Callable[[Trend], tuple[str, bool]], last: int, config: Mapping[str, Any]
+) -> Signal:
+    if not trend:
+        return Signal(name, _not_logged(name, config))
+    if trend[-1][0] < last:
+        said = f"No finite number of it since step {trend[-1][0]:,}, though {_ALWAYS} was logged up to step {last:,}."
+        return Signal(name, said, True, trend)
+    return Signal(name, *make(trend), trend)
+
+
+def _not_logged(name: str, config: Mapping[str, Any]) -> str:
+    if name == "kl" and config.get("beta") == 0:
+        return "Not logged: beta is 0, so that no KL penalty is worked out."
+    given = config.get(name)
+    return f"Not logged; the trainer was given {figure(given)}." if isinstance(given, float) else "Not logged."
+
+
+def _recent(trend: Trend, first: int) -> list[float]:
+    """What was logged from this step on, else the last before it."""
+    return [abs(value) for step, value in trend if step >= first] or [abs(trend[-1][1])]
+
+
+def _is_near(trend: Trend, config: Mapping[str, Any], first: int) -> bool:
+    """Whether the policy is where it began, though it has had the time to move."""
+    return len(trend) > _LATE and bool(config.get("beta", 1.0)) and max(_recent(trend, first)) <= KL
+
+
+def _held(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
+    """A figure that is nothing where the policy stands still."""
+    begun = since(trend, lambda value: abs(value) <= limit)
+    if begun is not None:
+        is_bad = max(_recent(trend, first)) <= limit
+        value = max(abs(value) for step, value in trend if step >= begun)
+        said = "is 0" if value == 0 else f"is at most {figure(value)}"
+        return f"It {said} {_from(trend, begun)}{': the policy does not move' if is_bad else ''}.", is_bad
+    still = sum(abs(value) <= limit for _, value in trend)
+    if still:
+        return f"At {still} of {len(trend)} logged steps it was at most {figure(limit)}; now it is above.", False
+    return f"Above {figure(limit)} at {_all(trend)}{_between(trend)}.", False
+
+
+def _between(trend: Trend) -> str:
+    low, high = min(value for _, value in trend), max(value for _, value in trend)
+    if low == high:
+        return f", {figure(low)} each time" if len(trend) > 1 else ""
+    return f", from {figure(low)} to {figure(high)}"
+
+
+def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
+    highest = max(value for _, value in trend)
+    if highest == 0:
+        said = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
+        return f"{said}{': each batch is trained on once' if _is_once(config) else ''}.", False
+    step = next(step for step, value in trend if value == highest)
+    return f"At most {percent(highest)} of tokens were clipped, at step {step:,}.", False
+
+
+def _is_once(config: Mapping[str, Any]) -> bool:
+    """Whether the policy that is updated is still the one that sampled."""
+    batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
+    return config.get("num_iterations") == 1 and batches is not None and batches == accumulated
+
+
+def _grown(trend: Trend) -> tuple[str, bool]:
+    if len(trend) < 2:
+        return f"Logged once, at step {trend[0][0]:,}.", False
+    return f"From {figure(trend[0][1])} at step {trend[0][0]:,} to {figure(trend[-1][1])}{_highest(trend)}.", False
+
+
+def _highest(trend: Trend) -> str:
+    step, value = max(trend, key=lambda point: point[1])
+    return "" if value == trend[-1][1] else f"; highest was {figure(value)} at step {step:,}"
+
+
+def _entropy(trend: Trend) -> tuple[str, bool]:
+    if len(trend) <= _FIRST:
+        return _grown(trend)
+    before = float(np.median([value for _, value in trend[:_FIRST]]))
+    if before <= 0:
+        return _grown(trend)
+    last = trend[-1][1]
+    has_fallen = last < _HALF * before and last < _FLOOR
+    said = f"{percent(last / before)} of its median over the first {_FIRST} logged steps, {figure(before)} nats"
+    return f"{said}{f': less than half, and below {_FLOOR:g} nats' if has_fallen else ''}.", has_fallen
+
+
+def _all(trend: Trend) -> str:
+    return f"all {len(trend):,} logged steps" if len(trend) > 1 else f"the one logged step, {trend[0][0]:,}"
+
+
+def _from(trend: Trend, step: int) -> str:
+    return f"at {_all(trend)}" if step == trend[0][0] else f"since step {step:,}"

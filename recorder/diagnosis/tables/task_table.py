@@ -1,0 +1,267 @@
+"""Tasks by step: what became of each, and which of them there is something to learn from."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.checks.task_mix import solved
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts
+from logs_ui.recorder.diagnosis.settings import Scale
+
+ATTEMPTS = 10
+"""Fewer tell nothing of a task: verifiers'."""
+EASY = 0.8
+"""Share that is solved from which on there is nothing left to learn: verifiers'."""
+FORGOTTEN_CHANCE = 0.01
+"""How likely it may be, at most, that a task which is solved as often as before fails so often in a row: ours."""
+CANNOT, RARELY = 0.02, 0.2
+"""Of pass@k, and of the share that is solved: ours."""
+
+_MOST_COLUMNS = 40
+
+
+class Label(StrEnum):
+    """What a task is to the training, over the whole run."""
+
+    NEVER = "never-solved"
+    """ATTEMPTS or more, none of which solved it."""
+    FORGOTTEN = "forgotten"
+    """Solved before, and then not once in ATTEMPTS or more, which would be chance in fewer than 1 of 100 cases."""
+    LEARNING = "learning"
+    """Solved by some of its attempts, and not by others."""
+    SATURATED = "saturated"
+    """Solved by EASY or more of its last attempts: those of the steps that hold the last ATTEMPTS."""
+    FEW = "few-attempts"
+    """Fewer than ATTEMPTS."""
+
+
+class Reach(StrEnum):
+    """Whether the policy can solve a task at all, and how surely."""
+
+    CANNOT = "cannot"
+    """pass@k below CANNOT, and fewer of its groups of any size, too, have a rollout that solves it."""
+    RARELY = "rarely"
+    """Some of its groups have a rollout that solves it; of all attempts fewer than RARELY do."""
+    SOMETIMES = "sometimes"
+    RELIABLY = "reliably"
+    """EASY or more of its attempts."""
+    UNKNOWN = ""
+    """Fewer than ATTEMPTS."""
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Each task over the whole run. Arrays have the shape (T,).
+
+    Attributes:
+        label: of class Label.
+        last_solved: the last step that has a rollout which solved it; -1 without any.
+        attempts_since: those after that step.
+    """
+
+    label: Texts
+    last_solved: Ints
+    attempts_since: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """What tasks came to within some steps. Arrays have the shape (T,); an attempt is a rollout that has a reward.
+
+    Attributes:
+        rollouts: that came to an end.
+        mean: reward of the attempts; NaN without any.
+        share: of the attempts that solved it, 0 to 1; NaN likewise.
+        pass_1, pass_k: the chance that one of k rollouts solves it, mean over its groups that have k attempts or more
+            (Chen et al. 2021); NaN where none has.
+        reach: of class Reach.
+    """
+
+    rollouts: Ints
+    attempts: Ints
+    mean: Floats
+    share: Floats
+    pass_1: Floats
+    pass_k: Floats
+    reach: Texts
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """(C,) first and last step of each column; every step that there is lies in one."""
+
+    first: Ints
+    last: Ints
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Columns":
+        """One for each step where those are few, else ranges of 2, 5, 10, ... steps; none without any rollout."""
+        steps = rows.steps
+        if len(steps) <= _MOST_COLUMNS:
+            return cls(steps, steps)
+        low, high = int(steps[0]), int(steps[-1])
+        width = next(width for width in _widths() if high - low < width * _MOST_COLUMNS)
+        first = low + width * np.unique((steps - low) // width)
+        return cls(first, np.minimum(first + width - 1, high))
+
+    @property
+    def width(self) -> int:
+        """Steps of a column, but for the last, which may have fewer."""
+        return int((self.last - self.first).max(initial=0)) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Some tasks by columns of steps. Arrays have the shape (T, C); see `Figures`."""
+
+    rollouts: Ints
+    attempts: Ints
+    mean: Floats
+    solved: Ints
+
+
+def labels(rows: Rows, scale: Scale) -> Labels:
+    """Of all tasks; `rows` are all of the run."""
+    tried = _attempts(rows)
+    task, step, won = rows.task[tried], rows.step[tried], solved(rows, scale)[tried]
+    number = len(rows.tasks)
+    attempts, wins = _count(task, number), _count(task[won], number)
+    last_solved = np.full(number, -1, np.int64)
+    last_solved[task[won]] = step[won]  # rows are in the order of their steps: the last one stays
+    since = _count(task[step > last_solved[task]], number)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        before = wins / (attempts - since)
+        chance = (1 - before) ** since
+    late = _late(task, step, number)
+    of_late = _ratio(_count(task[late & won], number), _count(task[late], number))
+    label = np.select(
+        [
+            attempts < ATTEMPTS,
+            wins == 0,
+            (since >= ATTEMPTS) & (chance < FORGOTTEN_CHANCE),
+            of_late >= EASY,
+        ],
+        [Label.FEW, Label.NEVER, Label.FORGOTTEN, Label.SATURATED],
+        default=Label.LEARNING,
+    ).astype(object)
+    return Labels(label, last_solved, since)
+
+
+def figures(rows: Rows, scale: Scale, k: int) -> Figures:
+    """Of all tasks, within the steps of `rows`."""
+    tried, number = _attempts(rows), len(rows.tasks)
+    task, reward = rows.task[tried], rows.reward[tried]
+    attempts = _count(task, number)
+    share = _ratio(_count(task[solved(rows, scale)[tried]], number), attempts)
+    pass_1, pass_k = _pass(rows, scale, 1), _pass(rows, scale, k)
+    best = np.fmax(pass_k, _reached(rows, scale))
+    reach = np.select(
+        [attempts < ATTEMPTS, best < CANNOT, share < RARELY, share < EASY],
+        [Reach.UNKNOWN, Reach.CANNOT, Reach.RARELY, Reach.SOMETIMES],
+        default=Reach.RELIABLY,
+    ).astype(object)
+    return Figures(
+        rollouts=_count(rows.task[rows.task >= 0], number),
+        attempts=attempts,
+        mean=_ratio(np.bincount(task, weights=reward, minlength=number), attempts),
+        share=share,
+        pass_1=pass_1,
+        pass_k=pass_k,
+        reach=reach,
+    )
+
+
+def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
+    """Of the tasks of these indices, in this order."""
+    place = np.full(len(rows.tasks), -1, np.int64)
+    place[tasks] = np.arange(len(tasks))
+    own = np.flatnonzero((rows.task >= 0) & (place[rows.task] >= 0)) if len(rows.tasks) else np.empty(0, np.int64)
+    column = np.searchsorted(columns.first, rows.step[own], side="right") - 1
+    shape = len(tasks), len(columns.first)
+    cell, reward = place[rows.task[own]] * shape[1] + column, rows.reward[own]
+    has, size = np.isfinite(reward), shape[0] * shape[1]
+    attempts = _count(cell[has], size)
+    sums = np.bincount(cell[has], weights=reward[has], minlength=size)
+    return Cells(
+        rollouts=_count(cell, size).reshape(shape),
+        attempts=attempts.reshape(shape),
+        mean=_ratio(sums, attempts).reshape(shape),
+        solved=_count(cell[solved(rows, scale)[own]], size).reshape(shape),
+    )
+
+
+def usual_size(groups: Groups) -> int:
+    """Of a group: how many rollouts that have a reward most groups hold; 0 without any."""
+    sizes = groups.size[groups.size > 0]
+    return int(np.bincount(sizes).argmax()) if len(sizes) else 0
+
+
+@cache
+def pass_at(scored: int, solved: int, k: int) -> float:
+    """The chance that one of k rollouts is solved, of which `solved` of `scored` are: the unbiased estimator of Chen et
+    al. 2021.
+    """
+    return 1 - math.comb(scored - solved, k) / math.comb(scored, k)
+
+
+def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
+    """(T,) mean over a task's groups; NaN where none has k attempts."""
+    tried = _attempts(rows)
+    group, number = rows.group[tried], len(rows.groups.size)
+    scored, wins = _count(group, number), _count(group[solved(rows, scale)[tried]], number)
+    task = np.zeros(number, np.int64)
+    task[group] = rows.task[tried]
+    enough = scored >= max(k, 1)
+    most = int(scored.max(initial=0)) + 1
+    found, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
+    chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in found.tolist()])[place]
+    count = _count(task[enough], len(rows.tasks))
+    return _ratio(np.bincount(task[enough], weights=chances, minlength=len(rows.tasks)), count)
+
+
+def _reached(rows: Rows, scale: Scale) -> Floats:
+    """(T,) share of a task's groups, whole or not, in which a rollout solves it; NaN without any."""
+    tried, wins = _attempts(rows), solved(rows, scale)
+    group, number = rows.group, len(rows.groups.size)
+    task = np.full(number, -1, np.int64)
+    task[group[tried]] = rows.task[tried]
+    has_any = _count(group[tried & wins], number) > 0
+    known = task >= 0
+    return _ratio(_count(task[known & has_any], len(rows.tasks)), _count(task[known], len(rows.tasks)))
+
+
+def _attempts(rows: Rows) -> Bools:
+    """(N,) that have a reward and a task."""
+    tried: Bools = np.isfinite(rows.reward) & (rows.task >= 0)
+    return tried
+
+
+def _late(task: Ints, step: Ints, number: int) -> Bools:
+    """(A,) which of some attempts, in the order of their steps, are their tasks' last."""
+    order = np.argsort(task, kind="stable")
+    end = np.cumsum(_count(task, number))
+    begin = np.concatenate([[0], end[:-1]]).astype(np.int64)
+    since = np.zeros(number, np.int64)
+    some = end > begin
+    since[some] = step[order][np.maximum(end - ATTEMPTS, begin)[some]]
+    late: Bools = step >= since[task]
+    return late
+
+
+def _count(codes: Ints, number: int) -> Ints:
+    return np.bincount(codes, minlength=number)
+
+
+def _ratio(sums: Floats | Ints, counts: Ints) -> Floats:
+    """NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.where(counts > 0, sums / counts, np.nan)
+    return found
+
+
+def _widths() -> Iterator[int]:
+    return (digit * 10**power for power in range(19) for digit in (1, 2, 5))

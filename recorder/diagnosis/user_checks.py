@@ -1,0 +1,88 @@
+"""Diagnostics that users wrote: whatever goes wrong in one hides no other's card."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Failed
+from logs_ui.recorder.diagnosis.settings import Limits
+from logs_ui.recorder.errors import SettingsError
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.snapshot import error_line
+
+T = TypeVar("T")
+
+
+def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
+    """What the thresholds of the diagnostics that there are, and of a user's, may be, by id.
+
+    Raises:
+        SettingsError: two have the same.
+        TypeError: one is no Diagnostic.
+    """
+    for it in own:
+        if not isinstance(it, Diagnostic):
+            raise TypeError(f"diagnostics takes Diagnostic(...), not a {type(it).__name__}")
+    ids = [it.id for it in (*DIAGNOSTICS, *own)]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise SettingsError(f"Two diagnostics are called {name!r}: give yours another id.")
+    return {it.id: it.limits for it in (*DIAGNOSTICS, *own)}
+
+
+@dataclass
+class Guarded:
+    """A user's diagnostics, as they are made.
+
+    Attributes:
+        failed: those that raised, or gave something else than a card.
+    """
+
+    own: Sequence[Diagnostic]
+    failed: list[Failed] = field(default_factory=list)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """The same, but none of them raises."""
+        return tuple(self._guarded(it) for it in self.own)
+
+    def _guarded(self, it: Diagnostic) -> Diagnostic:
+        def missing(run: Run) -> str | None:
+            return self._tried(it, lambda: it.missing(run))
+
+        def look(run: Run) -> Card | None:
+            if any(failed.id == it.id for failed in self.failed):
+                return None
+            return self._tried(it, lambda: _checked(it, it.look(run)))
+
+        return replace(it, missing=missing, look=look)
+
+    def _tried(self, it: Diagnostic, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - of any kind, as the user's code may raise it
+            self.failed.append(Failed(it.id, it.name, error_line(error)))
+            return None
+
+
+def _checked(it: Diagnostic, card: Card | None) -> Card | None:
+    """
+    Raises:
+        TypeError, ValueError: what is wrong with it.
+        FilterError: its filter cannot be read.
+    """
+    if card is None:
+        return None
+    if not isinstance(card, Card):
+        raise TypeError(f"it gave a {type(card).__name__}, not a Card or None")
+    if card.id != it.id:
+        raise ValueError(f"its card has the id {card.id!r}: give it the diagnostic's, {it.id!r}")
+    if isinstance(card.evidence, str):
+        raise TypeError("its card's evidence is one text: give a tuple of sentences")
+    if not np.isfinite(card.cost):
+        raise ValueError(f"its card costs {card.cost}: give a finite number")
+    parse_where(card.where)
+    return replace(card, cost=float(card.cost), evidence=tuple(map(str, card.evidence)))

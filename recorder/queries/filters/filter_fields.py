@@ -1,0 +1,178 @@
+"""What a filter can ask of a rollout: one table, of which the language, its completion and its docs are made."""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from logs_ui.recorder.storage.tables import Dropped, LossCause, Mode, Status, StopReason
+
+
+class Scored(StrEnum):
+    """Whether a rollout has a reward. Those that have not come to an end are none of these."""
+
+    YES = "yes"
+    """It has one."""
+    AWAITING = "awaiting"
+    """It returned, and the trainer, which is alive, has not scored it yet."""
+    NO = "no"
+    """It ended, and has none: all reward functions returned None, it raised, or the run ended before it was scored."""
+
+
+class Is(StrEnum):
+    """What a reader marked it as."""
+
+    STARRED = "starred"
+
+
+class Kind(Enum):
+    """What a field holds; the value says what is written after its name."""
+
+    WORD = "one of its words"
+    NAME = "a name, exactly"
+    TEXT = "words, or part of a text"
+    WHOLE = "a whole number or a range"
+    NUMBER = "a number or a range"
+    TIME = "a time or an age"
+
+
+NUMERIC = frozenset({Kind.WHOLE, Kind.NUMBER})
+
+
+@dataclass(frozen=True)
+class Field:
+    """Something that is known of a rollout.
+
+    Attributes:
+        meaning: what it is, in a few words.
+        example: a term.
+        words: all that it may be, where they are known beforehand.
+        attribute: RolloutFilter's own field for alternatives of it; None where it has none.
+        column: of EvaluationRow, where that holds it.
+        optional: whether a rollout may lack it, which `name:none` asks for.
+        has_key: whether the name is followed by one of the run's own, as in `rewards.accuracy`.
+        is_many: whether a rollout may have several of them.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    example: str
+    words: type[StrEnum] | None = None
+    attribute: str | None = None
+    column: str | None = None
+    optional: bool = False
+    has_key: bool = False
+    is_many: bool = False
+
+    @property
+    def label(self) -> str:
+        """As a sentence names it."""
+        return _LABELS.get(self.name, self.name)
+
+
+_LABELS = {"stop": "stop reason", "rewards": "reward function", "metrics": "metric", "is": "mark"}
+
+
+def _whole(name: str, meaning: str, example: str, *, column: str | None = None, optional: bool = False) -> Field:
+    return Field(name, Kind.WHOLE, meaning, example, column=column or name, optional=optional)
+
+
+def _number(name: str, meaning: str, example: str) -> Field:
+    return Field(name, Kind.NUMBER, meaning, example, column=name, optional=True)
+
+
+_FACTS = (
+    _whole("env_steps", "actions that were sent to the environment", "env_steps:0", optional=True),
+    _whole("env_errors", "of them, those that it answered with an error", "env_errors>0", optional=True),
+    _whole("tool_calls", "in the model's messages", "tool_calls:0", optional=True),
+    Field("first_action", Kind.NAME, "the first action that was sent, 120 characters", 'first_action:"look"',
+          column="first_action", optional=True),
+    Field("last_action", Kind.NAME, "and the last", 'last_action:"look"', column="last_action", optional=True),
+    _whole("action_streak", "most equal actions in a row", "action_streak>=3", optional=True),
+    _number("repeats", "share of the actions that were taken before at the same observation", "repeats>0.5"),
+    _whole("parse_failures", "turns whose answer gave no action", "parse_failures>0", optional=True),
+    _whole("parse_streak", "most of them in a row", "parse_streak>=3", optional=True),
+    _whole("parse_tail", "those at the end, in a row", "parse_tail>0", optional=True),
+    _whole("truncated_turns", "generations that hit the token limit", "truncated_turns>0", optional=True),
+    _number("compression", "how many times smaller zlib, or zstd below 5, makes its last 10,000 characters",
+            "compression>10"),
+    _number("distinct_words", "share of its words that are different, from 30 words on", "distinct_words<0.25"),
+    _number("trigram_repeats", "share of its runs of three words that were there before, likewise",
+            "trigram_repeats>0.5"),
+    _number("mean_logprob", "mean over the log-probs of what the model sampled", "mean_logprob>-0.02"),
+    _whole("prompt_key", "the same for equal token ids of the prompt", "prompt_key:17", optional=True),
+    _whole("completion_key", "the same for equal token ids of the completion", "completion_key:17", optional=True),
+    _whole("staleness", "versions that the policy was ahead when an asynchronous trainer took it", "staleness>1",
+           optional=True),
+)  # fmt: skip
+_TABLE = (
+    Field("eval", Kind.NAME, "as given to `record()`", "eval:guess", attribute="evals", column="eval_name"),
+    Field(
+        "mode", Kind.WORD, "which of the trainer's loops asked for it", "mode:eval",
+        words=Mode, attribute="modes", column="mode",
+    ),
+    Field(
+        "status", Kind.WORD, "whether it came to an end", "status:error,aborted",
+        words=Status, attribute="statuses", column="status",
+    ),
+    Field(
+        "stop", Kind.WORD, "why it ended", "stop:length",
+        words=StopReason, attribute="stop_reasons", column="stop_reason", optional=True,
+    ),
+    Field(
+        "error", Kind.TEXT, "part of its error's line, in whatever case; a stop reason that is a failure counts, too",
+        "error:timeout", column="error", optional=True,
+    ),
+    Field(
+        "scored", Kind.WORD, "whether it has a reward, or is `awaiting` it: it returned, and the trainer is alive",
+        "scored:no", words=Scored, attribute="scored",
+    ),
+    Field(
+        "task", Kind.NAME, "what the dataset calls the prompt's task", 'task:"click-test"',
+        attribute="tasks", column="task", optional=True,
+    ),
+    Field("group", Kind.NAME, "the same for all completions of one prompt in one batch", "group:...", column="group"),
+    Field("model", Kind.NAME, "name or path of the model that answered", "model:Qwen/Qwen3-0.6B",
+          column="model", optional=True),
+    _whole("step", "the optimizer step under which the trainer logs the batch", "step:100..200"),
+    _whole("policy_step", "the trainer's `global_step` when it was generated", "policy_step>=100"),
+    _number("epoch", "how far in the dataset training was", "epoch<1"),
+    _whole("generation", "which completion of its group, from 0", "generation:0"),
+    _whole("process", "rank of the process that made it", "process:0"),
+    _number("reward", "weighted sum over the reward functions", "reward<0.2"),
+    Field("rewards", Kind.NUMBER, "one reward function's own value, by its name", "rewards.accuracy<0.5",
+          optional=True, has_key=True),
+    _number("advantage", "as the trainer used it", "advantage>1"),
+    _number("rollout_reward", "the reward that the rollout function returned", "rollout_reward:none"),
+    _number("env_reward_sum", "over the environment's steps", "env_reward_sum>0"),
+    _number("env_reward_last", "of the environment's last step that had one", "env_reward_last:1"),
+    _whole("turns", "how often the model was called", "turns>=8", optional=True),
+    _whole("messages", "how many there are", "messages>20", column="message_count"),
+    _whole("prompt_tokens", "length of the prompt", "prompt_tokens>1000", optional=True),
+    _whole("completion_tokens", "sampled by the model", "completion_tokens>4000", optional=True),
+    _whole("env_tokens", "put into the completion by the environment", "env_tokens>0", optional=True),
+    _number("seconds", "from the first to the last of its own calls", "seconds>60"),
+    *_FACTS,
+    Field("cause", Kind.WORD, "what ended it, by which its loss is told, if it lost any: see docs/diagnosis.md",
+          "cause:truncation", words=LossCause, optional=True),
+    Field("spread", Kind.NUMBER, "the highest less the lowest reward of its group", "spread:0", optional=True),
+    Field("twins", Kind.WHOLE, "others of its group whose completion is the same, token by token", "twins>0",
+          optional=True),
+    Field("prompts", Kind.WHOLE, "how many different prompts its group has, by their token ids", "prompts>1"),
+    Field("lag", Kind.WHOLE, "policy versions between its making and its training", "lag>=4"),
+    Field("dropped", Kind.WORD, "why an asynchronous trainer left it out", "dropped:stale",
+          words=Dropped, column="dropped", optional=True),
+    Field("since", Kind.TIME, "it began at this time (UTC without an offset) or later", "since:2h"),
+    Field("until", Kind.TIME, "it began at this time or earlier; a date means the end of that day",
+          "until:2026-11-20T14:00Z"),
+    Field("tag", Kind.NAME, "given by the rollout function or by a reader", "-tag:seen", optional=True, is_many=True),
+    Field("metrics", Kind.NUMBER, "a figure that the rollout function noted, by its name", "metrics.progress:0..0.5",
+          optional=True, has_key=True),
+    Field("is", Kind.WORD, "what a reader marked it as", "is:starred", words=Is, is_many=True),
+    Field("note", Kind.TEXT, "part of what a reader wrote on it", 'note:"look again"', optional=True, is_many=True),
+    Field("text", Kind.TEXT, "words of its messages and actions; its name may be left out", '"I am sorry"',
+          is_many=True),
+    _whole("id", "the rollout's, as in the dashboard's addresses", "id:17"),
+)  # fmt: skip
+
+FIELDS = {field.name: field for field in _TABLE}
+"""By name, in the order in which a filter is printed."""

@@ -1,0 +1,307 @@
+r"""The filter language: terms such as `reward<0.2 status:error,aborted -tag:seen "I am sorry"`, read from a line.
+
+    filter  = terms, with spaces between them; all of them hold
+    term    = ["-"] (name operator value {"," value} | word | text in quotes)
+    name    = a field's, with .key where the field has parts: rewards.accuracy
+    operator = ":" or "=" (is), "!=" (is not), "<", "<=", ">", ">="
+    value   = a word, text in quotes, a number, "a..b", "a..", "..b", or none for what is absent
+
+What stands in quotes may hold spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
+from logs_ui.recorder.queries.filters.filter_values import read_number, read_time, read_whole
+from logs_ui.recorder.queries.filters.terms import (
+    ABSENT,
+    OPERATORS_OF_OTHERS,
+    Range,
+    Term,
+    Value,
+    print_key,
+    print_name,
+)
+from logs_ui.recorder.spelling import check_word, shortened
+
+WHERE = "where"
+"""What a mistake of the whole line is a mistake of."""
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_OPERATOR = r"<=|>=|!=|[:<>=]"
+_FIELD = re.compile(rf'({_NAME})(?:\.({_QUOTED}|[^\s",:<>=!]+))?\s*({_OPERATOR})\s*', re.DOTALL)
+_VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
+_WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
+_SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
+_SIGN = re.compile(r"[<>]=?(?=[^<>=])")
+_COMMA = re.compile(r"\s*,\s*")
+_SPACE = re.compile(r"\s*")
+_ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]{1,6})\}|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value, or a key, as it stands in the line: `text` is what it says, without its quotes."""
+
+    text: str
+    start: int
+    end: int
+    is_quoted: bool
+
+
+@dataclass(frozen=True)
+class Token:
+    """A term as it stands in the line; `name` and `operator` are None for words that stand alone."""
+
+    start: int
+    end: int
+    negated: bool
+    name: str | None
+    key: Written | None
+    operator: str | None
+    values: tuple[Written, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is being written at a cursor.
+
+    Attributes:
+        expects: a field's name, or one of its values, or something that is known to its writer alone.
+        written: of that, so far.
+        start, end: of what a completion takes the place of.
+        negated: whether the term begins with a minus.
+        field: whose value it is; None for a name.
+        others: values that stand in the term beside it.
+        beside: the line without the term.
+    """
+
+    expects: Literal["name", "value", "other"]
+    written: str
+    start: int
+    end: int
+    negated: bool
+    field: str | None
+    others: tuple[str, ...]
+    beside: str
+
+
+def parse_terms(text: str, *, now: int | None = None) -> list[Term]:
+    """In the order in which they are written. `now`, in µs since the epoch, is what ages count from.
+
+    Raises:
+        FilterError: it begins with the term at fault, as it was written.
+    """
+    return [_read(text, token, now) for token in _tokens(text)]
+
+
+def mended(text: str, mistake: FilterError) -> str | None:
+    """The line with what is misspelt as it was probably meant; None where that cannot be told, or is not in it."""
+    if mistake.meant is None:
+        return None
+    if mistake.field == WHERE:  # a quote: where its term ends cannot be told
+        return text.replace(mistake.written, mistake.meant, 1) if mistake.written and mistake.written in text else None
+    replaced, last = [], 0
+    for token in _tokens(text):
+        for start, end, word in _corrections(token, mistake.field, mistake.written or "", mistake.meant):
+            replaced += [text[last:start], word]
+            last = end
+    return "".join([*replaced, text[last:]]) if replaced else None
+
+
+def without(text: str, field: str) -> str:
+    """The line less the terms of a field, by its name as it was written; nothing of a line that cannot be read."""
+    try:
+        tokens = list(_tokens(text))
+    except FilterError:
+        return ""
+    return " ".join(text[it.start : it.end] for it in tokens if field != shortened(it.name or "text"))
+
+
+def place_at(text: str, at: int) -> Place:
+    """What is being written where the cursor stands, however wrong the line is."""
+    head = text[:at]
+    token = next((it for it in _tokens(head, lenient=True) if it.end == len(head)), None)
+    if token is None:
+        return Place("name", "", at, at, negated=False, field=None, others=(), beside=text)
+    if token.operator is None:
+        (word,) = token.values
+        start = token.start + token.negated
+        expects: Literal["name", "other"] = "other" if word.is_quoted else "name"
+        end = _end_of(text, at, r'[^\s",:<>=!]*')
+        return Place(expects, word.text, start, end, token.negated, None, (), text[: token.start] + text[end:])
+    last = token.values[-1]
+    others = tuple(it.text for it in token.values[:-1])
+    end = _end_of(text, at, r'(?:[^"\\]|\\.)*"' if last.is_quoted and _is_open(head, last) else r'[^\s",]*')
+    beside = text[: token.start] + text[end:]
+    expected: Literal["value", "other"] = "other" if token.operator[0] in "<>" else "value"
+    return Place(expected, last.text, last.start, end, token.negated, token.name, others, beside)
+
+
+def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
+    """`lenient` takes what is not written to its end for what it is so far."""
+    at = _after(_SPACE, text, 0)
+    while at < len(text):
+        token = _token(text, at, lenient=lenient)
+        if not lenient and token.end < len(text) and not text[token.end].isspace():
+            message = f"{shortened(text[token.start :])}: put a space after a quote that closes, or all of it in quotes"
+            raise FilterError(WHERE, message)
+        yield token
+        at = _after(_SPACE, text, max(token.end, at + 1))
+
+
+def _token(text: str, start: int, *, lenient: bool) -> Token:
+    negated = text[start] == "-"
+    at = start + negated
+    found = _FIELD.match(text, at)
+    if found is None:
+        word = _written(text, at, _WORD, lenient=lenient)
+        _check_word_alone(text[start : word.end], word, lenient=lenient)
+        return Token(start, word.end, negated, None, None, None, (word,))
+    key = found[2] and Written(_unquoted(found[2]), found.start(2), found.end(2), is_quoted=found[2][0] == '"')
+    values = [_written(text, found.end(), _VALUE, lenient=lenient)]
+    while comma := _COMMA.match(text, values[-1].end):
+        values.append(_written(text, comma.end(), _VALUE, lenient=lenient))
+    token = Token(start, values[-1].end, negated, found[1], key or None, found[3], tuple(values))
+    if not lenient and any(it.start == it.end for it in values):
+        name = shortened(found[1])
+        raise FilterError(name, f"{shortened(text[start : token.end])}: write a value for {name} after it")
+    return token
+
+
+def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> Written:
+    found = pattern.match(text, at)
+    if text[at : at + 1] == '"':
+        if found is None and not lenient:
+            raise FilterError(WHERE, f"{shortened(text[at:])}: the quote that opens here is not closed")
+        end = found.end() if found else len(text)
+        return Written(_unquoted(text[at:end]), at, end, is_quoted=True)
+    if not lenient and (single := _SINGLE.match(text, at)):
+        meant = print_name(single[1])
+        message = f"{shortened(single[0])}: quotes are double here: did you mean {shortened(meant)}?"
+        raise FilterError(WHERE, message, written=single[0], meant=meant)
+    return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
+
+
+def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
+    if lenient or word.is_quoted:
+        return
+    if not word.text:
+        raise FilterError(WHERE, "a minus stands alone: it negates what follows it without a space")
+    if word.text in OPERATORS_OF_OTHERS:
+        raise FilterError(
+            WHERE,
+            f"{word.text}: all terms hold, -term negates, and name:one,other takes either. Leave {word.text} out, or "
+            "put it in quotes to look for the word",
+        )
+    if any(sign in word.text for sign in ":<>="):
+        raise FilterError(WHERE, f"{shortened(term)}: no name stands before the sign. To look for it, put it in quotes")
+
+
+def _unquoted(written: str) -> str:
+    """Of a quote that may not be closed yet; what stands in none is the same."""
+    if not written.startswith('"'):
+        return written
+    inside = written[1:-1] if len(written) > 1 and re.fullmatch(_QUOTED, written, re.DOTALL) else written[1:]
+
+    def said(escape: re.Match[str]) -> str:
+        if escape[1] is not None and int(escape[1], 16) <= 0x10FFFF:
+            return chr(int(escape[1], 16))
+        return _ESCAPES.get(escape[2] or "", escape[0])
+
+    return _ESCAPE.sub(said, inside)
+
+
+def _read(text: str, token: Token, now: int | None) -> Term:
+    if token.name is None:
+        return _said_of(text, token, lambda: Term("text", (token.values[0].text,), negated=token.negated))
+    name, operator = token.name, token.operator or ":"
+
+    def term() -> Term:
+        check_word(shortened(name), "field", name, list(FIELDS))
+        field = FIELDS[name]
+        values = _compared(field, operator, token) if operator[0] in "<>" else _alternatives(field, token, now)
+        return Term(name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!="))
+
+    return _said_of(text, token, term)
+
+
+def _said_of(text: str, token: Token, read: Callable[[], Term]) -> Term:
+    """Names the term in what is wrong with it."""
+    try:
+        return read()
+    except FilterError as mistake:
+        message = f"{shortened(text[token.start : token.end])}: {mistake}"
+        raise FilterError(mistake.field, message, written=mistake.written, meant=mistake.meant) from None
+
+
+def _compared(field: Field, operator: str, token: Token) -> tuple[Value, ...]:
+    if field.kind not in NUMERIC:
+        raise FilterError(field.name, f"{field.name} takes no {operator}: write {field.example}, for one")
+    written = ",".join(it.text for it in token.values)
+    number = _number(field, written)
+    strict = "=" not in operator
+    return (Range(low=number, above=strict) if operator[0] == ">" else Range(high=number, below=strict),)
+
+
+def _alternatives(field: Field, token: Token, now: int | None) -> tuple[Value, ...]:
+    key = "" if token.key is None else f".{print_key(token.key.text)}"
+    return tuple(_value(field, f"{field.name}{key}", it, now) for it in token.values)
+
+
+def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
+    """`name` is the field's with its key, as it stands in the line."""
+    if written.text == ABSENT and not written.is_quoted:
+        return None
+    if field.kind == Kind.TIME:
+        moment = read_time(field.name, written.text, now)
+        return Range(low=moment) if field.name == "since" else Range(high=moment)
+    if field.kind not in NUMERIC:
+        return written.text
+    if sign := _SIGN.match(written.text):
+        meant = f"{name}{written.text}"
+        message = f"{sign[0]} stands in place of the colon: did you mean {shortened(meant)!r}?"
+        raise FilterError(field.name, message, written=written.text, meant=meant)
+    low, dots, high = written.text.partition("..")
+    if not dots:
+        number = _number(field, low)
+        return Range(number, number)
+    return Range(_number(field, low) if low else None, _number(field, high) if high else None)
+
+
+def _number(field: Field, text: str) -> float:
+    return read_whole(field.name, text) if field.kind == Kind.WHOLE else read_number(field.name, text)
+
+
+def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple[int, int, str]]:
+    """Where what is wrong stands in a token, and what is to stand there."""
+    if token.name is None or shortened(token.name) != field:
+        return []
+    if token.name == wrong:
+        start = token.start + token.negated
+        return [(start, start + len(token.name), meant)]
+    end_of_name = token.start + token.negated + len(token.name) if token.key is None else token.key.end
+    if _SIGN.match(wrong):
+        return [(end_of_name, it.end, wrong) for it in token.values if it.text == wrong]
+    if token.key is not None:
+        return [(token.key.start, token.key.end, print_key(meant))] if token.key.text == wrong else []
+    return [(it.start, it.end, print_name(meant)) for it in token.values if it.text == wrong]
+
+
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
+def _end_of(text: str, at: int, rest: str) -> int:
+    return _after(re.compile(rest, re.DOTALL), text, at)
+
+
+def _is_open(head: str, last: Written) -> bool:
+    return re.fullmatch(_QUOTED, head[last.start : last.end], re.DOTALL) is None

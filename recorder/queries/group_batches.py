@@ -1,0 +1,60 @@
+"""The rollouts of a filter, a group at a time."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.rollout_list import Rollout, read
+from logs_ui.recorder.queries.sql.selection import Use, conditions
+from logs_ui.recorder.storage.tables import EvaluationRow, Status
+
+
+class Place(NamedTuple):
+    """Of a group: the step of its rollouts, and their ids."""
+
+    first: int
+    step: int
+    ids: list[int]
+
+
+def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # noqa: A002
+    """The groups of the filter's rollouts that were scored, or could have been, in the order in which they begin."""
+    row = EvaluationRow
+    could_be = or_(col(row.status) == Status.OK, col(row.reward).is_not(None))
+    selected = (*conditions(run_id, filter, Use.NUMBER), could_be)
+    groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    with Session(db) as session:
+        for group, row_id, step in session.execute(select(col(row.group), col(row.id), col(row.step)).where(*selected)):
+            groups[group].append((row_id or 0, step))
+    found = [sorted(rows) for rows in groups.values()]
+    return sorted(Place(rows[0][0], rows[0][1], [row_id for row_id, _ in rows]) for rows in found)
+
+
+def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:  # noqa: A002
+    """Reward functions of which the newest of the filter's scored rollouts has a value, None included."""
+    rewards = col(EvaluationRow.rewards)
+    selected = (*conditions(run_id, filter, Use.NUMBER), col(EvaluationRow.scored).is_not(None), rewards.is_not(None))
+    query = select(rewards).where(*selected).order_by(col(EvaluationRow.id).desc()).limit(1)
+    with Session(db) as session:
+        return list(session.scalar(query) or {})
+
+
+def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[Rollout]:
+    """These, by id, in reads that are short; those that are there no more are left out.
+
+    Raises:
+        DatabaseError: the payload of one is damaged.
+    """
+    left = sorted(ids)
+    while left:
+        with Session(db) as session:
+            found = read(session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id)
+        yield from found
+        last = found[-1].row.id or 0 if found else left[-1]
+        left = [row_id for row_id in left if row_id > last]

@@ -1,0 +1,188 @@
+"""What the groups of a run come to, and the orders that need to know of all of them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.groups import DEAD, Ends, GroupPage, Kind, groups_called
+from logs_ui.recorder.queries.rollout_list import Cursor
+from logs_ui.recorder.queries.sql.selection import Use, conditions, statistics_conditions
+from logs_ui.recorder.storage.dialects import product, total, whole_sum
+from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
+
+WINDOW = 10_000
+"""Rollouts that a survey adds up, at most, save where a single step has more."""
+
+_Row = EvaluationRow
+_id: Any = col(EvaluationRow.id)
+_name, _step, _reward = col(_Row.group), col(_Row.step), col(_Row.reward)
+
+
+class GroupSort(StrEnum):
+    """Orders of the table of groups. Of equal ones the newest comes first."""
+
+    NEWEST = "newest"
+    LOWEST_MEAN = "lowest-mean"
+    LARGEST_SPREAD = "largest-spread"
+    DEAD_FIRST = "dead-first"
+
+
+class Tally(NamedTuple):
+    """What a survey knows of one group. `mean` and `spread` as a `Group` has them; `newest`: its highest row id."""
+
+    name: str
+    step: int
+    newest: int
+    kind: Kind
+    mean: float | None
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All groups under a filter, within the newest steps that have no more than WINDOW rollouts together.
+
+    Attributes:
+        tallies: the newest first.
+        step_min, step_max: of the steps that were looked at; None without any.
+        is_whole: whether that is all that the filter leaves.
+    """
+
+    tallies: list[Tally]
+    step_min: int | None
+    step_max: int | None
+    is_whole: bool
+
+
+def survey(db: Database, run_id: int, filter: RolloutFilter, ends: Ends) -> Survey:  # noqa: A002
+    """One pass over the index of steps, so many of which as WINDOW allows."""
+    with Session(db) as session:
+        steps = _newest_steps(session, run_id, filter)
+        if not steps.shown:
+            return Survey([], None, None, is_whole=True)
+        found = session.execute(_tallied(run_id, filter, steps)).all()
+    tallies = [
+        Tally(name, step, newest, ends.kind(low, high, scored), _mean(total, scored), _spread(total, squares, scored))
+        for name, step, newest, scored, low, high, total, squares in found
+    ]
+    tallies.sort(key=lambda tally: -tally.newest)
+    return Survey(tallies, min(steps.shown), max(steps.shown), steps.is_whole)
+
+
+def surveyed_groups(
+    db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], *,
+    after: Cursor | None = None, limit: int = 50,
+) -> GroupPage:  # fmt: skip
+    """Those of a survey that are of these kinds (empty: of any), in this order, from `after` on."""
+    placed = _placed(found, sort, kinds)
+    if after is not None:
+        begin = (math.inf if after.key is None else after.key, -after.id)
+        placed = [pair for pair in placed if pair[0] > begin]
+    on_page = placed[:limit]
+    groups = groups_called(db, run_id, [tally.name for _, tally in on_page], ends)
+    if len(placed) <= limit:
+        return GroupPage(groups, None)
+    (last, newest) = on_page[-1][0]
+    return GroupPage(groups, Cursor(None if math.isinf(last) else last, -newest))
+
+
+def beside_in_survey(
+    db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], name: str
+) -> tuple[int | None, int | None]:
+    """Ids, as `Group.id`, of the group before and of the one after that of this name, as `surveyed_groups` has them;
+    None at the ends, and of one that is not among them.
+    """
+    names = [tally.name for _, tally in _placed(found, sort, kinds)]
+    if name not in names:
+        return None, None
+    place = names.index(name)
+    around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
+    ids = {group.name: group.id for group in groups_called(db, run_id, [it for it in around if it is not None], ends)}
+    before, after = (None if it is None else ids.get(it) for it in around)
+    return before, after
+
+
+def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
+    """Those of these kinds with their places, in order."""
+    key = _KEYS[sort]
+    placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
+    return sorted(placed, key=lambda pair: pair[0])
+
+
+class _Steps(NamedTuple):
+    """What a survey looks at: these steps, rows from `first_id` on (None: all of them)."""
+
+    shown: list[int]
+    is_whole: bool
+    first_id: int | None
+
+
+def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Steps:  # noqa: A002
+    step = col(StepStatistics.step)
+    bounds = RolloutFilter(step_min=filter.step_min, step_max=filter.step_max)
+    sums = select(step, whole_sum(col(StepStatistics.rollouts))).where(*statistics_conditions(run_id, bounds))
+    steps: list[int] = []
+    together = 0
+    for number, rollouts in session.execute(sums.group_by(step).order_by(step.desc())):
+        if steps and together + rollouts > WINDOW:
+            return _Steps(steps, is_whole=False, first_id=None)
+        steps.append(number)
+        together += rollouts
+    if len(steps) != 1 or together <= WINDOW:
+        return _Steps(steps, is_whole=True, first_id=None)
+    # A single step of very many, as an evaluation's that names none.
+    newest = select(_id).where(col(_Row.run_id) == run_id).order_by(_id.desc()).offset(WINDOW).limit(1)
+    return _Steps(steps, is_whole=False, first_id=session.scalar(newest))
+
+
+def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa: A002
+    """The SELECT of (group, step, newest id, scored, lowest, highest, sum, sum of squares)."""
+    low, high = min(steps.shown), max(steps.shown)
+    of_groups = _of_groups(filter)
+    selected = conditions(run_id, replace(of_groups, step_min=low, step_max=high), Use.NUMBER)
+    selected += [steps.first_id < _id] if steps.first_id is not None else []
+    if replace(filter, sort=Sort.NEWEST) != of_groups:
+        matching = conditions(run_id, replace(filter, step_min=low, step_max=high, sort=Sort.NEWEST), Use.NUMBER)
+        selected.append(_name.in_(select(_name).where(*matching)))
+    ends = (func.min(_reward), func.max(_reward))
+    sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)))
+    return select(_name, func.min(_step), func.max(_id), *sums).where(*selected).group_by(_name)
+
+
+def _of_groups(filter: RolloutFilter) -> RolloutFilter:  # noqa: A002
+    """The parts of it that all rollouts of a group have in common."""
+    return RolloutFilter(
+        evals=filter.evals, modes=filter.modes, tasks=filter.tasks, group=filter.group,
+        step_min=filter.step_min, step_max=filter.step_max,
+    )  # fmt: skip
+
+
+def _mean(total: float | None, scored: int) -> float | None:
+    return None if total is None or not scored or not math.isfinite(total) else total / scored
+
+
+def _spread(total: float | None, squares: float | None, scored: int) -> float | None:
+    if total is None or squares is None or scored < 2 or not math.isfinite(squares):
+        return None
+    return math.sqrt(max(squares - total * total / scored, 0.0) / (scored - 1))
+
+
+def _dead_rank(tally: Tally) -> float:
+    order = (*DEAD, Kind.MIXED, Kind.UNSCORED)
+    return order.index(tally.kind)
+
+
+_KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # those without a figure come last
+    GroupSort.NEWEST: lambda _: 0,
+    GroupSort.LOWEST_MEAN: lambda tally: math.inf if tally.mean is None else tally.mean,
+    GroupSort.LARGEST_SPREAD: lambda tally: math.inf if tally.spread is None else -tally.spread,
+    GroupSort.DEAD_FIRST: _dead_rank,
+}

@@ -1,0 +1,198 @@
+"""What happened at each step: one line of figures for a step of a training, or of an evaluation of checkpoints."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.sql.selection import lost_until
+from logs_ui.recorder.storage.dialects import mean, whole_sum
+from logs_ui.recorder.storage.step_sums import OF_STEP, RewardSums, details
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Mode,
+    Status,
+    StepDetails,
+    StepStatistics,
+    StopReason,
+)
+
+MOST_STEPS = 400
+"""Steps that `steps` gives, at most, and one."""
+
+_SUMS = ("step", "rollouts", "scored", "reward_sum", "errors", "truncated", "stale")
+_DETAILS = tuple(name for name in StepDetails.model_fields if name not in {"run_id", *OF_STEP, "made"})
+_NOTHING = literal("", literal_execute=True)  # as itself PostgreSQL knows it again in GROUP BY
+
+
+@dataclass(frozen=True)
+class Series:
+    """Rollouts of one kind, that are followed over the steps.
+
+    Attributes:
+        steps: how many have any; they lie between `first` and `last`.
+    """
+
+    mode: str
+    eval_name: str
+    rollouts: int
+    steps: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of one series at one step: see StepStatistics and StepDetails. What ran when its process died was aborted."""
+
+    step: int
+    rollouts: int
+    scored: int
+    reward_sum: float
+    statuses: dict[str, int]
+    stop_reasons: dict[str, int]
+    reward_p10: float | None
+    reward_p90: float | None
+    groups: int
+    dead_groups: int
+    rewards: dict[str, RewardSums]
+    tokens_known: int
+    tokens_sum: int
+    turns_known: int
+    turns_sum: int
+    seconds_known: int
+    seconds_sum: float
+
+    @property
+    def ended(self) -> int:
+        """Rollouts that came to an end of their own."""
+        return self.statuses.get(Status.OK, 0) + self.statuses.get(Status.ERROR, 0)
+
+
+@dataclass(frozen=True)
+class TaskRewards:
+    """The rollouts of one task; `mean` is over the `scored` of them."""
+
+    task: str
+    rollouts: int
+    scored: int
+    mean: float
+
+
+def step_series(db: Database, run_id: int) -> list[Series]:
+    """Those of the training first, then by name."""
+    sums = StepStatistics
+    key = (col(sums.mode), col(sums.eval_name))
+    step = col(sums.step)
+    query = select(*key, whole_sum(col(sums.rollouts)), func.count(), func.min(step), func.max(step))
+    with Session(db) as session:
+        found = [Series(*values) for values in session.execute(query.where(col(sums.run_id) == run_id).group_by(*key))]
+    return sorted(found, key=lambda each: (each.mode != Mode.TRAIN, each.mode, each.eval_name))
+
+
+def steps(db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS) -> list[Step]:
+    """By step; where there are more than `most`, every n-th of them as it is, and the last."""
+    with Session(db) as session:
+        return _steps(session, run_id, of, _thinned(run_id, of, most))
+
+
+def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
+    """The last of them that have a reward, or any rollout where none has; by step."""
+    step, scored = col(StepStatistics.step), col(StepStatistics.scored)
+    query = select(step).where(*_of_series(run_id, of)).order_by(step.desc()).limit(count)
+    with Session(db) as session:
+        chosen = session.scalars(query.where(scored > 0)).all() or session.scalars(query).all()
+        first = min(chosen, default=0)
+        return _steps(session, run_id, of, select(step).where(*_of_series(run_id, of), step >= first))
+
+
+def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
+    """Those of the steps from `first` to `last` with the lowest mean reward, lowest first."""
+    row = EvaluationRow
+    mean_reward = mean(col(row.reward))
+    is_all = (first, last) == (of.first, of.last)  # then the index of kinds holds what is asked
+    task: Any = (
+        col(row.task) if is_all else col(row.task).concat(_NOTHING)
+    )  # and else it is not to be tempted by its order
+    query = (
+        select(task, func.count(), func.count(col(row.reward)), mean_reward)
+        .where(col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name)
+        .where(task.is_not(None))
+        .group_by(task)
+        .having(mean_reward.is_not(None))
+        .order_by(mean_reward, task)
+    )
+    if not is_all:
+        query = query.where(col(row.step).between(first, last))
+    with Session(db) as session:
+        return [TaskRewards(*values) for values in session.execute(query.limit(limit))]
+
+
+def _of_series(run_id: int, of: Series) -> list[Any]:
+    sums = StepStatistics
+    return [col(sums.run_id) == run_id, col(sums.mode) == of.mode, col(sums.eval_name) == of.eval_name]
+
+
+def _thinned(run_id: int, of: Series, most: int) -> Select[Any]:
+    step = col(StepStatistics.step)
+    if of.steps <= most:
+        return select(step).where(*_of_series(run_id, of))
+    place = (func.row_number().over(order_by=step) - 1).label("place")
+    numbered = select(step, place).where(*_of_series(run_id, of)).subquery()
+    every = literal(-(-of.steps // most), Integer)
+    return select(numbered.c.step).where(or_(numbered.c.place % every == 0, numbered.c.step == of.last))
+
+
+def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> list[Step]:
+    sums, more = StepStatistics, StepDetails
+    same = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
+    columns = [col(getattr(sums, name)) for name in _SUMS] + [col(getattr(more, name)) for name in _DETAILS]
+    query = (
+        select(*columns)
+        .select_from(outerjoin(sums, more, and_(*same)))
+        .where(*_of_series(run_id, of), col(sums.step).in_(chosen))
+        .order_by(col(sums.step))
+    )
+    lost = _lost(session, run_id, of)
+    return [_step(session, run_id, of, values, lost) for values in session.execute(query).all()]
+
+
+def _step(session: Session, run_id: int, of: Series, values: Sequence[Any], lost: Counter[int]) -> Step:
+    step, rollouts, scored, reward_sum, _, _, stale = values[: len(_SUMS)]
+    known = dict(zip(_DETAILS, values[len(_SUMS) :], strict=True))
+    if stale or known["statuses"] is None:
+        known = _details(session, run_id, of, step)
+    known["rewards"] = {name: RewardSums(*of_function) for name, of_function in known["rewards"].items()}
+    found = Step(step=step, rollouts=rollouts, scored=scored, reward_sum=reward_sum, **known)
+    if lost[step]:
+        found.statuses[Status.RUNNING] -= lost[step]
+        found.statuses[Status.ABORTED] = found.statuses.get(Status.ABORTED, 0) + lost[step]
+        found.stop_reasons[StopReason.ABORTED] = found.stop_reasons.get(StopReason.ABORTED, 0) + lost[step]
+    return found
+
+
+def _details(session: Session, run_id: int, of: Series, step: int) -> dict[str, Any]:
+    """What the writer has not stored yet, or what has changed since."""
+    named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
+    found = session.execute(details(), named).mappings().one()
+    return {name: found[name] for name in _DETAILS}
+
+
+def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
+    """Rollouts that are stored as running and will never return, by step."""
+    row = EvaluationRow
+    query = select(col(row.step)).where(
+        col(row.run_id) == run_id,
+        col(row.status) == Status.RUNNING,
+        col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
+        col(row.mode) == of.mode,
+        col(row.eval_name) == of.eval_name,
+        col(row.created) <= lost_until(run_id),
+        col(row.returned).is_(None),  # true of all that run, but row_by_kind does not hold it: not to be tempted
+    )
+    return Counter(session.scalars(query))

@@ -1,0 +1,142 @@
+"""What a run comes to, added up from its step statistics; of its rollouts only those without an end are counted."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, literal, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.storage.dialects import total, whole_sum
+from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Status, StepStatistics
+
+_CURVE_POINTS = 120
+RECENT_STEPS = 10
+"""Of a run, the last train steps whose mean reward is shown as the run's."""
+_AT_ONCE = 2_000
+
+
+class _Sums(NamedTuple):
+    """Of a run's rollouts of one mode and eval, over all steps; `steps` is the highest."""
+
+    mode: str
+    eval_name: str
+    rollouts: int
+    scored: int
+    reward_sum: float
+    errors: int
+    truncated: int
+    steps: int
+
+
+class _Point(NamedTuple):
+    """Of a run's reward curve."""
+
+    step: int
+    scored: int
+    reward_sum: float
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A run's figures, as `queries.RunSummary` explains them."""
+
+    is_evaluation: bool = False
+    rollouts: int = 0
+    steps: int = 0
+    reward: float | None = None
+    reward_curve: tuple[tuple[int, float], ...] = ()
+    truncated: float | None = None
+    errors: float | None = None
+    eval_names: tuple[str, ...] = ()
+
+
+def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int, Totals]:
+    """Of these runs, or of all, by their ids; runs without any statistics are left out. Of a million rollouts there are
+    80,000 of those: the database adds them up.
+    """
+    sums = _sums(session, run_ids)
+    evaluations = [run for run, parts in sums.items() if _is_evaluation(parts)]
+    curves, unfinished = _curves(session, run_ids, evaluations), _unfinished(session, run_ids)
+    return {run: _totals(parts, curves.get(run, []), unfinished.get(run, 0)) for run, parts in sums.items()}
+
+
+def _sums(session: Session, run_ids: Collection[int] | None) -> dict[int, list[_Sums]]:
+    it = StepStatistics
+    key = (col(it.run_id), col(it.mode), col(it.eval_name))
+    added = [whole_sum(col(column)) for column in (it.rollouts, it.scored)] + [total(col(it.reward_sum))]
+    added += [whole_sum(col(column)) for column in (it.errors, it.truncated)]
+    query: Any = select(*key, *added, func.max(col(it.step))).group_by(*key)
+    found: dict[int, list[_Sums]] = defaultdict(list)
+    for run, *values in session.execute(_of_runs(query, col(it.run_id), run_ids)):
+        found[run].append(_Sums(*values))
+    return found
+
+
+def _is_evaluation(parts: list[_Sums]) -> bool:
+    return all(part.mode == Mode.EVAL for part in parts)
+
+
+def _curves(
+    session: Session, run_ids: Collection[int] | None, evaluations: Collection[int]
+) -> dict[int, list[_Point]]:  # fmt: skip
+    """By run: the rewards of its train steps that have any, or of an evaluation's steps."""
+    it = StepStatistics
+    run, step = col(it.run_id), col(it.step)
+    found: dict[int, list[_Point]] = defaultdict(list)
+    sums: Any = select(run, step, whole_sum(col(it.scored)), total(col(it.reward_sum))).where(col(it.scored) > 0)
+    sums = _of_runs(sums, run, run_ids).group_by(run, step).order_by(run, step)
+    # One SELECT each: an OR would keep both from the index.
+    trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(it.mode) == Mode.TRAIN]
+    for some in (*trained, *([run.in_(evaluations)] if evaluations else [])):
+        query = sums.where(some)
+        for run_id, *values in session.connection().execute(query.execution_options(yield_per=_AT_ONCE)):
+            found[run_id].append(_Point(*values))
+    return found
+
+
+def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
+    return query if run_ids is None else query.where(run.in_(run_ids))
+
+
+def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
+    """How many rollouts of a run still run or were aborted: they stand in the index of those that are not ok."""
+    row = EvaluationRow
+    query = select(col(row.run_id), func.count()).where(
+        col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),
+        col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
+    )
+    if run_ids is not None:
+        query = query.where(col(row.run_id).in_(run_ids))
+    return {run: count for run, count in session.execute(query.group_by(col(row.run_id)))}  # noqa: C416 - rows, typed
+
+
+def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
+    rollouts = sum(part.rollouts for part in parts)
+    finished = rollouts - unfinished
+    is_evaluation = _is_evaluation(parts)
+    counted = parts if is_evaluation else curve[-RECENT_STEPS:]
+    scored = sum(it.scored for it in counted)
+    return Totals(
+        is_evaluation=is_evaluation,
+        rollouts=rollouts,
+        steps=max(part.steps for part in parts),
+        reward=sum(it.reward_sum for it in counted) / scored if scored else None,
+        reward_curve=tuple((it.step, it.reward_sum / it.scored) for it in _thinned(curve)),
+        truncated=_share((part.truncated for part in parts), finished),
+        errors=_share((part.errors for part in parts), finished),
+        eval_names=tuple(sorted({part.eval_name for part in parts})),
+    )
+
+
+def _share(parts: Iterable[int], whole: int) -> float | None:
+    return sum(parts) / whole if whole > 0 else None
+
+
+def _thinned(points: list[_Point]) -> list[_Point]:
+    """The first, the last, and evenly between."""
+    if len(points) <= _CURVE_POINTS:
+        return points
+    return [points[round(i * (len(points) - 1) / (_CURVE_POINTS - 1))] for i in range(_CURVE_POINTS)]

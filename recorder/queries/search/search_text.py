@@ -1,0 +1,55 @@
+"""The text of a rollout that can be searched."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from logs_ui.recorder.storage.payload import unpack_content
+
+
+def text_of(error: str | None, content: bytes | None, start: bytes | None) -> str:
+    """All that was said in it, once each: messages with their reasoning and tool calls, actions, observations, errors.
+
+    Args:
+        error: the row's.
+        content: its packed payload; of one that is damaged, nothing is found.
+        start: what that begins with, packed.
+    """
+    try:
+        unpacked = unpack_content(content, start)
+    except Exception:  # noqa: BLE001 - zstd and JSON have each their own for bytes that are not what they were
+        unpacked = {}
+    said = [error or "", *_of_messages(unpacked.get("messages")), *_of_actions(unpacked.get("actions"))]
+    # What the environment observed is most often the next message, too.
+    return "\n".join(dict.fromkeys(text for text in said if text))
+
+
+def _of_messages(messages: Any) -> Iterator[str]:
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict):
+            for name in ("content", "reasoning_content", "reasoning"):
+                yield from _strings(message.get(name))
+            calls = message.get("tool_calls")
+            for call in calls if isinstance(calls, list) else ():
+                yield from _strings(call.get("function") if isinstance(call, dict) else call)
+
+
+def _of_actions(actions: Any) -> Iterator[str]:
+    for action in actions if isinstance(actions, list) else ():
+        if isinstance(action, dict):
+            for name in ("text", "action", "observation", "error"):
+                yield from _strings(action.get(name))
+            if isinstance(call := action.get("generation"), dict):
+                yield from _strings(call.get("error"))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All in a tree, without the names of its fields. An image is known by its hash, which nobody searches for."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        if "$image" not in value:
+            for item in value.values():
+                yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,162 @@
+"""What the full-text index does otherwise on SQLite than on PostgreSQL: who fills it, and how texts go in."""
+
+import fcntl
+import os
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy import URL, Connection, Engine, Text, bindparam, cast, delete, insert, select, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
+
+from logs_ui.recorder.queries.search.search_words import vectors
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.storage.search_tables import VECTORS
+from logs_ui.recorder.storage.sidecars import SEARCH
+from logs_ui.recorder.storage.sqlite.checkpoints import log_of
+
+_HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
+_LOCK = 0x6C6F6774  # of whoever fills PostgreSQL's
+
+
+class Texts(Protocol):
+    """Of one database."""
+
+    def opened(self) -> AbstractContextManager[Engine | None]:
+        """An engine to write them with; None where another process or thread fills them.
+
+        Raises:
+            DatabaseError: they cannot be written.
+        """
+
+    def settle(self) -> None:
+        """See `SearchIndex.settle`."""
+
+    def is_alone(self, index: Connection) -> bool:
+        """Whether nobody else fills them in this transaction, either."""
+
+    def clear(self, index: Connection) -> None:
+        """Takes out all."""
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        """Of these rollouts those that are in."""
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        """Puts in rollouts that are not, by id."""
+
+
+def texts_of(address: Address) -> Texts:
+    """Of the database, wherever it is."""
+    return _SqliteTexts(address) if isinstance(address, Path) else _PostgresTexts(address)
+
+
+class _SqliteTexts:
+    def __init__(self, db: Path) -> None:
+        self._db = db
+        self._path = SEARCH.path(db)
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine | None]:
+        with errors_in_plain_words(self._path), self._alone() as alone:
+            if not alone:
+                yield None
+                return
+            engine = sidecar_engine(SEARCH, self._db)
+            try:
+                _set_up(engine, has_wal=network_kind(self._path) is None)
+                yield engine
+            finally:
+                engine.dispose()
+
+    def settle(self) -> None:
+        """Moves what it holds into its one file, unless somebody reads it yet: those who read cannot."""
+        if log_of(self._path).exists():
+            with self.opened():
+                pass
+
+    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - as PostgreSQL's is asked
+        return True
+
+    def clear(self, index: Connection) -> None:
+        index.exec_driver_sql("INSERT INTO search.texts (texts) VALUES ('delete-all')")
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        listed = ", ".join(str(int(it)) for it in ids)
+        found = index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({listed})")  # noqa: S608
+        return set(found.scalars())
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        index.exec_driver_sql("INSERT INTO search.texts (rowid, body) VALUES (?, ?)", texts)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._path.with_name(self._path.name + "-lock")
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_there = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+            except (BlockingIOError, FileNotFoundError):
+                is_there = False
+            if not is_there:  # another holds it, or deleted it since
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
+
+
+class _PostgresTexts:
+    """A lock of the transaction's tells who fills them: one of the session's would not pass a pooler."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine | None]:
+        with errors_in_plain_words(self._url):
+            engine = sidecar_engine(SEARCH, self._url)
+            try:
+                yield engine
+            finally:
+                engine.dispose()
+
+    def settle(self) -> None:
+        """It is whole as it is."""
+
+    def is_alone(self, index: Connection) -> bool:
+        return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
+
+    def clear(self, index: Connection) -> None:
+        index.execute(delete(VECTORS))
+
+    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+        return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
+
+    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
+        rows = [
+            {"rowid": row_id, "part": part, "words": words}
+            for row_id, said in texts
+            for part, words in enumerate(vectors(said))
+        ]
+        words = cast(bindparam("words", type_=Text), TSVECTOR)
+        index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
+
+
+def _set_up(engine: Engine, *, has_wal: bool) -> None:
+    """Readers are not held up by who fills; a power failure costs the last steps, which are done again. On a network
+    file system, where a write-ahead log cannot work, they are held up.
+    """
+    journal, synchronous = ("WAL", "NORMAL") if has_wal else ("DELETE", "FULL")
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA search.journal_mode={journal}")
+        cursor.execute(f"PRAGMA search.synchronous={synchronous}")
+        cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
+    finally:
+        connection.close()

@@ -1,0 +1,81 @@
+"""What a filter can ask of a rollout that follows from its columns, and from its group's: in SQL what `diagnosis/`
+works out in numpy.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_, select, tuple_
+from sqlmodel import col
+
+from logs_ui.recorder.diagnosis.waterfall import BROKEN, LOOP, REPEATS
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.filters.terms import Value
+from logs_ui.recorder.queries.sql.matching import is_value
+from logs_ui.recorder.storage.dialects import spread
+from logs_ui.recorder.storage.tables import EvaluationRow, LossCause, Status, StopReason
+
+_Row = EvaluationRow
+
+
+def cause() -> ColumnElement[Any]:
+    """A LossCause, also of what lost nothing; NULL where no loss can be told yet. See `diagnosis.waterfall.causes`."""
+    stop, status = col(_Row.stop_reason), col(_Row.status)
+    odd = cast(col(_Row.odd_rewards), String) != "null"  # as JSON's own
+    return case(
+        (or_(status == Status.RUNNING, and_(col(_Row.scored).is_(None), status != Status.ERROR)), null()),
+        (
+            or_(stop.in_([it.value for it in BROKEN]), status.in_((Status.ERROR, Status.ABORTED))),
+            LossCause.INFRASTRUCTURE,
+        ),
+        (or_(col(_Row.reward).is_(None), odd), LossCause.INVALID_REWARD),
+        (stop == StopReason.LENGTH, LossCause.TRUNCATION),
+        (or_(col(_Row.parse_tail) > 0, stop == StopReason.NO_ACTION), LossCause.PARSE_FAILURE),
+        (
+            or_(col(_Row.action_streak) >= LOOP, col(_Row.repeats) > REPEATS, stop == StopReason.TURN_LIMIT),
+            LossCause.LOOP,
+        ),
+        (col(_Row.env_steps) == 0, LossCause.NEVER_SUBMITTED),
+        else_=LossCause.WRONG_ANSWER,
+    )
+
+
+def lag() -> ColumnElement[Any]:
+    """Versions between the policy that made it and the one that is trained: see `diagnosis.staleness.lag`."""
+    steps = col(_Row.step) - col(_Row.policy_step) - 1
+    return func.coalesce(col(_Row.staleness), case((steps > 0, steps), else_=0))
+
+
+_OF_ROW = {"cause": cause, "lag": lag}
+FIELDS = frozenset({*_OF_ROW, "spread", "twins", "prompts"})
+
+
+def holds(
+    name: str, value: Value, run_id: int, filter: RolloutFilter, span: tuple[int, int] | None = None  # noqa: A002
+) -> ColumnElement[bool]:  # fmt: skip
+    """Of one of FIELDS. A group is of one step: what the filter's steps leave out is not looked at; nor are groups of
+    which no row lies in the span of ids, where one is given.
+    """
+    if name in _OF_ROW:
+        return is_value(_OF_ROW[name](), value)
+    rows = [col(_Row.run_id) == run_id, col(_Row.status) != Status.RUNNING]
+    rows += [col(_Row.step) >= filter.step_min] if filter.step_min is not None else []
+    rows += [col(_Row.step) <= filter.step_max] if filter.step_max is not None else []
+    if span is not None:
+        there = select(col(_Row.group)).where(col(_Row.id).between(*span), col(_Row.run_id) + 0 == run_id)
+        rows = [col(_Row.group).in_(there), col(_Row.run_id) + 0 == run_id, *rows[1:]]
+    group, reward, completion = col(_Row.group), col(_Row.reward), col(_Row.completion_key)
+    if name == "twins":
+        rows.append(completion.is_not(None))
+        return _shared((group, completion), is_value(func.count() - 1, value), rows)
+    if name == "spread":
+        between = case((func.count(reward) > 1, spread(reward)))
+        return _shared((group,), is_value(between, value), rows)
+    return _shared((group,), is_value(func.count(col(_Row.prompt_key).distinct()), value), rows)
+
+
+def _shared(
+    key: tuple[Any, ...], condition: ColumnElement[bool], rows: list[ColumnElement[bool]]
+) -> ColumnElement[bool]:
+    """Of a rollout: what holds of all `rows` together that agree with it in `key`."""
+    found = select(*key).where(*rows).group_by(*key).having(condition)
+    return (key[0] if len(key) == 1 else tuple_(*key)).in_(found)

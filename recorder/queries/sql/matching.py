@@ -1,0 +1,99 @@
+"""What a term of a filter means in SQL, where it asks for more than a column of the indexes: see `selection.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, not_, or_, select, true
+from sqlmodel import col
+
+from logs_ui.recorder.queries import notebook
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS
+from logs_ui.recorder.queries.filters.terms import Range, Term, Value
+from logs_ui.recorder.queries.search import full_text
+from logs_ui.recorder.storage.dialects import json_each, number_in
+from logs_ui.recorder.storage.notes_tables import PersonalTag
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StopReason
+
+LOST_ERROR = "The process ended in the middle of the rollout"
+"""What is said of a rollout whose process died, as a process says that can still say it."""
+
+_FAILURES = (
+    StopReason.ENVIRONMENT_ERROR,
+    StopReason.TIMEOUT,
+    StopReason.AT_CAPACITY,
+    StopReason.EXCEPTION,
+    StopReason.ABORTED,
+)
+
+
+def any_of(term: Term, conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """The term, from what each of its values means. What is unknown of a row does not hold, so its opposite does."""
+    found = or_(*conditions)
+    return found.is_not(true()) if term.negated else found
+
+
+def in_range(column: Any, it: Range) -> ColumnElement[bool]:
+    if it.low is not None and it.low == it.high:
+        exactly: ColumnElement[bool] = column == it.low
+        return exactly
+    low = [column > it.low if it.above else column >= it.low] if it.low is not None else []
+    high = [column < it.high if it.below else column <= it.high] if it.high is not None else []
+    return and_(*low, *high)
+
+
+def is_value(column: Any, value: Value) -> ColumnElement[bool]:
+    """Of a column that holds what is asked for."""
+    if isinstance(value, Range):
+        return in_range(column, value)
+    found: ColumnElement[bool] = column.is_(None) if value is None else column == value
+    return found
+
+
+def stored_elsewhere(
+    term: Term, value: Value, run_id: int, within: full_text.Within | None = None
+) -> ColumnElement[bool]:  # fmt: skip
+    """Of a field that is no column of the row; `within` are the ids between which all rows lie that are asked for."""
+    if term.key is not None:
+        number = number_in(getattr(EvaluationRow, term.field), term.key)
+        return is_value(number, value.loose if isinstance(value, Range) else value)
+    if term.field == "is":
+        return notebook.starred(run_id)
+    if value is None:  # a tag or a note, whatever it is
+        return not_(_has_tags(run_id) if term.field == "tag" else notebook.noted(run_id))
+    said: dict[str, Callable[[str], ColumnElement[bool]]] = {
+        "tag": lambda tag: notebook.tagged(run_id, tag),
+        "note": lambda text: notebook.noted(run_id, text),
+        "text": lambda text: full_text.contains(text, run_id, within),
+    }
+    return said[term.field](str(value))
+
+
+def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Of the line that is shown: `lost` are those whose process died."""
+    error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
+    if not isinstance(value, str):
+        return and_(error.is_(None), not_(lost))
+    found = [error.icontains(value, autoescape=True)]
+    found += [stop == value] if value in _FAILURES else []
+    found += [lost] if value == StopReason.ABORTED else []
+    found += [and_(lost, error.is_(None))] if value.lower() in LOST_ERROR.lower() else []
+    return or_(*found)
+
+
+def column_of(name: str) -> Any:
+    """Of a field that is one."""
+    return col(getattr(EvaluationRow, FIELDS[name].column or name))
+
+
+def has_key(column: Any, key: str) -> ColumnElement[bool]:
+    """Of a JSON object."""
+    each = json_each(column)
+    return select(each.c.key).where(each.c.key == key).exists()
+
+
+def _has_tags(run_id: int) -> ColumnElement[bool]:
+    row = EvaluationRow
+    of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
+    recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id)
+    personal = select(col(PersonalTag.row)).where(col(PersonalTag.run) == of_run)
+    return or_(col(row.id).in_(recorded), col(row.uid).in_(personal))

@@ -1,0 +1,107 @@
+"""Rollouts of a large run that no index leads to: those that are found in a given time."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
+
+from logs_ui.recorder.queries.common import WINDOW, Count, Database, newest_ids
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.rollout_list import Cursor, Neighbours, Page, in_order
+from logs_ui.recorder.queries.sql.selection import Use, conditions, place_of
+from logs_ui.recorder.storage.tables import EvaluationRow
+
+_FIRST_PART, _LARGEST_PART = 2_000, 32_000  # rollouts that are looked through at once
+
+
+def page_in_time(
+    db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
+    seconds: float = 1.0,
+) -> Page:  # fmt: skip
+    """As `page`, of a large run, and a filter that no index serves: by id, as many as are found in so many seconds, and
+    the next page goes on behind what was looked through; in any other order, of the newest WINDOW rollouts.
+    """
+    with Session(db) as session:
+        if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
+            return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
+        span = newest_ids(session, run_id, filter.step_max, WINDOW)
+        place = None if after is None else (after.key, after.id)
+        rows = in_order(session, run_id, filter, place, limit + 1, span=span)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None, WINDOW)
+
+
+def neighbours_in_time(
+    db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count, seconds: float = 0.015  # noqa: A002
+) -> Neighbours:  # fmt: skip
+    """As `neighbours`, of a large run, and a filter that no index serves: by id, those that are found in so many
+    seconds each; in any other order, those of the newest WINDOW rollouts. Its position is not known.
+    """
+    orders = (Sort.NEWEST, Sort.OLDEST)
+    unsure: tuple[str, ...] = ()
+    with Session(db) as session:
+        itself = conditions(run_id, filter, Use.ROWS, (row.id or 0, row.id or 0))
+        inside = session.scalar(select(col(EvaluationRow.id)).where(*itself)) is not None
+        if filter.sort in orders:
+            here = Cursor(None, row.id or 0)
+            pages = [
+                _found_in_time(session, run_id, replace(filter, sort=order), here, 1, time.monotonic() + seconds)
+                for order in (orders if filter.sort == Sort.OLDEST else reversed(orders))
+            ]
+            both = [page.rows for page in pages]
+            names = zip(("previous", "next"), pages, strict=True)
+            unsure = tuple(name for name, page in names if not page.rows and page.looked_at is not None)
+        else:
+            span, place = newest_ids(session, run_id, filter.step_max, WINDOW), place_of(row, filter.sort)
+            both = [
+                in_order(session, run_id, filter, place, 1, backwards=backwards, span=span)
+                for backwards in (True, False)
+            ]
+    previous, following = ([row.id for row in rows] for rows in both)
+    return Neighbours(next(iter(previous), None), next(iter(following), None), inside, None, total, unsure)
+
+
+def _found_in_time(
+    session: Session,
+    run_id: int,
+    filter: RolloutFilter,  # noqa: A002
+    after: Cursor | None,
+    limit: int,
+    until: float,
+) -> Page:
+    """Part by part, as they lie in the table, each longer than the one before."""
+    is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
+    of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
+    found: list[EvaluationRow] = []
+    place, looked_at, size = None if after is None else after.id, int((after and after.key) or 0), _FIRST_PART
+    begin, before = of_run if place is None else _behind(of_run, place, filter.sort), looked_at
+    while True:
+        began = time.monotonic()
+        left = of_run if place is None else _behind(of_run, place, filter.sort)
+        ids = left.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
+        low, high, number = session.execute(select(func.min(ids.c.id), func.max(ids.c.id), func.count())).one()
+        if low is not None:
+            found += in_order(session, run_id, filter, None, limit + 1 - len(found), span=(low, high))
+            place = low if is_newest else high
+        looked_at += number
+        if len(found) > limit:
+            last = found[limit - 1].id or 0
+            through = begin.where(row_id >= last if is_newest else row_id <= last).subquery()
+            before += session.scalar(select(func.count()).select_from(through)) or 0
+            return Page(found[:limit], Cursor(before, last))
+        if number < size:
+            return Page(found, None)
+        now, larger = time.monotonic(), min(2 * size, _LARGEST_PART)
+        if now + (now - began) * larger / size > until:
+            return Page(found, Cursor(looked_at, place or 0), looked_at)
+        size = larger
+
+
+def _behind(of_run: Any, place: int, sort: Sort) -> Any:
+    """What follows an id in the order."""
+    row_id = col(EvaluationRow.id)
+    return of_run.where(row_id < place if sort == Sort.NEWEST else row_id > place)

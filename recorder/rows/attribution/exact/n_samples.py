@@ -1,0 +1,64 @@
+"""One turn of each model call of a row, also where it was asked for several answers (`n=2`)."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from logs_ui.recorder.capture.calls import Sequence
+from logs_ui.recorder.rows.attribution.evidence import RowCalls, Turn
+from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+
+
+def one_of_each(row: RowCalls) -> None:
+    """Of several answers that one call gave to the same, all of them the row's, makes one turn: of that which stands in
+    the row's completion, or that a later call was given; else of the first, and then nobody knows whether it was used.
+    """
+    if len({turn.order for turn in row.turns}) == len(row.turns):
+        return
+    asked: dict[tuple[int, bytes | None], list[Turn]] = {}
+    for turn in row.turns:
+        asked.setdefault((turn.order, _given(turn.sequence)), []).append(turn)
+    row.turns = [answers[0] if len(answers) == 1 else _one_of(answers, row.turns) for answers in asked.values()]
+
+
+def _one_of(answers: Seq[Turn], turns: Seq[Turn]) -> Turn:
+    standing = [turn for turn in answers if turn.start is not None]
+    later = [turn.sequence for turn in turns if turn.order > answers[0].order]
+    used = standing or [turn for turn in answers if any(_goes_on(one, turn.sequence) for one in later)]
+    told = used[0] if used else answers[0]
+    others = [turn.sequence for turn in answers if turn is not told]
+    return replace(told, others=others, is_used=bool(used))
+
+
+def _given(sequence: Sequence) -> bytes | None:
+    return sequence.messages if sequence.context is None else sequence.context.tobytes()
+
+
+def _goes_on(later: Sequence, earlier: Sequence) -> bool:
+    """Whether the later call was given the earlier one's answer: behind what that was given, or as a message."""
+    context, before, sampled = map(bytes_of, (later.context, earlier.context, earlier.sampled))
+    if context is not None and before is not None and sampled is not None:
+        return bool(sampled) and context.startswith(before + sampled)
+    if later.messages is None:
+        return False
+    answer = _answer(earlier)
+    said = orjson.loads(later.messages)
+    return any(_is_same(message, answer) for message in said if isinstance(message, dict)) if answer else False
+
+
+def _answer(sequence: Sequence) -> dict[str, Any] | None:
+    if sequence.reply is not None:
+        reply = orjson.loads(sequence.reply)
+        return reply if isinstance(reply, dict) else None
+    return {"content": sequence.text} if sequence.text else None
+
+
+def _is_same(message: dict[str, Any], answer: dict[str, Any]) -> bool:
+    if message.get("role") != "assistant":
+        return False
+    calls = answer.get("tool_calls")
+    if calls:
+        return bool(message.get("tool_calls") == calls)
+    return bool(answer.get("content")) and message.get("content") == answer["content"]

@@ -1,0 +1,148 @@
+"""How a chain of generations stands in a row's tokens, or in its text."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.recorder.capture.calls import Ids, Sequence
+from logs_ui.recorder.rows.attribution.exact.chains import Chain
+from logs_ui.recorder.rows.attribution.exact.prefixes import said_after_the_prompt
+from logs_ui.recorder.rows.attribution.text_compare import plain
+
+_END_BACKWARDS = re.compile(r"(\s*>[^<>\s]*<)+")
+"""The text of end tokens, reversed: from the front each place would be tried, in the square of the time."""
+_WIDTH = np.dtype(np.int32).itemsize
+
+
+class RowTokens:
+    """A row's tokens as bytes, and how far generations have been matched in it."""
+
+    def __init__(self, prompt: Ids, completion: Ids) -> None:
+        self.prompt = len(prompt)  # tokens
+        self.asked = prompt.tobytes()
+        self.data = self.asked + completion.tobytes()
+        self.matched = self.prompt  # tokens, from the start of the prompt
+        self.text_matched = 0  # characters
+
+    @property
+    def length(self) -> int:
+        """In tokens."""
+        return len(self.data) // _WIDTH
+
+    def extended_by(self, sequence: Sequence, matched: int) -> int | None:
+        """Where the sampled tokens begin, if the row up to there is just the context."""
+        assert sequence.context is not None  # noqa: S101 - for the type checker
+        start = len(sequence.context)
+        if self.prompt <= start < matched or not self.data.startswith(sequence.context.tobytes()):
+            return None
+        return start if self._stands_at(sequence, start) else None
+
+    def holds(self, sequence: Sequence, matched: int) -> int | None:
+        """Where, after what is matched already, the sampled tokens stand."""
+        assert sequence.sampled is not None  # noqa: S101 - for the type checker
+        sampled = sequence.sampled.tobytes()
+        at = self.data.find(sampled, matched * _WIDTH)
+        while at % _WIDTH and at >= 0:
+            at = self.data.find(sampled, at + 1)
+        return at // _WIDTH if at >= 0 and len(sampled) else None
+
+    def _stands_at(self, sequence: Sequence, start: int) -> bool:
+        """Whole, without its end token, or cut off by the end of the row."""
+        assert sequence.sampled is not None  # noqa: S101 - for the type checker
+        sampled, at = sequence.sampled.tobytes(), start * _WIDTH
+        if at >= len(self.data):
+            return False
+        whole = self.data.startswith((sampled, sampled[:-_WIDTH] or sampled), at)
+        return whole or sampled.startswith(self.data[at:])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a chain stands in a row: where each of its answers begins in the row's tokens, and where the last ends.
+
+    Attributes:
+        starts: indices in the completion; None for an answer that does not stand there.
+        end: tokens from the start of the prompt.
+        text_end: characters from the start of the completion's text, where the server returned no ids.
+        evidence: "context", "tokens" or "text".
+        is_whole: whether it reaches the row's end; of text whether all that was said and told is all that stands there.
+    """
+
+    starts: list[int | None]
+    end: int
+    text_end: int
+    evidence: str
+    is_whole: bool
+
+    @property
+    def rank(self) -> tuple[bool, bool]:
+        """Smaller is better: exactly, and whole."""
+        return self.evidence != "context", not self.is_whole
+
+
+def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
+    """None where the row does not hold the chain's answers in order. Those that stand in the row's prompt, because only
+    the last turn was returned, have no place in the completion.
+    """
+    return _whole_fit(chain, row) or _fit_by_parts(chain, row, text)
+
+
+def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
+    """Of a chain that stands in the row from the first token to its last answer's end, as most do: the same as by
+    parts, in one look.
+    """
+    begin = len(chain.head) // _WIDTH
+    if not chain.is_unbroken or chain.tail is None or begin < max(row.prompt, row.matched):
+        return None
+    if not row.data.startswith(chain.tail):
+        return None
+    starts = [len(sequence.context) - row.prompt for _, sequence in chain.parts if sequence.context is not None]
+    end = len(chain.tail) // _WIDTH
+    return Fit([*starts], end, row.text_matched, "context", end >= row.length)
+
+
+def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
+    starts: list[int | None] = []
+    matched, text_matched, evidence = row.matched, row.text_matched, "context"
+    for _, sequence in chain.parts:
+        if sequence.sampled is None or sequence.context is None:
+            found = text().find(sequence.text, text_matched) if sequence.text else -1
+            if found < 0:
+                return None
+            starts.append(None)
+            text_matched, evidence = found + len(sequence.text or ""), "text"
+            continue
+        start = row.extended_by(sequence, matched)
+        if start is None:
+            start, evidence = row.holds(sequence, matched), "tokens"
+        if start is None:
+            return None
+        starts.append(start - row.prompt if start >= row.prompt else None)
+        matched = max(matched, start + len(sequence.sampled))
+    if starts and evidence == "context" and starts[-1] is None:
+        return None
+    is_whole = matched >= row.length
+    if evidence == "text":
+        is_whole = _is_whole_text(chain, text())
+    return Fit(starts, min(matched, row.length), text_matched, evidence, is_whole)
+
+
+def _is_whole_text(chain: Chain, text: str) -> bool:
+    """Whether what was said and told up to the chain's end is all of it, but for an end token, and in order."""
+    _, last = chain.parts[-1]
+    before = said_after_the_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
+    left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
+    at = 0
+    for i, said in enumerate([*map(plain, filter(None, before))]):
+        found = left.find(said, at)
+        if found < 0 or (found > 0 and not i):
+            return False
+        at = found + len(said)
+    return left == end if not at else left.endswith(end) and len(left) - len(end) >= at
+
+
+def _without_end(text: str) -> str:
+    end = _END_BACKWARDS.match(text[::-1])
+    return text[: len(text) - end.end()] if end else text

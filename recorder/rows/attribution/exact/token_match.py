@@ -1,0 +1,202 @@
+"""Whose chains of generations are whose, by how they stand in the rows."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from heapq import heapify, heappop, heappush
+
+from logs_ui.recorder.rows.attribution.assignment import Work
+from logs_ui.recorder.rows.attribution.exact.chains import Chain
+from logs_ui.recorder.rows.attribution.exact.prefixes import told_first
+from logs_ui.recorder.rows.attribution.exact.row_match import Fit, RowTokens, fit
+from logs_ui.recorder.rows.attribution.text_compare import plain
+
+
+class Matching:
+    """Chains and the rows they fit."""
+
+    def __init__(
+        self, tokens: Seq[RowTokens], work: Work, text_of: Callable[[int], str], prompt_of: Callable[[int], str]
+    ) -> None:
+        """
+        Args:
+            tokens: (N) of the rows.
+            work: the rows.
+            text_of: of a row's completion, by its index.
+            prompt_of: of its prompt.
+        """
+        self._tokens, self._work = tokens, work
+        self._prompt_of, self._prompts = prompt_of, dict[int, str]()
+        self._groups: dict[bytes, list[int]] = defaultdict(list)
+        for index, row in enumerate(tokens):
+            self._groups[row.asked].append(index)
+        self._text_of, self._texts = text_of, dict[int, str]()
+        self._models: set[object] | None = None
+
+    def fit(self, chain: Chain, index: int) -> Fit | None:
+        """How a chain stands in row `index`."""
+
+        def text() -> str:
+            if index not in self._texts:
+                self._texts[index] = self._text_of(index)
+            return self._texts[index]
+
+        return fit(chain, self._tokens[index], text)
+
+    def match(self, chains: Seq[Chain]) -> list[Chain]:
+        """Gives chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. Where
+        branches are turns, and rows in pieces, first those that begin first.
+
+        Returns:
+            Those that fit none, or are another model's.
+        """
+        chains = sorted(chains, key=Chain.key)
+        fits = [self._best_fits(chain, self._repeating(chain)) for chain in chains]
+        fits = self._of_the_policy(chains, fits)
+        self._find_contested(chains, fits)
+        unmatched = []
+        waiting = [(self._urgency(chains[i], found), i) for i, found in enumerate(fits)]
+        heapify(waiting)
+        while waiting:
+            urgency, i = heappop(waiting)
+            again = self._fits(chains[i], fits[i])
+            if _exact(fits[i]):
+                again = _exact(again)
+            if not again:
+                unmatched.append(i)
+            elif self._urgency(chains[i], again) > urgency:  # what it fitted best is taken
+                heappush(waiting, (self._urgency(chains[i], again), i))
+            else:
+                self._give(chains[i], again)
+        unmatched.sort()
+        for i in unmatched:
+            chains[i].likely = [index for index in self._asked(chains[i].head) if self._tokens[index].prompt] or None
+        return [chains[i] for i in unmatched]
+
+    def _give(self, chain: Chain, fits: dict[int, Fit]) -> None:
+        """To the best of the rows that it fits; of several, one whose other turns were made in the same strand."""
+        tokens = self._tokens
+        best = min(fits, key=lambda i: (*self._rank(fits[i]), self._work.is_elsewhere(i, chain), i))
+        tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
+        self._work.give(best, chain, fits[best].starts, fits[best].evidence)
+
+    def _fits(self, chain: Chain, indices: Iterable[int]) -> dict[int, Fit]:
+        return {
+            index: found for index in indices if self._may_follow(chain, index) and (found := self.fit(chain, index))
+        }
+
+    def _may_follow(self, chain: Chain, index: int) -> bool:
+        """Not, where rows are in pieces, if what the row has so far was asked for later."""
+        if not self._work.branches.are_turns:
+            return True
+        return all(turn.order < chain.parts[0][0].order for turn in self._work.rows[index].turns)
+
+    def _best_fits(self, chain: Chain, likely: Iterable[int]) -> dict[int, Fit]:
+        """Those by context; only where there is none, all others, for which every row must be searched that can be one
+        of the chain's prompt.
+        """
+        exact = _exact(self._fits(chain, likely))
+        if exact:
+            return exact
+        asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
+        return self._fits(chain, asked or self._told(chain) or range(len(self._tokens)))
+
+    def _told(self, chain: Chain) -> list[int]:
+        """Where the server returned no ids: the rows in whose prompts stands what the model was told at first."""
+        _, first = chain.parts[0]
+        told = [] if first.context is not None or first.messages is None else told_first(first.messages)
+        groups = [rows for rows in self._groups.values() if told and all(one in self._prompt(rows[0]) for one in told)]
+        return sorted(index for rows in groups for index in rows)
+
+    def _prompt(self, index: int) -> str:
+        if index not in self._prompts:
+            self._prompts[index] = plain(self._prompt_of(index))
+        return self._prompts[index]
+
+    def _asked(self, context: bytes) -> list[int]:
+        """The rows with whose prompts a context begins, in order."""
+        groups = (rows for asked, rows in self._groups.items() if context.startswith(asked))
+        return sorted(index for rows in groups for index in rows)
+
+    def _repeating(self, chain: Chain) -> list[int]:
+        """The rows that begin with the chain's last context: no other can be the one by context."""
+        context = chain.parts[-1][1].context
+        if context is None:
+            return []
+        beginning = context.tobytes()
+        return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
+
+    def _rank(self, found: Fit) -> tuple[bool, bool]:
+        """Of pieces of a row it says nothing that one reaches the end of another row: they may be alike."""
+        inexact, in_part = found.rank
+        return inexact, in_part and not self._work.branches.are_turns
+
+    def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
+        """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""
+        ranks = [self._rank(found) for found in fits.values()]
+        if not ranks:
+            return False, False, 0, 0
+        inexact, in_part = min(ranks)
+        begin = len(chain.head) if self._work.branches.are_turns else 0
+        return inexact, in_part and not inexact, begin, ranks.count((inexact, in_part))
+
+    def _of_the_policy(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> list[dict[int, Fit]]:
+        """Without what merely reads like a part of a row, and was said by another model than the one that is trained:
+        the model whose contexts are the rows' own, else the one that said the most of what stands in them.
+        """
+        if self._models is None:
+            self._models = {chain.model for chain, found in zip(chains, fits, strict=True) if _exact(found)}
+        if not self._models:
+            said: Counter[object] = Counter()
+            for chain in (chain for chain, found in zip(chains, fits, strict=True) if found):
+                said[chain.model] += chain.size
+            self._models = {model for model, _ in said.most_common(1)}
+        return [
+            found if _exact(found) or chain.model in self._models else {}
+            for chain, found in zip(chains, fits, strict=True)
+        ]
+
+    def _find_contested(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
+        """Where more chains are the whole of a row than there are such rows, some were sampled in vain, as when a row
+        is played twice and one try returned. Which ones, branches may tell, where there is one for each row.
+        """
+        if self._work.branches.are_turns:
+            self._find_contested_turns(chains, fits)
+            return
+        claims: dict[bytes, list[int]] = defaultdict(list)
+        for i, found in enumerate(fits):
+            for data in {self._tokens[j].data for j, one in found.items() if one.is_whole and one.evidence != "tokens"}:
+                claims[data].append(i)
+        rows = Counter(row.data for row in self._tokens)
+        taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
+        has_a_row_each = bool(self._work.numbered())
+        for data, claimants in claims.items():
+            branches = [chains[i].branch for i in claimants]
+            if len(claimants) <= rows[data]:
+                continue
+            if has_a_row_each and rows[data] == len(set(branches)) == 1:
+                continue  # all are that row's tries
+            left = [branch for branch in branches if branch not in taken]
+            if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
+                self._work.contest(i for i, row in enumerate(self._tokens) if row.data == data)
+                if self._work.failed:  # then what stands in a part of another row may be all that this one has
+                    self._work.contest(j for i in claimants for j in fits[i])
+                continue
+            for i in (i for i in claimants if chains[i].branch in taken):
+                fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
+
+    def _find_contested_turns(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
+        """The same turn by turn, where rows are in pieces."""
+        claims: Counter[bytes] = Counter()
+        rows: dict[bytes, set[int]] = defaultdict(set)
+        for chain, found in zip(chains, fits, strict=True):
+            for _, sequence in chain.parts if _exact(found) else ():
+                assert sequence.context is not None and sequence.sampled is not None  # noqa: S101, PT018 - they fit
+                turn = sequence.context.tobytes() + sequence.sampled.tobytes()
+                claims[turn] += 1
+                rows[turn].update(found)
+        self._work.contest(index for turn, count in claims.items() if count > len(rows[turn]) for index in rows[turn])
+
+
+def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:
+    return {index: found for index, found in fits.items() if found.evidence == "context"}

@@ -1,0 +1,153 @@
+"""Generations of a rollout function that has not returned, and may never: no tokens tell its rows apart."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import orjson
+
+from logs_ui.recorder.capture.calls import Ids
+from logs_ui.recorder.capture.strands import Strand
+from logs_ui.recorder.rows.attribution.assignment import Work
+from logs_ui.recorder.rows.attribution.evidence import RowCalls, Seen, Turn
+from logs_ui.recorder.rows.attribution.exact.branches import place_of
+from logs_ui.recorder.rows.attribution.exact.chains import Chain, segments
+from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
+
+_WIDTH = np.dtype(np.int32).itemsize
+
+
+def give_unfinished(count: int, seen: Seen, strange: int, prompts: Seq[str], decode: Callable[[Ids], str]) -> Work:
+    """Chains to the rows in whose place their branches were started, where there is one for each; else to rows whose
+    prompts they hold; else in the order in which their strands, then they themselves, began, up to the first that
+    brought no answer: nobody knows whose that was, nor whose come after it. `place_turns` then says where they stand.
+    What is only known to be a later turn is nobody's. For `strange` see `Work`.
+    """
+    branches, chains = segments(seen, finished=False)
+    work = Work(seen, count, branches, strange, [*map(plain, prompts)])
+    work.give_scoped()
+    free = list(range(count))
+    groups = _Prompts(prompts, decode)
+    beginning: list[Chain] = []
+    for chain in chains:
+        if chain.row is not None and 0 <= chain.row < count:
+            work.give(chain.row, chain, [None] * len(chain.parts), "scope")
+            free = [place for place in free if place != chain.row]
+            continue
+        chain.likely = groups.of(chain)
+        (beginning if chain.begins else work.left).append(chain)
+    ranks, end = _ranks(work, chains), _first_failure(work)
+    for chain in sorted(beginning, key=Chain.key):
+        likely = chain.likely
+        if ranks:
+            likely = [ranks[chain.branch]]
+        elif likely is None and chain.key() > end:
+            likely = []
+        place = next((place for place in free if likely is None or place in likely), None)
+        if place is None:
+            work.left.append(chain)
+        else:
+            free.remove(place)
+            if chain.likely is not None:
+                work.asked.add(place)
+            evidence = "prompt" if chain.likely is not None else "order" if ranks else "position"
+            work.give(place, chain, [None] * len(chain.parts), evidence)
+    return work
+
+
+def _ranks(work: Work, chains: Seq[Chain]) -> dict[Strand | None, int]:
+    """Rows by their branches, where there is one for each; empty where these were not started in the order of the rows,
+    or nobody saw them start.
+    """
+    numbered = work.numbered()
+    if any(branch.is_stray for branch in numbered):
+        return {}
+    ranks: dict[Strand | None, int] = {branch: place for place, branch in enumerate(numbered)}
+    for chain in chains:
+        likely = chain.likely if chain.row is None else [chain.row]
+        if likely is not None and ranks.get(chain.branch) not in likely:
+            return {}
+    return ranks
+
+
+def _first_failure(work: Work) -> tuple[float, float]:
+    """The key, as of a chain, of the first generation without an answer; of a row that is alone there is no other."""
+    failed = [made for made in work.seen.generations if made.is_failure] if len(work.rows) > 1 else []
+    return min(((place_of(work.branches.of(made)), made.order) for made in failed), default=(inf, inf))
+
+
+def place_turns(row: RowCalls) -> None:
+    """Says where in the row's completion its turns begin: that is the longest run of its turns whose contexts go on
+    from one another, the last of several. Those of other runs, as a planner's before an actor's, stand nowhere in it;
+    nor do those that a later context does not repeat as they were sampled.
+    """
+    run = max(_runs(row.turns), key=lambda run: (len(run), run[-1].order), default=[])
+    if not run:
+        return
+    prompt, data = _length(run[0]), _ids_of(run[-1])
+    of_run = set(map(id, run))
+    row.turns = [
+        replace(turn, start=_length(turn) - prompt if id(turn) in of_run and _stands(turn, data) else None)
+        for turn in row.turns
+    ]
+
+
+def _runs(turns: Seq[Turn]) -> list[list[Turn]]:
+    """Of those whose ids are known; a context that is not longer than another does not go on from it."""
+    runs: list[list[Turn]] = []
+    for turn in turns:
+        context = bytes_of(turn.sequence.context)
+        if context is None or turn.sequence.sampled is None:
+            continue
+        before = [run for run in runs if _length(run[-1]) < _length(turn) and context.startswith(_context(run[-1]))]
+        if before:
+            max(before, key=lambda run: _length(run[-1])).append(turn)
+        else:
+            runs.append([turn])
+    return runs
+
+
+def _context(turn: Turn) -> bytes:
+    return bytes_of(turn.sequence.context) or b""
+
+
+def _length(turn: Turn) -> int:
+    """Of its context, in tokens."""
+    return 0 if turn.sequence.context is None else len(turn.sequence.context)
+
+
+def _ids_of(turn: Turn) -> bytes:
+    return _context(turn) + (bytes_of(turn.sequence.sampled) or b"")
+
+
+def _stands(turn: Turn, data: bytes) -> bool:
+    """With or without its end token."""
+    whole = _ids_of(turn)
+    return data.startswith(whole) or (len(whole) > len(_context(turn)) + _WIDTH and data.startswith(whole[:-_WIDTH]))
+
+
+class _Prompts:
+    """Whose prompt a chain's first context holds."""
+
+    def __init__(self, prompts: Seq[str], decode: Callable[[Ids], str]) -> None:
+        self._rows: dict[str, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            self._rows.setdefault(plain(prompt), []).append(index)
+        self._decode = decode
+
+    def of(self, chain: Chain) -> list[int] | None:
+        """The rows of the longest prompt that stands there; None where no prompt does, or all are one."""
+        if len(self._rows) <= 1:
+            return None
+        _, first = chain.parts[0]
+        if first.context is not None and (found := self._in(self._decode(first.context))):
+            return found
+        return self._in(" ".join(texts_in(orjson.loads(first.messages)))) if first.messages else None
+
+    def _in(self, given: str) -> list[int] | None:
+        said = plain(given)
+        standing = [prompt for prompt in self._rows if prompt and prompt in said]
+        return self._rows[max(standing, key=len)] if standing else None

@@ -1,0 +1,230 @@
+"""A rollout's messages in OpenAI's chat form, from its tokens."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from logs_ui.recorder.capture.calls import Ids
+
+# Texts come from models and environments, so they can be anything: all is found by scans that read a text once. A regex
+# that matches lazily up to a closing tag reads all the rest again for each opening one, and holds the GIL meanwhile.
+_THINK, _THINK_END = "<think>", "</think>"
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
+# How the common chat templates open and close a message.
+_TEMPLATES = (
+    (re.compile(r"<\|im_start\|>(\w+)\n"), "<|im_end|>"),  # ChatML: Qwen and many others
+    (re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n"), "<|eot_id|>"),  # Llama 3
+)
+
+
+def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
+    """A prompt as TRL hands it over: messages stay, a string becomes the user's message."""
+    if isinstance(prompt, list):
+        return [
+            message if isinstance(message, dict) else {"role": "user", "content": str(message)} for message in prompt
+        ]
+    return [{"role": "user", "content": prompt if isinstance(prompt, str) else str(prompt)}]
+
+
+def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """A prompt, and what the model was given behind it, in the same message or in further ones.
+
+    Args:
+        given: the dataset's prompt.
+        text: what the model was given, with special tokens. Where it is of no known template, or the prompt does not
+            stand in it, the prompt is all that is known.
+    """
+    last = given[-1] if given else {}
+    if not isinstance(last.get("content"), str):
+        return given
+    said = last["content"].strip()
+    for header, closing in _TEMPLATES:
+        written = list(_templated(text, header, closing))
+        for place in reversed(range(len(written))):
+            if written[place]["role"] == last.get("role") and written[place]["content"].strip().startswith(said):
+                content = written[place]["content"].strip()
+                behind = [last if content == said else last | {"content": content}]
+                return [*given[:-1], *behind, *written[place + 1 :]]
+    return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
+
+
+def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
+    """Index of the first message that the policy wrote: a prompt may hold examples of what an assistant says.
+
+    Args:
+        messages: of a rollout.
+        turns: how many generations it had; None where that is not known.
+    """
+    own = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    if turns is not None and 0 < turns < len(own):
+        own = own[-turns:]
+    return own[0] if own else len(messages)
+
+
+class Spelling:
+    """The texts of token ids, each made once: a row's messages and its actions ask for the same, and the rows of a
+    group for the same prompt.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[bytes, str] = {}
+        self._known_whole: dict[bytes, str] = {}
+        self._known_prompts: dict[tuple[bytes, bytes], bytes] = {}
+
+    def of(self, ids: Ids) -> str:
+        """Without special tokens."""
+        key = ids.tobytes()
+        if key not in self._known:
+            self._known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        return self._known[key]
+
+    def whole(self, ids: Ids) -> str:
+        """With them."""
+        key = ids.tobytes()
+        if key not in self._known_whole:
+            self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        return self._known_whole[key]
+
+    def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
+        """As `prompt_with_more`, of the prompt's JSON and of what the model was given."""
+        key = given, ids.tobytes()
+        if key not in self._known_prompts:
+            messages = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
+            self._known_prompts[key] = orjson.dumps(messages)
+        found: list[dict[str, Any]] = orjson.loads(self._known_prompts[key])  # each row has its own
+        return found
+
+    def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
+        """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps
+        it for a single text. Where some of them are no ids, nothing is learnt.
+        """
+        with suppress(OverflowError, TypeError):
+            self._learn(self._known, ids, bare=True)
+            self._learn(self._known_whole, whole, bare=False)
+
+    def _learn(self, known: dict[bytes, str], ids: Iterable[Ids], *, bare: bool) -> None:
+        new = {key: one for one in ids if (key := one.tobytes()) not in known}
+        if new:
+            lists = [one.tolist() for one in new.values()]
+            known.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
+
+
+def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
+    """The completion's spans in order: what the model sampled, parsed, and what was inserted between, by role.
+
+    Args:
+        spelling: the model's.
+        completion: (C,) token ids.
+        mask: (C,) 1 = sampled by the model; None = all of it.
+    """
+    messages: list[dict[str, Any]] = []
+    for sampled, ids in spans(completion, mask):
+        if sampled:
+            messages.append(assistant_message(spelling.of(ids)))
+        else:
+            messages.extend(_inserted_messages(spelling, ids))
+    return messages
+
+
+def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
+    """Runs of equal mask, as (sampled, ids). A mask of another length does not count."""
+    if mask is None or len(mask) != len(completion):
+        return [(True, completion)] if len(completion) else []
+    found: list[tuple[bool, Ids]] = []
+    data, start = mask.tobytes(), 0
+    while start < len(data):
+        end = data.find(b"\0" if data[start] else b"\1", start)
+        end = len(data) if end < 0 else end
+        found.append((bool(data[start]), completion[start:end]))
+        start = end
+    return found
+
+
+def assistant_message(answer: str) -> dict[str, Any]:
+    """Splits reasoning (`<think>`) and tool calls (`<tool_call>` JSON, as Qwen and Hermes write them) from the content.
+
+    A tool call that is no JSON stays in the content: it was not parsed by anyone else either.
+    """
+    if "<" not in answer:
+        return {"role": "assistant", "content": answer.strip("\n")}
+    reasoning, rest = split_reasoning(answer)
+    content, calls = _tool_calls(rest)
+    message: dict[str, Any] = {"role": "assistant"}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    message["content"] = content.strip("\n")
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def split_reasoning(answer: str) -> tuple[str | None, str]:
+    """What the model thought, and what it said after it. The opening tag may be the prompt's last word; the closing one
+    is missing where the answer was cut off.
+    """
+    thought, ended, rest = answer.partition(_THINK_END)
+    thought = thought.strip()
+    if not ended and not thought.startswith(_THINK):
+        return None, answer
+    return thought.removeprefix(_THINK).strip(), rest.lstrip()
+
+
+def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:
+    """The content without the calls that could be read, and those calls."""
+    calls: list[dict[str, Any]] = []
+    content: list[str] = []
+    kept = end = 0  # up to where the content is copied, and up to where calls are read
+    while (start := answer.find(_CALL, end)) >= 0 and (closed := answer.find(_CALL_END, start)) >= 0:
+        end = closed + len(_CALL_END)
+        call = _tool_call(answer[start + len(_CALL) : closed].strip(), len(calls))
+        if call is not None:
+            calls.append(call)
+            content.append(answer[kept:start].rstrip())
+            kept = end
+    return "".join([*content, answer[kept:]]), calls
+
+
+def _tool_call(source: str, index: int) -> dict[str, Any] | None:
+    try:
+        parsed = orjson.loads(source)
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
+            return None
+        arguments = parsed.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it writes less deeply nested JSON than it reads
+        return None
+    return {"id": f"call_{index}", "type": "function", "function": {"name": parsed["name"], "arguments": written}}
+
+
+def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
+    """By role where the chat template is a known one, else one message of the user's."""
+    text = spelling.whole(ids)
+    for header, closing in _TEMPLATES:
+        if found := list(_templated(text, header, closing)):
+            return found
+    content = spelling.of(ids).strip()
+    return [{"role": "user", "content": content}] if content else []
+
+
+def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dict[str, Any]]:
+    """The messages that a chat template wrote: a header that names the role, and all up to the closing token."""
+    end = 0
+    while (opened := header.search(text, end)) and (closed := text.find(closing, opened.end())) >= 0:
+        yield _inserted(opened[1], text[opened.end() : closed])
+        end = closed + len(closing)
+
+
+def _inserted(role: str, content: str) -> dict[str, Any]:
+    """Qwen's template sends a tool's answer as the user's, Llama's as ipython's."""
+    bare = content.strip()
+    if bare.startswith(_RESPONSE) and bare.endswith(_RESPONSE_END):
+        return {"role": "tool", "content": bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END).strip()}
+    return {"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}

@@ -1,0 +1,170 @@
+"""One call of a rollout function: what its rows are identified by, and what is kept of it on the caller's thread."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import orjson
+from tokenizers import Tokenizer
+
+from logs_ui.recorder.capture.calls import CallLog, Ids
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.rows import chat_parser
+from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.payload import Tokens
+
+Parse = Callable[[str], object]
+"""The rollout function's own parser: an answer's text to an action; None, or an exception, where there is none."""
+
+Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""Changes what is stored of a row, or returns None to store nothing. See `record(edit=...)`."""
+
+
+_OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """What the user wants done to rows; functions are called in the writer's thread.
+
+    Attributes:
+        parse: tells answers without an action from those with one; None where that is not known.
+        edit: None stores rows as they are.
+        server_log: the environment server's log file, whose end is kept with errors; None keeps none.
+        offers_tools: whether the environment is acted on by tool calls alone: an answer without one is no action, and
+            nothing that could not be parsed.
+    """
+
+    parse: Parse | None = None
+    edit: Edit | None = None
+    server_log: Path | None = None
+    offers_tools: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerSource:
+    """A tokenizer by its JSON, which is only read where texts are made.
+
+    Attributes:
+        hash: of the JSON.
+    """
+
+    hash: str
+    json: str
+
+    @classmethod
+    def of(cls, json: str) -> "TokenizerSource":
+        return cls(hashlib.sha256(json.encode()).hexdigest(), json)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_str(self.json)
+
+
+@dataclass
+class RolloutCall:
+    """One call of a rollout function: its rows before they have an end.
+
+    Attributes:
+        run: uid.
+        launch: see `RunName`.
+        batch: counts the trainer's batches, alike on all ranks.
+        attempt: counts the calls for this batch: more than one where a function that raised is called again.
+        first: global index of this process's first row.
+        prompts: (N) JSON of each prompt.
+        tasks: (N) None where they are not known yet.
+        columns: (N) JSON of the dataset's other columns; None where they are not known.
+        source: of the tokenizer; None where that is not known.
+        settled: True once the function returned or raised.
+        group, generation: names of the one row of an explicit run; None: rows of a batch, told by their index.
+        left_out: rows that `options.edit` stores nothing of.
+    """
+
+    run: str
+    launch: str
+    eval_name: str
+    mode: str
+    step: int
+    policy_step: int
+    epoch: float | None
+    batch: int
+    attempt: int
+    process: int
+    first: int
+    generations: int
+    model: str | None
+    prompts: list[bytes]
+    tasks: list[str | None]
+    columns: list[bytes] | None
+    source: TokenizerSource | None
+    calls: CallLog = field(default_factory=CallLog)
+    created: int = field(default_factory=now_us)
+    settled: bool = False
+    options: RowOptions = field(default_factory=RowOptions)
+    group: str | None = None
+    generation: int | None = None
+    left_out: set[int] = field(default_factory=set)
+
+    def change(
+        self,
+        i: int,
+        columns: Mapping[str, Any],
+        content: bytes | None = None,
+        tokens: bytes | Tokens | None = None,
+        images: tuple[StoredImage, ...] = (),
+        tags: tuple[str, ...] = (),
+        answers: list[str] | None = None,
+    ) -> RowChange:
+        """Of this call's row `i`: see there."""
+        index = self.first + i
+        identity = {
+            "eval_name": self.eval_name,
+            "mode": self.mode,
+            "step": self.step,
+            "policy_step": self.policy_step,
+            "epoch": self.epoch,
+            "group": self.group or f"{self.run}/{self.mode}/{self.batch}/{index // self.generations}",
+            "generation": index % self.generations if self.generation is None else self.generation,
+            "process": self.process,
+            "model": self.model,
+            "created": self.created,
+        }
+        uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
+        return RowChange(self.run, uid, identity, columns, content, tokens, images, tags, answers)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None where it is not known."""
+        return None if self.source is None else self.source.tokenizer
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it keeps alive."""
+        texts = sum(map(len, self.prompts)) + sum(map(len, self.columns or ()))
+        return _OWN_BYTES + _ROW_BYTES * len(self.prompts) + texts + self.calls.size
+
+    def release(self) -> None:
+        """Lets go of what no later job needs, once the rows' ends are encoded."""
+        self.calls.release()
+        self.columns = None
+
+    def drop_text(self) -> None:
+        """Lets go of all that its rows can be written without. A prompt stays where it is what names the task."""
+        self.release()
+        self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
+
+    def asked(self, i: int) -> str:
+        """The last text of row `i`'s prompt; empty where it is no text."""
+        said = [message.get("content") for message in self.prompt(i)]
+        return said[-1] if said and isinstance(said[-1], str) else ""
+
+    def decode(self, ids: Ids) -> str:
+        """Their text without special tokens; empty where the tokenizer is not known."""
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) if self.tokenizer else ""
+
+    def prompt(self, i: int) -> list[dict[str, Any]]:
+        return chat_parser.prompt_messages(orjson.loads(self.prompts[i]))

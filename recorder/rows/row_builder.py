@@ -1,0 +1,200 @@
+"""From the calls and tokens of one row to the columns, messages and actions that are stored. Runs where rows are
+written, outside of the training; texts are hostile, and functions given by the user may raise.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.labels import metrics_in, tags_in
+from logs_ui.recorder.redaction import masked, without_secrets
+from logs_ui.recorder.rows import chat_parser
+from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.ends import acts_by_tools, end_of, error_reason
+from logs_ui.recorder.rows.logprobs import with_logprobs
+from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
+from logs_ui.recorder.rows.row_actions import actions_of, images_in
+from logs_ui.recorder.rows.row_messages import messages_of, preview
+from logs_ui.recorder.rows.row_numbers import (
+    counts,
+    environment_rewards,
+    moves_of,
+    rollout_reward,
+    seconds,
+)
+from logs_ui.recorder.rows.row_tokens import all_sampled, spell_rows, spelling_of, unfinished_tokens
+from logs_ui.recorder.rows.text_facts import Facts, answers, call_facts, facts
+from logs_ui.recorder.snapshot import one_line, snapshot, text
+from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.payload import Tokens, Unpacked, unpacked_content, unpacked_tokens
+from logs_ui.recorder.storage.tables import Status, StopReason
+
+__all__ = [
+    "all_sampled",
+    "encoded",
+    "error_reason",
+    "rollout_reward",
+    "spell_rows",
+    "spelling_of",
+    "unfinished_tokens",
+]
+
+_LOG_TAIL = 4_000  # bytes of the environment server's log that an error keeps
+_TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
+
+
+def encoded(
+    call: RolloutCall,
+    i: int,
+    row: RowCalls,
+    tokens: Tokens | None,
+    metadata_of: Callable[[int], Mapping[str, Any]],
+    known: Mapping[str, Any],
+    spelling: chat_parser.Spelling | None = None,
+) -> RowChange | None:
+    """What to write of row `i`; None where the user's `edit` stores nothing of it. A row that cannot be encoded, or
+    edited, costs its text, and no other row.
+
+    Args:
+        call: whose row it is.
+        i: index in the call.
+        row: its calls.
+        tokens: None where none are known.
+        metadata_of: gives the row's metadata.
+        known: columns that stand above what the calls show.
+        spelling: knows texts of the call's rows; None: the row is spelt by itself.
+    """
+    if i in call.left_out:
+        return None
+    with guard("encoding a rollout"):
+        tokens = with_logprobs(row, tokens)
+        if spelling is None and call.tokenizer is not None:
+            spelling = chat_parser.Spelling(call.tokenizer)
+        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
+        edit = call.options.edit
+        arrays: Unpacked | Tokens | None = tokens
+        said: list[str] | None = None
+        if edit is not None:  # then it holds anything, and is measured and packed here
+            kept = _edited(edit, columns, content, tokens)
+            if kept is None:
+                call.left_out.add(i)
+                return None
+            columns, content, tokens = kept
+            arrays = None if tokens is None else unpacked_tokens(tokens)
+        else:
+            said = answers(content["messages"])
+        metrics = metrics_in(content["metadata"])
+        if metrics:
+            columns["metrics"] = metrics
+        tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
+        images = images_in(row, content["actions"])
+        return call.change(i, columns, unpacked_content(content), arrays, images, tags, said)
+    bare = {
+        "status": Status.OK,
+        "stop_reason": StopReason.NOT_RECORDED,
+        "error": "logs-ui could not encode this rollout",
+    }
+    return call.change(i, bare | dict(known))
+
+
+def _row(
+    call: RolloutCall,
+    i: int,
+    row: RowCalls,
+    tokens: Tokens | None,
+    metadata: dict[str, Any],
+    known: Mapping[str, Any],
+    spelling: chat_parser.Spelling | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Columns and content."""
+    messages = messages_of(call, i, row, tokens, spelling)
+    actions = actions_of(call, row, spelling)
+    moves = moves_of(row)
+    by_tools = acts_by_tools(moves, call.options)
+    columns: dict[str, Any] = {
+        **end_of(row, moves, actions, by_tools=by_tools),
+        "message_count": len(messages),
+        "turns": len(row.turns) or None,
+        "preview": preview(messages),
+        **counts(row, tokens),
+        **environment_rewards(row, moves),
+        "rollout_reward": rollout_reward(metadata),
+        "seconds": seconds(row),
+        **_facts(call, messages, actions, row, tokens, by_tools=by_tools),
+    }
+    if call.tasks[i]:
+        columns["task"] = call.tasks[i]
+    columns.update(known)
+    columns["error"] = columns["error"] and one_line(columns["error"])
+    columns_of_dataset = call.columns  # another thread may let go of them
+    if columns_of_dataset is not None:
+        metadata["dataset"] = masked(orjson.loads(columns_of_dataset[i]))
+    if row.evidence is not None:
+        metadata["attribution"] = row.evidence
+    if columns["status"] == Status.ERROR and call.options.server_log is not None:
+        metadata["server_log"] = _tail(call.options.server_log)
+    if row.notes:
+        metadata |= _said(row)
+    content = {
+        "messages": messages,
+        "actions": actions,
+        "sampling": masked(row.turns[-1].generation.sampling) if row.turns else {},
+        "metadata": metadata,
+    }
+    return columns, content
+
+
+def _facts(
+    call: RolloutCall,
+    messages: list[dict[str, Any]],
+    actions: list[dict[str, Any]],
+    row: RowCalls,
+    tokens: Tokens | None,
+    *,
+    by_tools: bool,
+) -> Facts:
+    """Those that are known before the row's batch is packed; all of them where the user's `edit` is to see them."""
+    finishes = [turn.sequence.finish for turn in row.turns]
+    if call.options.edit is not None:
+        return facts(messages, actions, finishes, tokens, by_tools=by_tools)
+    return call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
+
+
+def _edited(
+    edit: Edit, columns: dict[str, Any], content: dict[str, Any], tokens: Tokens | None
+) -> tuple[dict[str, Any], dict[str, Any], Tokens | None] | None:
+    """As the user wants them; None where nothing is to be stored."""
+    arrays = {name: None if tokens is None else getattr(tokens, name) for name in _TOKENS}
+    edited = edit({**columns, **content, **arrays})
+    if edited is None:
+        return None
+    ids = edited["prompt_ids"], edited["completion_ids"]
+    kept = None if tokens is None or any(array is None for array in ids) else Tokens(*(edited[n] for n in _TOKENS))
+    written = snapshot({name: edited[name] for name in content})
+    return {name: edited[name] for name in columns}, orjson.loads(written), kept
+
+
+def _said(row: RowCalls) -> dict[str, Any]:
+    """What the function said of the row itself."""
+    found: dict[str, Any] = {}
+    for note in row.notes:
+        values = masked(orjson.loads(note.values))
+        if note.kind in {"error", "stop"}:
+            continue
+        if note.kind == "tag":
+            found.setdefault("tags", []).extend(values)
+        else:
+            found.setdefault(note.kind + "s", {}).update(values)
+    return found
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - _LOG_TAIL))
+            return without_secrets(text(log.read().decode(errors="replace")))
+    except OSError as error:
+        return f"The log could not be read: {error.strerror or error}"

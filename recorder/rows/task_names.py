@@ -1,0 +1,74 @@
+"""What a rollout's task is called."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.snapshot import name as shortened
+
+Task = str | Callable[[dict[str, Any]], object]
+"""A dataset column, or a function of the dataset row."""
+
+_COLUMNS = ("task", "task_id")
+
+
+def prompt_task(prompt: bytes) -> str:
+    """The name of a task that nobody named: the prompt's hash."""
+    return "prompt-" + hashlib.sha256(prompt).hexdigest()[:8]
+
+
+def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
+    """As `record(task=...)` says; what cannot be told so is told by the prompt.
+
+    Args:
+        task: None takes the first of the usual columns.
+        row: of the dataset.
+        prompt: its JSON.
+    """
+    with guard("naming a task"):
+        return shortened(_named(task, row, prompt))
+    return prompt_task(prompt)
+
+
+def returned_tasks(
+    tasks: Sequence[str | None], output: Mapping[str, Any], prompts: Sequence[bytes]
+) -> list[str | None]:
+    """Tasks that the rollout function chose itself, and returned as a list under a usual column's name. Those that the
+    dataset names stand.
+
+    Args:
+        tasks: (N) as known before.
+        output: what was returned.
+        prompts: (N) JSON of each.
+    """
+    if output.keys().isdisjoint(_COLUMNS):
+        return list(tasks)
+    with guard("naming a task"):
+        chosen: list[Any] = next((output[name] for name in _COLUMNS if isinstance(output.get(name), list)), [])
+        if len(chosen) == len(tasks):
+            rows = zip(tasks, chosen, prompts, strict=True)
+            return [
+                shortened(str(new)) if new is not None and old in {None, prompt_task(prompt)} else old
+                for old, new, prompt in rows
+            ]
+    return list(tasks)
+
+
+def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
+    """
+    Raises:
+        LogsUIError: the column that the user named is not there.
+    """
+    if callable(task):
+        return str(task(row))
+    for name in _COLUMNS if task is None else (task,):
+        if row.get(name) is not None:
+            return str(row[name])
+    if task is not None and task not in row:
+        raise LogsUIError(
+            f"record(task={task!r}) names no column of the dataset, which has {', '.join(sorted(row))}. "
+            "Name one of them, or give a function of the dataset row; until then tasks are told apart by prompt."
+        )
+    return prompt_task(prompt)

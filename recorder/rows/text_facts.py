@@ -1,0 +1,285 @@
+"""What the diagnosis asks of a rollout, worked out once of its texts and tokens, so that nobody opens them again.
+
+Runs in the writer's thread, which takes what it can of many rollouts at once: each time that it lets go of the GIL it
+has to wait for it again, and to let go of it once for each text costs a training as much as all that is done then.
+Every function is pure; None always means that what was recorded does not tell.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain, groupby, takewhile
+from typing import Any
+
+import numpy as np
+import orjson
+import zstandard
+
+from logs_ui.recorder.rows.repetition import shares
+from logs_ui.recorder.snapshot import plain
+from logs_ui.recorder.storage.payload import Tokens
+
+Facts = dict[str, Any]
+
+FACTS = (
+    *("env_steps", "env_errors", "parse_failures", "parse_streak", "parse_tail", "action_streak", "repeats"),
+    *("tool_calls", "compression", "distinct_words", "trigram_repeats", "truncated_turns"),
+    *("prompt_key", "completion_key", "mean_logprob"),
+)
+"""The columns that hold numbers."""
+TEXTS = ("first_action", "last_action")
+"""And those that hold texts."""
+
+_TRAINERS = {"name": "get_reward", "arguments": {}}  # asks a tool environment for its reward; none of the model's
+_LAST_CHARACTERS = 10_000  # whose compression tells a text that goes round in circles: slime's
+_REPEATED = 5  # times smaller: what zstd makes less so, zlib does not make 10 times smaller
+_FEW_WORDS = 30  # fewer repeat nothing by accident: rolloutscope's
+_ROUNDS = (2, 3, 4)  # actions: ours
+_SHOWN = 120  # characters of an action
+_TOGETHER = 32  # rollouts: what is made of more of their log-probs does not stay in the processor's cache
+_HELD = 2_047  # bytes that hashlib takes without letting go of the GIL
+
+
+def facts(
+    messages: Sequence[Mapping[str, Any]],
+    actions: Sequence[Mapping[str, Any]],
+    finishes: Sequence[str | None],
+    tokens: Tokens | None,
+    *,
+    by_tools: bool = False,
+) -> Facts:
+    """Columns of one rollout.
+
+    Args:
+        messages: as `queries.Rollout` has them.
+        actions: as there.
+        finishes: why each generation ended.
+        tokens: None where none are known.
+        by_tools: whether all that it can do is to call tools, and a text may be its last word.
+    """
+    (of_texts,) = text_facts([answers(messages)])
+    (of_tokens,) = ({},) if tokens is None else token_facts([tokens])
+    return {**call_facts(messages, actions, finishes, by_tools=by_tools), **of_texts, **of_tokens}
+
+
+def call_facts(
+    messages: Sequence[Mapping[str, Any]],
+    actions: Sequence[Mapping[str, Any]],
+    finishes: Sequence[str | None],
+    *,
+    by_tools: bool = False,
+    keyed: bool = True,
+) -> Facts:
+    """Those that are not measured of many rollouts at once; not `keyed`, without the keys, which its tokens give."""
+    return {
+        **_of_actions(actions, by_tools=by_tools),
+        "tool_calls": _tool_calls(messages),
+        "truncated_turns": _truncated(finishes),
+        **(_of_messages(messages) if keyed else {}),
+    }
+
+
+def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ends of what the model said, as far as they count: what `text_facts` takes."""
+    return [text for message in messages if message.get("role") == "assistant" and (text := _text(message))]
+
+
+def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
+    """Of the `answers` of each rollout: those of the one that repeats itself most. That answers are alike is no
+    degenerate text, but a loop.
+    """
+    texts = list(chain.from_iterable(rollouts))
+    squeezed, repeated = iter(_compressions(texts)), iter(shares(texts, _FEW_WORDS))
+    found = []
+    for own in rollouts:
+        words = [share for _ in own if (share := next(repeated)) is not None]
+        found.append(
+            {
+                "compression": max([next(squeezed) for _ in own], default=None),
+                "distinct_words": min([distinct for distinct, _ in words], default=None),
+                "trigram_repeats": max([threes for _, threes in words], default=None),
+            }
+        )
+    return found
+
+
+def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
+    """Keys of the ids, and how sure the sampler was."""
+    prompts = _keys([one.prompt_ids.tobytes() for one in rollouts])
+    completions = _keys([one.completion_ids.tobytes() for one in rollouts])
+    return [
+        {"prompt_key": prompt, "completion_key": completion, "mean_logprob": mean}
+        for prompt, completion, mean in zip(prompts, completions, _mean_logprobs(rollouts), strict=True)
+    ]
+
+
+def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Facts:
+    entries = [entry for entry in entries if entry["action"] != _TRAINERS]
+    sent = [_canonical(action) for entry in entries if (action := entry["action"]) is not None]
+    are_different = len(set(sent)) == len(sent)
+    return {
+        "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
+        "env_errors": sum([entry["error"] is not None for entry in entries]) if sent else None,
+        **_of_failures(_failures(entries, by_tools=by_tools)),
+        "action_streak": min(1, len(sent)) or None if are_different else _longest_run(sent),
+        "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
+        "first_action": sent[0][:_SHOWN] if sent else None,
+        "last_action": sent[-1][:_SHOWN] if sent else None,
+    }
+
+
+def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:
+    """Whether each turn gave no action, in order; None where no environment and no parser tells."""
+    by_turn: dict[int, bool] = {}
+    is_told = False
+    for entry in entries:
+        text, turn, acted = entry["text"], entry["turn"], entry["action"] is not None
+        is_told = is_told or acted or turn == 0
+        if text is not None:
+            parsed = (entry["metadata"] or {}).get("parsed")
+            is_told = is_told or parsed is not None
+            failed = parsed is False or (parsed is None and not acted and (not by_tools or "tool_call" in text))
+            by_turn[turn] = failed and by_turn.get(turn, True)
+    return list(by_turn.values()) if by_turn and is_told else None
+
+
+def _of_failures(failures: Sequence[bool] | None) -> Facts:
+    if failures is None:
+        return {"parse_failures": None, "parse_streak": None, "parse_tail": None}
+    if True not in failures:
+        return {"parse_failures": 0, "parse_streak": 0, "parse_tail": 0}
+    return {
+        "parse_failures": sum(failures),
+        "parse_streak": max(sum(1 for _ in same) for failed, same in groupby(failures) if failed),
+        "parse_tail": _tail(failures),
+    }
+
+
+def _longest_run(sent: Sequence[str]) -> int:
+    return max(sum(1 for _ in same) for _, same in groupby(sent))
+
+
+def _tail(failures: Sequence[bool]) -> int:
+    """How many of the last turns failed, without one between them that did not."""
+    return sum(1 for _ in takewhile(bool, reversed(failures)))
+
+
+def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:
+    """Share of the moves that were made before at the same observation, or that lie in rounds of the same actions;
+    whichever is more, 0 to 1.
+    """
+    seen: set[tuple[bytes, str]] = set()
+    observation, moves = b"", iter(sent)
+    for entry in entries:
+        if entry["action"] is not None:
+            seen.add((observation, next(moves)))
+        if entry["observation"] is not None:
+            observation = orjson.dumps(entry["observation"], option=orjson.OPT_SORT_KEYS)
+    return max(len(sent) - len(seen), _in_rounds(sent)) / len(sent)
+
+
+def _in_rounds(sent: Sequence[str]) -> int:
+    """Moves of the longest stretch that goes through the same 2 to 4 actions twice or more often, as A B A B."""
+    longest = 0
+    for period in _ROUNDS:
+        stretch = period
+        for place in range(period, len(sent)):
+            stretch = stretch + 1 if sent[place] == sent[place - period] else period
+            if stretch >= 2 * period and stretch > longest and len(set(sent[place - period + 1 : place + 1])) > 1:
+                longest = stretch
+    return longest
+
+
+def _canonical(action: Any) -> str:
+    """Equal actions are written alike."""
+    if isinstance(action, str):
+        return action.strip()
+    return orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _tool_calls(messages: Sequence[Mapping[str, Any]]) -> int | None:
+    said = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
+    return sum(map(len, said)) if said else None
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    thought, said = message.get("reasoning_content"), message.get("content")
+    text = "\n".join([part for part in (thought, said) if isinstance(part, str)]) if thought is not None else said
+    return text[-_LAST_CHARACTERS:] if isinstance(text, str) else ""
+
+
+def _compressions(texts: Sequence[str]) -> Iterator[float]:
+    """How many times smaller zlib makes each, at its fastest. Where that is little, what zstd comes to, in a quarter of
+    the time: of texts that it makes 5 times smaller or less, zlib makes none 10 times smaller.
+    """
+    data = [text.encode("utf-8", "replace") for text in texts]
+    compressor: Any = zstandard.ZstdCompressor(level=1)
+    for one, small in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
+        times = len(one) / len(small)
+        yield times if times < _REPEATED else len(one) / len(zlib.compress(one, 1))
+
+
+def _truncated(finishes: Sequence[str | None]) -> int | None:
+    known = [finish for finish in finishes if finish is not None]
+    return known.count("length") if known else None
+
+
+def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
+    """Keys of a rollout without token ids."""
+    asked = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
+    return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
+
+
+def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Empty without any."""
+    if not messages:
+        return b""
+    try:
+        return orjson.dumps(messages, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate
+        return orjson.dumps(plain(messages), option=orjson.OPT_SORT_KEYS)
+
+
+def _key(data: bytes) -> int | None:
+    """Equal bytes have equal keys; of 48 bits, which a float holds exactly. None of none."""
+    if not data:
+        return None
+    digest = blake2b(digest_size=6)
+    for start in range(0, len(data), _HELD):
+        digest.update(data[start : start + _HELD])
+    return int.from_bytes(digest.digest())
+
+
+def _keys(data: Sequence[bytes]) -> list[int | None]:
+    """Of each; those of a group, which follow one another, have one prompt."""
+    keys: list[int | None] = []
+    before = b""
+    for one in data:
+        keys.append(keys[-1] if keys and one == before else _key(one))
+        before = one
+    return keys
+
+
+def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
+    """Over what the model sampled; None without log-probs."""
+    means: list[float | None] = [None] * len(rollouts)
+    places = [i for i, one in enumerate(rollouts) if one.logprobs is not None and len(one.logprobs)]
+    for start in range(0, len(places), _TOGETHER):
+        together = places[start : start + _TOGETHER]
+        for i, mean in zip(together, _means([rollouts[i] for i in together]), strict=True):
+            means[i] = mean
+    return means
+
+
+def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
+    """Of those that have log-probs."""
+    logprobs = [one.logprobs for one in rollouts if one.logprobs is not None]
+    known = [one.mask for one in rollouts]
+    masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]
+    values = np.concatenate(logprobs).astype(np.float64)
+    counted = np.isfinite(values) & (np.concatenate(masks) == 1)
+    np.copyto(values, 0.0, where=~counted)
+    starts = np.cumsum([0, *map(len, logprobs[:-1])])
+    sums, numbers = np.add.reduceat(values, starts).tolist(), np.add.reduceat(counted, starts, dtype=np.intp).tolist()
+    return (total / number if number else None for total, number in zip(sums, numbers, strict=True))

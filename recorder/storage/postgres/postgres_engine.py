@@ -1,0 +1,314 @@
+"""PostgreSQL, 15 or later: connections and their settings, and its errors said in plain words. `database.py` is the
+door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is made.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from math import inf
+from typing import Any
+
+import orjson
+from sqlalchemy import URL, Connection, Engine, create_engine, event, select, text
+from sqlalchemy.exc import DBAPIError
+
+from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
+from logs_ui.recorder.snapshot import json_column
+from logs_ui.recorder.storage import schema
+from logs_ui.recorder.storage.address import shown
+from logs_ui.recorder.storage.notes_tables import NotesTable
+from logs_ui.recorder.storage.postgres.postgres_rights import (
+    refuse_who_may_not_migrate,
+    refuse_who_may_not_record,
+)
+from logs_ui.recorder.storage.schema import Purpose
+from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
+from logs_ui.recorder.storage.spool.spool_files import what_to_do_first
+
+_CONNECT_SECONDS = 10
+_SETTINGS = {  # libpq's; a connection whose other end is gone without a word breaks after some 30 seconds
+    "application_name": "logs-ui",
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    "prepare_threshold": None,  # psycopg's: statements prepared by name are lost behind a pooler of transactions
+}
+_PATIENCE = 30.0  # seconds
+_LOOK = 2.0  # seconds that a training's start waits to find out whether it can be recorded
+_SILENCE = 1.2  # times as long as for a lock, which the server gives up itself
+_LOCK = 0x6C6F6773  # of whoever makes the tables: any number that others do not take
+_OLDEST = 15
+_TEMPORARY = ("08", "53", "55", "57", "58", "40")
+"""Classes of SQLSTATE after which the same may work later: connection, resources (disk, memory, connections), locks,
+an administrator's shutdown, the server's own system, and transactions that stood in each other's way.
+"""
+_ROWS_FAULTS = ("21", "22", "23", "54", "42804", "42846", "42883", "42P08", "42P18")
+"""Classes of SQLSTATE that the value of a row brings about (a row met twice, data, constraints, limits), and, of
+statements that are wrong, those that are so by a value's type.
+"""
+_HOPELESS = (
+    "does not exist", "createdb", "createuser", "does not take this password", "asks for a password",
+    "no pg_hba.conf entry", "is a pooler's",
+)  # fmt: skip
+"""Of a connection that was refused libpq has words alone, which may be in another language: then it is tried again."""
+_ABOUT_THE_CONNECTION = re.compile(
+    r"^(connection (failed|is bad): |consuming input failed: |connection to server at .*? failed: |FATAL: +)+"
+)
+"""What the URL says already."""
+_IN_WORDS = {
+    "42501": "does not let this user do that: its role lacks the right, which its owner can grant (docs/cluster.md)",
+    "25006": "is read-only, as a standby is",
+    "53100": "has no room left on its disk. Free some; recording goes on by itself",
+    "53300": "has no connection left. Raise max_connections, or put a pooler before it",
+}
+_BY_ITS_WORDS = {
+    "no password supplied": "asks for a password: set PGPASSWORD, or write it into ~/.pgpass",
+    "password authentication failed": "does not take this password: set PGPASSWORD, or write it into ~/.pgpass",
+    'database "[^"]*" does not exist|^no such database': "is no database of that server: make it with createdb",
+    'role "[^"]*" does not exist|^no such user': "does not know this user: name another, or make it with createuser",
+    "transaction blocks not allowed": "is a pooler's, in statement mode, and logs-ui writes in transactions: set its "
+    "pool_mode to transaction or session",
+    "unsupported startup parameter": "is a pooler's, which takes few parameters in an address: leave them out (what "
+    "`options` would set can be the role's: ALTER ROLE ... SET ...)",
+}
+"""Of a connection that was refused libpq has words alone. The last two are PgBouncer's."""
+
+
+def refuse_hopeless(url: URL, purpose: Purpose) -> None:
+    """See `database.refuse_hopeless`."""
+    try:
+        with errors_in_plain_words(url), _connected(url) as connection:
+            if purpose == Purpose.RECORD:
+                refuse_who_may_not_record(url, connection)
+            if _check_schema(url, connection, purpose=purpose) and schema.is_behind(connection):
+                refuse_who_may_not_migrate(url, connection)
+    except RefusedDatabaseError:
+        raise
+    except DatabaseError as error:
+        if any(words in str(error) for words in _HOPELESS):
+            raise RefusedDatabaseError(str(error)) from None
+
+
+def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bool]) -> Engine:
+    """See `database.writing_engine`."""
+    silence = None if patience is None else patience * _SILENCE
+    seconds = _PATIENCE if patience is None else patience
+    engine = _engine(url, read_only=False, patience=seconds, silence=silence, is_hurried=is_hurried)
+    with _disposed_if_it_fails(url, engine):
+        with engine.begin() as connection:
+            if not _check_schema(url, connection, purpose=Purpose.RECORD):
+                connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
+                if not _check_schema(url, connection, purpose=Purpose.RECORD):  # nobody made them meanwhile
+                    _create(connection)
+            is_behind = schema.is_behind(connection)
+        if is_behind:
+            limits: dict[str, Any] = {"patience": seconds, "silence": silence, "is_hurried": is_hurried}
+            migrating = _engine(url, read_only=False, **limits, longest=inf)  # an index of large tables takes minutes
+            try:
+                schema.bring_up_to_date(migrating)
+            finally:
+                migrating.dispose()
+    return engine
+
+
+def migrating_engine(url: URL) -> Engine:
+    """See `database.migrating_engine`."""
+    engine = _engine(url, read_only=False)
+    with _disposed_if_it_fails(url, engine), engine.connect() as connection:
+        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.MIGRATE))
+    return engine
+
+
+def reading_engine(url: URL) -> Engine:
+    """See `database.reading_engine`."""
+    engine = _engine(url, read_only=True)
+    with _disposed_if_it_fails(url, engine), engine.connect() as connection:
+        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.READ))
+    return engine
+
+
+def sidecar_engine(url: URL) -> Engine:
+    """See `database.sidecar_engine`. What it writes is made with the other tables."""
+    return _engine(url, read_only=False)
+
+
+@contextmanager
+def errors_in_plain_words(url: URL) -> Iterator[None]:
+    """See `database.errors_in_plain_words`."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise DatabaseError(_explained(url, error)) from None  # its chain is long, and says no more
+
+
+def is_trouble_of_the_server(error: Exception) -> bool:
+    """Whether the same may work later. A connection that failed or broke has no SQLSTATE of its own."""
+    if not isinstance(error, DBAPIError) or not hasattr(error.orig, "sqlstate"):
+        return False
+    state = _state(error)
+    return error.connection_invalidated or (
+        state.startswith(_TEMPORARY) or state in _IN_WORDS if state else type(error).__name__ == "OperationalError"
+    )
+
+
+@contextmanager
+def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
+    """With errors in plain words."""
+    with errors_in_plain_words(url), ExitStack() as unless_it_works:
+        unless_it_works.callback(engine.dispose)
+        yield
+        unless_it_works.pop_all()
+
+
+def is_rows_fault(error: DBAPIError) -> bool:
+    """Whether the value of a row brought the error about. psycopg's own errors, of values that it cannot hand over,
+    have no SQLSTATE.
+    """
+    state = _state(error)
+    if error.connection_invalidated:
+        return False
+    if not state:
+        return type(error).__name__ not in {"OperationalError", "InterfaceError"}
+    return state.startswith(_ROWS_FAULTS)
+
+
+def _explained(url: URL, error: DBAPIError) -> str:
+    state, said = _state(error), _reason(error)
+    if state in _IN_WORDS:
+        return f"{shown(url)} {_IN_WORDS[state]}: {said}."
+    for pattern, words in _BY_ITS_WORDS.items():
+        if re.search(pattern, said):
+            return f"{shown(url)} {words}."
+    if is_trouble_of_the_server(error):
+        return f"{shown(url)} cannot be reached or used now: {said}."
+    return f"{shown(url)} cannot be used: {said}."
+
+
+def _reason(error: DBAPIError) -> str:
+    """In one line without a full stop. libpq's errors have several, of which those behind a tab are its guesses; of
+    several attempts at a connection, as at each address of a host, the last one's counts.
+    """
+    primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+    said = primary or str(error.orig).partition("\nMultiple connection attempts failed")[0]
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("\t")]
+    reason = _ABOUT_THE_CONNECTION.sub("", " ".join(lines[-1].split())) if lines else type(error.orig).__name__
+    return reason[:300].rstrip(".")
+
+
+def _state(error: BaseException | None) -> str:
+    """SQLSTATE; empty where there is none, as when there was no connection."""
+    return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
+
+
+def _engine(
+    url: URL,
+    *,
+    read_only: bool,
+    patience: float | None = None,
+    silence: float | None = None,
+    is_hurried: Callable[[], bool] = lambda: False,
+    longest: float | None = None,
+) -> Engine:
+    """Waits at most so many seconds for a lock or for the server, None for as long as it takes; for the other three
+    see `watchdog.py`, whose own `longest` None stands for.
+
+    Raises:
+        RefusedDatabaseError: psycopg is not installed.
+    """
+    settings = _SETTINGS
+    if patience is not None:
+        settings = settings | {"connect_timeout": max(2, round(patience)), "tcp_user_timeout": round(patience * 1000)}
+    moment: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if read_only else {}
+    try:
+        engine = create_engine(
+            url,
+            connect_args={name: value for name, value in settings.items() if name not in url.query},
+            paramstyle="format",  # `prepared_statements.py` gives parameters by their places
+            pool_pre_ping=True,
+            hide_parameters=True,  # in an error's words, which are logged
+            json_serializer=json_column,
+            json_deserializer=orjson.loads,
+            **moment,
+        )
+    except ImportError as error:
+        raise RefusedDatabaseError(
+            "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
+        ) from error
+    event.listen(engine, "do_connect", partial(_connect, silence, is_hurried, longest))
+    event.listen(engine, "connect", partial(_adapt, read_only=read_only))
+    if patience is not None:
+        _limit_waiting(engine, round(patience * 1000))
+    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def _adapt(connection: Any, _: Any, *, read_only: bool) -> None:
+    from logs_ui.recorder.storage.postgres.dumpers import adapt  # which needs psycopg
+
+    adapt(connection, read_only=read_only)
+
+
+def _connect(
+    silence: float | None,
+    is_hurried: Callable[[], bool],
+    longest: float | None,
+    _: Any,
+    __: Any,
+    args: tuple[Any, ...],
+    settings: Any,
+) -> Any:
+    from logs_ui.recorder.storage.postgres.watchdog import ImpatientConnection  # which needs psycopg
+
+    connection = ImpatientConnection.connect(*args, **settings)
+    connection.silence, connection.is_hurried = silence, is_hurried
+    if longest is not None:
+        connection.longest = longest
+    return connection
+
+
+def _limit_waiting(engine: Engine, milliseconds: int) -> None:
+    """For locks, in each transaction anew: behind a pooler of transactions the next one has another connection, and
+    what a session sets stays with whoever gets its connection. Not an option of the connection: poolers refuse those.
+    """
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
+
+
+@contextmanager
+def _connected(url: URL) -> Iterator[Connection]:
+    engine = _engine(url, read_only=True, patience=_LOOK)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _create(connection: Connection) -> None:
+    schema.make(connection)
+    for beside in (NotesTable.metadata, *POSTGRES_METADATA):
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {beside.schema}"))
+        beside.create_all(connection)
+
+
+def _refuse_empty(url: URL, *, there: bool) -> None:
+    if not there:
+        raise NoDatabaseError(f"{shown(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
+
+
+def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool:
+    """Whether the tables are there already.
+
+    Raises:
+        RefusedDatabaseError: the server is too old, or they are of a schema that this program may not use so.
+    """
+    number = connection.dialect.server_version_info or (0,)
+    if number < (_OLDEST,):
+        raise RefusedDatabaseError(
+            f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
+        )
+    return schema.check(url, connection, purpose=purpose)

@@ -1,0 +1,109 @@
+"""What a database's user may do beside reading."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import URL, Connection, Engine, text
+
+from logs_ui.recorder.errors import RefusedDatabaseError
+from logs_ui.recorder.storage.address import db_option, shown
+from logs_ui.recorder.storage.tables import SchemaVersion, Table
+
+_MAY_WRITE = """
+SELECT NOT pg_is_in_recovery() AND coalesce(
+  has_table_privilege(to_regclass(:name), 'INSERT') AND has_table_privilege(to_regclass(:name), 'UPDATE')
+  AND has_table_privilege(to_regclass(:name), 'DELETE'), false)
+"""
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Of one user in one database.
+
+    Attributes:
+        notes: to write stars, tags, notes and settings of diagnoses.
+        search: to fill the full-text index.
+    """
+
+    notes: bool
+    search: bool
+
+
+NONE = Rights(notes=False, search=False)
+
+
+def rights_of(engine: Engine) -> Rights:
+    """On PostgreSQL as its roles have it. SQLite's notes and index are files that the user can make somewhere."""
+    if engine.dialect.name == "sqlite":
+        return Rights(notes=True, search=True)
+    with engine.connect() as connection:
+        notes, search = (connection.scalar(text(_MAY_WRITE), {"name": it}) for it in ("notes.note", "search.texts"))
+    return Rights(notes=bool(notes), search=bool(search))
+
+
+_MAY_MAKE = """
+SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
+  AND has_database_privilege(current_database(), 'CREATE')
+"""
+_OF_SCHEMA = {"name": SchemaVersion.__tablename__}
+_MAY_CHANGE = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
+_LACKING = """
+SELECT name, concat_ws(', ',
+  CASE WHEN NOT has_table_privilege(to_regclass(name), 'SELECT') THEN 'SELECT' END,
+  CASE WHEN NOT has_table_privilege(to_regclass(name), 'INSERT') THEN 'INSERT' END,
+  CASE WHEN NOT has_table_privilege(to_regclass(name), 'UPDATE') THEN 'UPDATE' END) AS rights
+FROM unnest(CAST(:tables AS text[])) AS name
+UNION ALL
+SELECT sequence, CASE WHEN NOT has_sequence_privilege(sequence, 'USAGE') THEN 'USAGE' ELSE '' END
+FROM unnest(CAST(:tables AS text[]), CAST(:columns AS text[])) AS counted (name, counter),
+  pg_get_serial_sequence(name, counter) AS sequence
+WHERE counter IS NOT NULL AND sequence IS NOT NULL
+"""
+
+
+def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
+    """Looks whether PostgreSQL lets the user do all that recording takes. What may happen to a server, as that a
+    standby becomes its primary, is not asked for.
+
+    Raises:
+        RefusedDatabaseError: it does not; says whom to ask for what.
+    """
+    user = str(connection.scalar(text("SELECT current_user")))
+    granted = f"GRANT logs_ui_recorder TO {connection.dialect.identifier_preparer.quote(user)}; (docs/cluster.md)"
+    if connection.scalar(text("SELECT to_regclass(:name)"), _OF_SCHEMA) is None:
+        if not connection.scalar(text(_MAY_MAKE)):
+            raise RefusedDatabaseError(
+                f"{shown(url)} has no tables of logs-ui that {user} could record into, and {user} may not make them. "
+                f"Its owner does: {_migrate(url)}, and then in psql: {granted}"
+            )
+    elif lacking := _lacking(connection):
+        (first, rights), more = lacking[0], len(lacking) - 1
+        others = f", and what it takes on {more} more" if more else ""
+        raise RefusedDatabaseError(
+            f"{shown(url)} cannot be recorded into by {user}, who lacks {rights} on {first}{others}. Name another "
+            f"user; or its owner says in psql: {granted}"
+        )
+
+
+def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
+    """For a database that a recorder brings up to date by itself.
+
+    Raises:
+        RefusedDatabaseError: the user may not change its tables.
+    """
+    if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
+        raise RefusedDatabaseError(
+            f"{shown(url)} is of an earlier schema than this logs-ui records, and this user may not change tables. Its "
+            f"owner does: {_migrate(url)}"
+        )
+
+
+def _migrate(url: URL) -> str:
+    return f"logs-ui db migrate{db_option(url.set(username='OWNER'))}"
+
+
+def _lacking(connection: Connection) -> list[tuple[str, str]]:
+    """What recording takes and the user has not: of tables and sequences, by name, the rights in words."""
+    tables = Table.metadata.sorted_tables
+    counters = [None if it.autoincrement_column is None else it.autoincrement_column.name for it in tables]
+    asked = {"tables": [it.name for it in tables], "columns": counters}
+    return [(name, rights) for name, rights in connection.execute(text(_LACKING), asked) if rights]

@@ -1,0 +1,306 @@
+"""SQLite: connections and their settings, and its errors said in plain words. `database.py` is the door."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import Engine, create_engine, event, inspect
+from sqlalchemy.exc import DatabaseError as SQLAlchemyDatabaseError
+from sqlalchemy.pool import QueuePool
+
+from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
+from logs_ui.recorder.snapshot import json_column
+from logs_ui.recorder.storage import schema
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.storage.schema import Purpose
+from logs_ui.recorder.storage.sidecars import SIDECARS, Sidecar, tables
+from logs_ui.recorder.storage.spool.spool_files import what_to_do_first
+
+WAL_BYTES = 4 << 20
+"""Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
+
+_BUSY_TIMEOUT_MS = 30_000
+# Not mapped: what a connection has mapped of a large file counts as the process's memory, for each connection anew.
+_READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-4000")
+_WRITE_PRAGMAS = (
+    "synchronous=NORMAL",
+    "temp_store=MEMORY",
+    f"journal_size_limit={WAL_BYTES}",
+    "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
+)
+_ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
+_LOCKED = f"stays locked by another process. Find who holds it (fuser), or name {_ANOTHER}."
+_DISK_TROUBLE = {  # by SQLite's primary result code
+    sqlite3.SQLITE_NOTADB: f"is not an SQLite database. Name {_ANOTHER}.",
+    sqlite3.SQLITE_CORRUPT: f"is damaged. Restore it from a copy, or name {_ANOTHER}.",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that it is a file, and that you may read and write its folder.",
+    sqlite3.SQLITE_READONLY: (
+        f"is not writable: check the permissions of the file and of its folder, or name {_ANOTHER}."
+    ),
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; recording goes on by itself.",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_PROTOCOL: _LOCKED,
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk answers with an error.",
+}
+
+_ROWS_FAULTS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE)
+_OF_TABLES = ("no such table", "no such column", "has no column named")
+
+
+def refuse_hopeless(path: Path, purpose: Purpose) -> None:
+    """Looks at once, waiting for no lock, whether the path can ever be used so. Nothing is made or changed there.
+
+    Raises:
+        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or cannot be
+            told now, passes.
+    """
+    try:
+        _look(path, purpose=purpose, busy_timeout_ms=0)
+    except RefusedDatabaseError:
+        raise
+    except DatabaseError:
+        return
+
+
+def writing_engine(path: Path, patience: float) -> Engine:
+    """An engine for the writer's thread; makes the file, its folder and its tables where they are missing. On a network
+    file system, where a write-ahead log cannot work, it keeps a rollback journal.
+
+    Args:
+        path: of the file.
+        patience: seconds that a statement waits for a lock.
+
+    Raises:
+        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
+        DatabaseError: not writable now.
+    """
+    busy_ms = round(patience * 1000)
+    with suppress(NoDatabaseError):
+        _look(
+            path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms
+        )  # before the journal mode is set, which writes to the file
+    with errors_in_plain_words(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        journal = "WAL" if network_kind(path) is None else "DELETE"
+        pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
+        engine = _engine(f"file:{_quoted(path)}", pragmas, immediate=True)
+        with ExitStack() as unless_it_works:
+            unless_it_works.callback(engine.dispose)
+            with engine.begin() as connection:
+                if not _check_schema(path, connection, purpose=Purpose.RECORD):
+                    schema.make(connection)
+                is_behind = schema.is_behind(connection)
+            if is_behind:
+                schema.bring_up_to_date(engine)
+            unless_it_works.pop_all()
+    return engine
+
+
+def migrating_engine(path: Path) -> Engine:
+    """See `database.migrating_engine`."""
+    _look(path, purpose=Purpose.MIGRATE)
+    return _engine(f"file:{_quoted(path)}", (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
+
+
+def reading_engine(path: Path) -> Engine:
+    """An engine that cannot write. A WAL database in a read-only folder can be read too. Its connections have the
+    databases beside it attached as they are now: `sidecars.identity()` tells when they are others.
+
+    Raises:
+        NoDatabaseError: no file, or an empty one.
+        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
+        DatabaseError: not readable now.
+    """
+    _look(path, purpose=Purpose.READ)
+    with errors_in_plain_words(path):
+        uri = f"file:{_quoted(path)}?{_read_mode(path)}"
+        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+
+
+def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
+    """An engine that writes a database beside another; makes the file, its folder and its tables where they are
+    missing. Its tables are under its schema for writers, too.
+
+    It keeps a rollback journal: what is written is little and seldom, network file systems bear it, and of a WAL only
+    one process may move the log into the file.
+
+    Raises:
+        RefusedDatabaseError: the file is somebody else's. It is left as it was.
+        DatabaseError: not writable now.
+    """
+    path, beside = sidecar.path(db), sidecar.beside(db)
+
+    def attach(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+        connection.execute(f"ATTACH ? AS {sidecar.schema}", [f"file:{_quoted(path)}"])
+        found = tables(connection, sidecar.schema)
+        if found and not found & sidecar.tables:
+            raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path != beside and not path.exists() and beside.exists():
+        _copy(beside, path)
+    engine = _engine("file::memory:", (), immediate=True, prepare=attach)
+    with ExitStack() as unless_it_works:
+        unless_it_works.callback(engine.dispose)
+        with engine.begin() as connection:
+            for statement in sidecar.create():
+                connection.exec_driver_sql(statement)
+        unless_it_works.pop_all()
+    return engine
+
+
+@contextmanager
+def errors_in_plain_words(path: Path) -> Iterator[None]:
+    """Turns the database's and the system's errors into one line that a user can act on.
+
+    Raises:
+        DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
+    """
+    try:
+        yield
+    except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
+        kind = RefusedDatabaseError if _result_code(error) == sqlite3.SQLITE_NOTADB else DatabaseError
+        raise kind(_explained(path, error)) from None
+    except OSError as error:
+        kind = RefusedDatabaseError if isinstance(error, NotADirectoryError) else DatabaseError
+        raise kind(f"{path} cannot be used: {error.strerror or error}. Name {_ANOTHER}.") from None
+
+
+def is_rows_fault(error: Exception) -> bool:
+    """Whether the value of a row brought the error about; never where the tables are not those of ours. The driver's
+    own errors, of values that it cannot hand over, have no code.
+    """
+    code, said = _result_code(error), str(getattr(error, "orig", error))
+    if code < 0:
+        return "closed database" not in said
+    if code == sqlite3.SQLITE_ERROR:  # as of a sum that overflows
+        return not any(words in said for words in _OF_TABLES)
+    return code in _ROWS_FAULTS
+
+
+def _explained(path: Path, error: Exception) -> str:
+    code = _result_code(error)
+    if code in _DISK_TROUBLE:
+        return f"{path} {_DISK_TROUBLE[code]}"
+    return f"{path} cannot be used: {getattr(error, 'orig', error)}"
+
+
+def _result_code(error: Exception) -> int:
+    """SQLite's primary result code, -1 where it gave none. Never its words: those of SQLAlchemy hold the row's text."""
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
+    return code if code < 0 else code & 0xFF
+
+
+def _engine(
+    uri: str, pragmas: tuple[str, ...], *, immediate: bool, prepare: Callable[[sqlite3.Connection], None] | None = None
+) -> Engine:
+    """`prepare` is given each connection before the pragmas, of which one may forbid it to write."""
+
+    def connect() -> sqlite3.Connection:
+        full = uri + ("&" if "?" in uri else "?") + "cache=private"
+        connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
+        if prepare is not None:
+            prepare(connection)
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    engine = create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=QueuePool,
+        hide_parameters=True,  # in an error's words, which are logged
+        json_serializer=json_column,
+        json_deserializer=orjson.loads,
+    )
+    # A deferred one shows the moment of its first SELECT, and cannot turn to writing once another has written since.
+    begins = "BEGIN IMMEDIATE" if immediate else "BEGIN DEFERRED"
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql(begins)
+
+    return engine
+
+
+def _attach_all(connection: sqlite3.Connection, db: Path) -> None:
+    for sidecar in SIDECARS:
+        sidecar.attach(connection, db)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Of a database that cannot be written to any more."""
+    with closing(sqlite3.connect(f"file:{_quoted(source)}?{_read_mode(source)}", uri=True)) as connection:
+        connection.execute("VACUUM INTO ?", [str(target)])
+
+
+def _read_mode(path: Path) -> str:
+    """`mode=ro` cannot open a WAL database where the -shm file cannot be made; where there is no -wal nobody writes. On
+    a network file system another machine may write: by a rollback journal, which `mode=ro` can always open.
+    """
+    if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
+        return "mode=ro"
+    if network_kind(path) is None:
+        return "immutable=1"
+    try:
+        with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)) as connection:
+            tables(connection, "main")
+    except sqlite3.Error as error:
+        return "immutable=1" if _result_code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN} else "mode=ro"
+    return "mode=ro"
+
+
+def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
+    """Whether the file holds tables of ours, of a schema that is known. Somebody else's stays as it was, to the byte,
+    and nothing is left beside it, not even the -shm file that a reading connection makes: where there is no -wal,
+    nobody writes to a WAL database, and `immutable` reads it, as any other, without locks and files of its own.
+
+    Raises:
+        NoDatabaseError: no file, or no tables in it.
+        RefusedDatabaseError: no database, somebody else's, or newer than this program.
+        DatabaseError: it cannot be told now.
+    """
+    with errors_in_plain_words(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise NoDatabaseError(f"There is no database at {path}. {what_to_do_first(path)}") from None
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+            raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
+        is_written = path.with_name(path.name + "-wal").exists() or network_kind(path) is not None
+        how = _read_mode(path) if is_written else "immutable=1"
+        engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
+        try:
+            with engine.connect() as connection:
+                has_tables = _check_schema(path, connection, purpose=purpose)
+        finally:
+            engine.dispose()
+        if not has_tables:
+            raise NoDatabaseError(f"{path} is empty. {what_to_do_first(path)}")
+
+
+def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
+    """Whether the tables are there already.
+
+    Raises:
+        RefusedDatabaseError: they are somebody else's, or of a schema that this program may not use so.
+    """
+    if not inspect(connection).get_table_names():
+        return False
+    if not schema.check(path, connection, purpose=purpose):
+        raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
+    return True
+
+
+def _quoted(path: Path) -> str:
+    from urllib.parse import quote
+
+    return quote(str(path.absolute()))

@@ -1,0 +1,181 @@
+"""Every INSERT and UPDATE of rollouts: columns, payloads, tags and images. Runs in the writer's thread, inside its
+transaction.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Engine, bindparam, case, func, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
+from sqlmodel import col
+
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.storage.changes import RowChange, StartChange
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Image,
+    PayloadStart,
+    RolloutPayload,
+    RowTag,
+    Run,
+    WriterPosition,
+)
+from logs_ui.recorder.storage.writes.prepared_statements import run, run_many, upsert_values
+from logs_ui.recorder.storage.writes.run_writes import later
+from logs_ui.recorder.storage.writes.step_writes import write_statistics
+
+
+def advance(connection: Connection, writer: str, number: int) -> bool:
+    """Says that the entry of that number is in, with those before it; returns whether it was not in before. Another
+    transaction that would say so waits for the end of this one.
+    """
+    return run(connection, {"writer": writer, "number": number, "now": now_us()}, _advance).rowcount > 0
+
+
+def positions(connection: Connection) -> dict[str, int]:
+    """The number of the last entry that is in, by writer."""
+    found = select(col(WriterPosition.writer), col(WriterPosition.number))
+    return {row.writer: row.number for row in connection.execute(found)}
+
+
+def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
+    """One that is there already is the same. In the order of their ids, so that none waits for another that waits for
+    it.
+    """
+    rows = [{"id": change.id, "data": change.data} for change in sorted(changes, key=attrgetter("id"))]
+    if rows:
+        run_many(connection, rows, _start_insert)
+
+
+def write_rows(
+    connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], heard: int | None
+) -> None:
+    """Upserts rows and payloads, and the statistics of their steps, so that none is ever seen without the other.
+
+    Args:
+        connection: in whose transaction.
+        changes: of rows.
+        runs: ids of theirs, by uid.
+        heard: when who made them was last alive, in µs, by its own clock; None for now, by the database's.
+    """
+    by_run: dict[str, list[RowChange]] = defaultdict(list)
+    for change in changes:
+        by_run[change.run].append(change)
+    for uid, rows in by_run.items():
+        run_id = runs[uid]
+        moment = {"of_run": run_id, "now": now_us() if heard is None else heard}
+        changed = run(connection, moment, _run_update, heard is None).scalar_one()
+        _upsert_rows(connection, rows, run_id, changed)
+        _upsert_payloads(connection, rows, run_id)
+        _insert_tags(connection, rows, run_id)
+        write_statistics(connection, rows, run_id)
+    _insert_images(connection, [image for rows in by_run.values() for change in rows for image in change.images])
+
+
+def checkpoint(engine: Engine) -> None:
+    """Moves what it can of the write-ahead log into the database, waiting for nobody."""
+    connection = engine.raw_connection()  # outside of any transaction: a checkpoint cannot be part of one
+    try:
+        connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
+    finally:
+        connection.close()
+
+
+def _advance() -> Insert:
+    """Takes `writer`, `number` and `now`."""
+    position, now = WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
+    statement = insert(position).inline().values(writer=bindparam("writer"), number=bindparam("number"), written=now)
+    further = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=["writer"],
+        set_={"number": further.number, "written": further.written},
+        where=col(position.number) < further.number,
+    )
+
+
+def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes on by place
+    """Takes `of_run` and `now`; gives the `changed` that is this batch's."""
+    of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
+    now = bindparam("now", type_=BigInteger())
+    heard = server_clock(now) if is_now else later(now)
+    return of_run.values(changed=col(Run.changed) + 1, heartbeat=heard).returning(col(Run.changed))
+
+
+def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
+    """In the order in which they began, and of those that began together in that of the batch, which their ids then
+    have, too; neighbours that name the same columns go in together. What identifies a row stays as its first change had
+    it, so that only the indexes of what changes are written.
+    """
+    began = sorted(changes, key=lambda change: change.identity["created"])
+    for (identity, columns), alike in groupby(began, lambda change: (tuple(change.identity), tuple(change.columns))):
+        given = [(change.uid, {**change.identity, **change.columns}) for change in alike]
+        names = ("run_id", "uid", "changed", *given[0][1])
+        values = [[run_id, uid, changed, *columns.values()] for uid, columns in given]
+        kept = tuple(name for name in identity if name not in columns)
+        upsert_values(connection, EvaluationRow, names, values, ("run_id", "uid"), kept)
+
+
+def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
+    """Of rows that are there, and of starts that are there."""
+    heavy = [
+        {
+            "run": run_id,
+            "uid": change.uid,
+            "content_start": change.content_start,
+            "tokens_start": change.tokens_start,
+            "content": change.content,
+            "tokens": change.tokens,
+        }
+        for change in changes
+        if change.content is not None or change.tokens is not None
+    ]
+    if heavy:
+        run_many(connection, heavy, _payload_upsert)
+
+
+def _start_insert() -> Insert:
+    """Takes `id` and `data`."""
+    values: dict[str, Any] = {"id": bindparam("id"), "data": bindparam("data")}
+    return insert(PayloadStart).inline().values(**values).on_conflict_do_nothing()
+
+
+def _payload_upsert() -> Insert:
+    """Takes `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload, with its start, as it is."""
+    row, payload = EvaluationRow, RolloutPayload
+    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    names = ("content", "tokens")
+    given: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
+    statement = insert(payload).inline().values(row_id=of_row.scalar_subquery(), **given)
+    new = statement.excluded
+    kept: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload, name)) for name in names}
+    for name in names:
+        start = f"{name}_start"
+        kept[start] = case((new[name].is_(None), getattr(payload, start)), else_=new[start])
+    return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
+
+
+def _insert_tags(connection: Connection, changes: list[RowChange], run_id: int) -> None:
+    """Of rows that are there; a row has each tag once."""
+    found = [{"run": run_id, "uid": change.uid, "tag": tag} for change in changes for tag in change.tags]
+    if found:
+        run_many(connection, found, _tag_insert)
+
+
+def _tag_insert() -> Insert:
+    """Takes `run`, `uid` and `tag`."""
+    row = EvaluationRow
+    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
+    return insert(RowTag).inline().values(**values).on_conflict_do_nothing()
+
+
+def _insert_images(connection: Connection, images: list[StoredImage]) -> None:
+    """One that is there already is the same."""
+    for image in sorted(images, key=attrgetter("hash")):
+        connection.execute(insert(Image).values(**asdict(image)).on_conflict_do_nothing())

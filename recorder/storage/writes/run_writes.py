@@ -1,0 +1,139 @@
+"""Every INSERT and UPDATE of a run, and of what belongs to one as a whole. Runs in the writer's thread, inside its
+transaction.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import zstandard
+from sqlalchemy import BigInteger, Connection, Select, bindparam, case, literal, select, update
+from sqlmodel import col
+
+from logs_ui.recorder.storage.changes import RunChange, ScalarsChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.dialects import insert, server_clock
+from logs_ui.recorder.storage.tables import Run, RunSource, RunState, Scalar, Text, Tokenizer
+from logs_ui.recorder.storage.writes.prepared_statements import run, upsert
+
+
+def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int | None = None) -> None:
+    """A change that names `created` describes the run, the others change what is there. `heard` is as for `write_rows`:
+    a clock that is ahead makes no later heartbeat.
+    """
+    latest = server_clock(now_us()) if heard is None else literal(heard)
+    for change in changes:
+        columns: dict[str, Any]
+        if "created" in change.columns:
+            parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
+            described = {"uid": change.uid, "parent": parent, **change.columns}
+            upsert(connection, Run, [described], ("uid",), kept=("heartbeat",))
+            columns = {}
+        else:
+            columns = {
+                "unattributed_calls": col(Run.unattributed_calls) + change.unattributed_calls,
+                "dropped_payloads": col(Run.dropped_payloads) + change.dropped_payloads,
+                **change.columns,
+            }
+        given = literal(change.columns.get("heartbeat", 0), BigInteger())
+        columns["heartbeat"] = later(case((given < latest, given), else_=latest))
+        connection.execute(update(Run).where(col(Run.uid) == change.uid).values(**columns))
+
+
+def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> dict[str, int]:
+    """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it.
+    `heard` is as for `write_rows`.
+    """
+    now = server_clock(now_us()) if heard is None else heard
+    wanted = set(uids)
+    ids = known_runs(connection, wanted)
+    for uid in sorted(wanted - ids.keys()):
+        bare = {"uid": uid, "name": uid, "created": now, "heartbeat": now}
+        connection.execute(insert(Run).values(**bare).on_conflict_do_nothing())
+        found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
+        if found is not None:
+            ids[uid] = found
+    return ids
+
+
+def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
+    """Ids of those that are there."""
+    found = ((uid, run(connection, {"of_uid": uid}, _id_of_run).scalar()) for uid in uids)
+    return {uid: run_id for uid, run_id in found if run_id is not None}
+
+
+def _id_of_run() -> Select[Any]:
+    """Takes `of_uid`."""
+    return select(col(Run.id)).where(col(Run.uid) == bindparam("of_uid"))
+
+
+def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
+    """Before a transaction writes to runs, or to what is theirs: until it ends, no other process's does. Then the ids
+    of a run's rows, and their `changed`, rise in the order in which they can be read; and as all take their runs, and
+    after them what runs share, in one order, none waits for another that waits for it. On SQLite only one transaction
+    writes anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        of_runs = select(col(Run.id)).where(col(Run.id).in_(list(run_ids))).order_by(col(Run.id))
+        connection.execute(of_runs.with_for_update(key_share=True)).all()
+
+
+def write_heartbeat(connection: Connection, run_ids: Iterable[int], heard: int | None) -> bool:
+    """Says that this process is alive, for the runs that have not ended; returns whether there is one. `heard` is as
+    for `write_rows`.
+    """
+    now = server_clock(now_us()) if heard is None else later(heard)
+    running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
+    return connection.execute(running.values(heartbeat=now)).rowcount > 0
+
+
+def count_failures(connection: Connection, run_id: int, *, errors: int, dropped: int, last: str | None) -> None:
+    connection.execute(
+        update(Run)
+        .where(col(Run.id) == run_id)
+        .values(
+            recorder_errors=col(Run.recorder_errors) + errors,
+            dropped=col(Run.dropped) + dropped,
+            last_recorder_error=last,
+        )
+    )
+
+
+def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange]) -> None:
+    for change in sorted(changes, key=attrgetter("hash")):
+        data = zstandard.compress(change.json.encode())
+        connection.execute(insert(Tokenizer).values(hash=change.hash, data=data).on_conflict_do_nothing())
+
+
+def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs: Mapping[str, int]) -> None:
+    """A text that another run has is there already."""
+    sources = [(runs[change.run], source) for change in changes for source in change.sources]
+    texts = {source.text: source.text.encode() for _, source in sources if source.text is not None}
+    hashes = {written: hashlib.sha256(data).hexdigest() for written, data in texts.items()}
+    for written, key in sorted(hashes.items(), key=itemgetter(1)):
+        data = zstandard.compress(texts[written])
+        connection.execute(insert(Text).values(hash=key, data=data).on_conflict_do_nothing())
+    for run_id, source in sources:
+        digest = None if source.text is None else hashes[source.text]
+        row = {"run_id": run_id, "kind": source.kind, "name": source.name, "hash": digest}
+        upsert(connection, RunSource, [row | {"weight": source.weight}], ("run_id", "kind", "name"))
+
+
+def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
+    """A figure that is logged twice at one step keeps its last value."""
+    values = {
+        (runs[change.run], change.step, name): value for change in changes for name, value in change.values.items()
+    }
+    rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
+    upsert(connection, Scalar, rows, ("run_id", "step", "name"))
+
+
+def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | None:
+    others = select(col(Run.uid)).where(col(Run.output_dir) == output_dir, col(Run.uid) != but)
+    return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
+
+
+def later(heard: Any) -> Any:
+    """A run's heartbeat: what waited on disk does not set it back."""
+    return case((col(Run.heartbeat) < heard, heard), else_=col(Run.heartbeat))

@@ -1,0 +1,84 @@
+"""Every INSERT and UPDATE of what a step's rollouts come to. Runs in the writer's thread, inside its transaction."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection, Select, Update, and_, bindparam, false, func, or_, outerjoin, select, text, update
+from sqlmodel import col
+
+from logs_ui.recorder.storage import step_sums
+from logs_ui.recorder.storage.changes import Batch, RowChange
+from logs_ui.recorder.storage.dialects import Insert, insert
+from logs_ui.recorder.storage.tables import StepDetails, StepStatistics
+from logs_ui.recorder.storage.writes.prepared_statements import run, run_each
+
+_DETAILS_EVERY = 1_000_000  # µs
+_DETAILS_PAUSE = 100  # µs more for each rollout of the step, some twenty times as long as its share in making them
+_OF_STEP = ("run_id", *step_sums.OF_STEP)
+_step_of = itemgetter(*step_sums.OF_STEP)
+
+
+def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
+    """Of the steps whose rows have changed: at most once a second while they do, of large steps less often, and at last
+    when their run ends. Those of the future, as a clock that was set back leaves them, are made anew.
+    """
+    ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
+    for uid, run_id in runs.items():
+        every, pause = (0, 0) if uid in ended else (_DETAILS_EVERY, _DETAILS_PAUSE)
+        asked = {"of_run": run_id, "now": now, "every": every, "pause": pause}
+        stale = [{**_named(run_id, step), "now": now} for step in run(connection, asked, _stale_steps)]
+        run_each(connection, stale, _details_upsert)
+        run_each(connection, stale, _details_are_fresh)
+
+
+def write_statistics(connection: Connection, changes: Iterable[RowChange], run_id: int) -> None:
+    """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
+    steps = {_step_of(change.identity) for change in changes}
+    run_each(connection, (_named(run_id, step) for step in steps), _statistics_upsert)
+
+
+def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
+    """The parameters that `step_sums` takes."""
+    return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
+
+
+def _statistics_upsert() -> Insert:
+    selected = step_sums.sums()
+    statement = insert(StepStatistics).from_select([column.name for column in selected.selected_columns], selected)
+    replaced = {column.name: column for column in statement.excluded if column.name not in _OF_STEP}
+    return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
+
+
+def _stale_steps() -> Select[Any]:
+    """Takes `of_run`, `now`, `every` and `pause`: the steps whose details are to be made, and were not made since
+    `every` ago, and a pause for each of their rollouts.
+    """
+    sums, made = StepStatistics, StepDetails
+    now: Any = bindparam("now")
+    every: Any = bindparam("every")
+    last = func.coalesce(col(made.made), 0)
+    key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
+    same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in _OF_STEP]
+    return (
+        select(*key)
+        .select_from(outerjoin(sums, made, and_(*same)))
+        .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
+        .where(or_(last <= now - every - col(sums.rollouts) * bindparam("pause"), last > now + every))
+    )
+
+
+def _details_upsert() -> Insert:
+    """Takes what `step_sums.details` does, and `now`."""
+    selected = step_sums.details().add_columns(bindparam("now").label("made"))
+    names = [column.name for column in selected.selected_columns]
+    statement = insert(StepDetails).from_select(names, selected)
+    replaced = {name: statement.excluded[name] for name in names if name not in _OF_STEP}
+    return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
+
+
+def _details_are_fresh() -> Update:
+    """Takes what `step_sums.details` does."""
+    sums = StepStatistics
+    key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
+    return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=false())

@@ -1,0 +1,115 @@
+"""Which stored images no rollout refers to any more, and their end."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import zstandard
+from sqlalchemy import Connection, Engine, delete, func, select
+from sqlmodel import col
+
+from logs_ui.recorder.queries.payloads import with_contents
+from logs_ui.recorder.storage.payload import unpack_json
+from logs_ui.recorder.storage.tables import EvaluationRow, Image, RolloutPayload, Run
+from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, on_postgres, unseen
+
+_AT_ONCE = 500  # contents in one read
+_DELETED = 50  # images in one transaction
+_IMAGE = re.compile(rb'"\$image":"([0-9a-f]{64})"')  # within a string the quotes would be escaped
+_HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+_Packed = Sequence[bytes | None]  # a content and what it begins with
+
+
+def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
+    """Deletes those that nothing refers to. What is recorded meanwhile keeps its own.
+
+    Returns:
+        How many, and their bytes.
+    """
+    with db.connect() as connection:
+        unused = set(connection.scalars(select(col(Image.hash))))
+        changed = _changes(connection)
+    if not unused:
+        return 0, 0
+    for contents in _contents(db, progress):
+        unused -= _named_in(contents)
+        if not unused:
+            return 0, 0
+    with db.connect() as connection:  # what came meanwhile, so that little is left to be looked at below
+        unused -= _named_since(connection, changed)
+    return _delete(steady, unused, changed)
+
+
+def unpacked(content: bytes | None, start: bytes | None) -> bytes:
+    """A packed content's JSON, with what it begins with; empty where there is none, or it is damaged."""
+    try:
+        return unpack_json(content, start)
+    except zstandard.ZstdError:
+        return b""
+
+
+def hashes_in(json: bytes) -> set[str]:
+    """What may name an image, wherever it stands."""
+    return {found.decode() for found in _HASH.findall(json)}
+
+
+def images_in(json: bytes) -> set[str]:
+    """What names an image, and nothing else."""
+    return {found.decode() for found in _IMAGE.findall(json)}
+
+
+def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[int, int]:
+    count = size = 0
+    while unused:
+        with steady.piece() as connection:
+            # Whoever stores a rollout now has stored its images before, in the same transaction.
+            on_postgres(connection, "LOCK TABLE image IN SHARE ROW EXCLUSIVE MODE")
+            unused -= _named_since(connection, changed)
+            hashes = sorted(unused)[:_DELETED]
+            of_them = col(Image.hash).in_(hashes)
+            found = connection.execute(
+                select(func.count(), func.sum(func.length(col(Image.data)))).where(of_them)
+            ).one()
+            connection.execute(delete(Image).where(of_them))
+        count, size = count + found[0], size + (found[1] or 0)
+        unused -= set(hashes)
+    return count, size
+
+
+def _changes(connection: Connection) -> dict[int, int]:
+    return {row.id: row.changed for row in connection.execute(select(col(Run.id), col(Run.changed)))}
+
+
+def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
+    """By rollouts that were written after that, which is brought up to date."""
+    found: set[str] = set()
+    for run, now in _changes(connection).items():
+        before = changed.get(run, -1)
+        if now > before:
+            rows = select(col(EvaluationRow.id)).where(
+                col(EvaluationRow.run_id) == run, col(EvaluationRow.changed) > before
+            )
+            contents = with_contents(select().select_from(RolloutPayload).where(col(RolloutPayload.row_id).in_(rows)))
+            found |= _named_in(connection.execute(contents))
+            changed[run] = now
+    return found
+
+
+def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[_Packed]]:
+    row_id = col(RolloutPayload.row_id)
+    last, most = 0, -1
+    while True:
+        with db.connect() as connection:
+            if most < 0:
+                most = connection.scalar(select(func.max(col(RolloutPayload.row_id)))) or 0
+            query = with_contents(select(row_id)).where(row_id > last).order_by(row_id).limit(_AT_ONCE)
+            found = connection.execute(query).all()
+        if not found:
+            return
+        yield [packed for _, *packed in found]
+        last = found[-1][0]
+        progress("looking for images that are used", min(last, most), most)
+
+
+def _named_in(contents: Iterable[_Packed]) -> set[str]:
+    return {name for packed in contents for name in hashes_in(unpacked(*packed))}

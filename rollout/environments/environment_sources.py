@@ -1,0 +1,236 @@
+"""Where clients of an environment come from: a server that runs, a factory, a Docker image, the hub."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from logs_ui.rollout.environments.containers import Environment, docker_starter, hub_starter
+from logs_ui.rollout.environments.environment_threads import in_thread
+
+Variables = Mapping[str, str]
+"""Environment variables of an environment that is started here; none for any other."""
+
+START_SECONDS = 300.0
+"""How long a factory, or the start of an environment, may take: it may have to pull an image."""
+
+
+class Source(Protocol):
+    """Makes clients, none of which is in use. Its coroutines run in one background loop.
+
+    Attributes:
+        starts: whether environments are started here, which then take variables.
+    """
+
+    starts: ClassVar[bool]
+
+    async def client(self, variables: Variables) -> Any:
+        """One more, of the environment with these variables. Raises what openenv or the user's function raises."""
+
+    async def end(self, variables: Variables) -> None:
+        """Ends the environment with these variables, if it was started. It may be wanted again, and is started anew."""
+
+    async def close(self) -> None:
+        """Ends all that was started."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a client connects.
+
+    Attributes:
+        timeout: seconds; of each call, and of connecting.
+        headers: of the request that opens it.
+    """
+
+    timeout: float
+    headers: Mapping[str, str] | None = None
+
+    def client(self, kind: Callable[..., Any], base_url: str) -> Any:
+        """A client that is not connected yet. One with a constructor of its own is given what that takes."""
+        given = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
+        taken = {name: value for name, value in given.items() if takes(kind, name)}
+        return kind(base_url=base_url, **taken, **({"headers": dict(self.headers)} if self.headers else {}))
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether it can be given an argument of that name."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+@dataclass(frozen=True)
+class Running:
+    """An environment that runs already."""
+
+    kind: Callable[..., Any]
+    base_url: str
+    connection: Connection
+
+    starts: ClassVar[bool] = False
+
+    async def client(self, variables: Variables) -> Any:  # noqa: ARG002
+        return self.connection.client(self.kind, self.base_url)
+
+    async def end(self, variables: Variables) -> None:
+        """It runs on."""
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """The user's own function, a coroutine function or not."""
+
+    make: Callable[[], Any]
+
+    starts: ClassVar[bool] = False
+
+    async def client(self, variables: Variables) -> Any:  # noqa: ARG002
+        made = await in_thread(self.make)
+        return await made if inspect.isawaitable(made) else made
+
+    async def end(self, variables: Variables) -> None:
+        """What it started is its own to end, or its clients'."""
+
+    async def close(self) -> None:
+        """As `end`."""
+
+
+@dataclass
+class Started:
+    """Environments that are started here: one for each distinct set of variables, as many clients of it as are needed.
+
+    Attributes:
+        start: starts one and gives the client that owns it; blocks.
+    """
+
+    start: Callable[[Variables], Any]
+    connection: Connection
+    _environments: dict[frozenset[tuple[str, str]], Environment] = field(default_factory=dict)
+
+    starts: ClassVar[bool] = True
+
+    async def client(self, variables: Variables) -> Any:
+        key = frozenset(variables.items())
+        environment = self._environments.get(key)
+        if environment is None or environment.has_failed:
+            environment = self._environments[key] = Environment(lambda: self.start(variables))
+        owner = await environment.owner()
+        return self.connection.client(type(owner), owner.base_url)
+
+    async def end(self, variables: Variables) -> None:
+        environment = self._environments.pop(frozenset(variables.items()), None)
+        if environment is not None:
+            await environment.end()
+
+    async def close(self) -> None:
+        """All at the same time."""
+        environments = list(self._environments.values())
+        self._environments.clear()
+        await asyncio.gather(*(environment.end() for environment in environments))
+
+
+def source_of(
+    environment: Any,
+    *,
+    base_url: str | None,
+    docker_image: str | None,
+    provider: Any,
+    port: int | None,
+    variables: Mapping[str, str] | None,
+    headers: Mapping[str, str] | None,
+    timeout: float,
+    several: bool,
+) -> Source:
+    """Where the clients come from that `openenv_rollout_func` was asked for, by arguments of the same names; `several`
+    is whether environments with different variables are needed, if any is started here. Starts nothing.
+
+    Raises:
+        TypeError, ValueError: in one line, what does not go together.
+        ImportError: openenv is not installed, or too old for `headers`.
+    """
+    check_seconds("request_timeout", timeout)
+    if base_url is not None and docker_image is not None:
+        raise ValueError("base_url is a server that runs, docker_image one that is started here: give one of the two")
+    starting = {"provider": provider, "port": port, "environment_variables": variables}
+    connecting = {"base_url": base_url, "docker_image": docker_image, "headers": headers}
+    if isinstance(environment, str):
+        if base_url is not None:
+            raise ValueError(
+                f"{environment!r} is looked up and started: with base_url, give its class of clients instead"
+            )
+        _check_started(provider, port, several=several)
+        kind = _openenv().EnvClient
+        start = hub_starter(environment, image=docker_image, port=port, provider=provider)
+        return Started(start, _connection(kind, timeout, headers))
+    if environment is not None and not _is_client_class(environment):
+        if not callable(environment):
+            raise TypeError(
+                "environment is a class of clients, a function that gives one, or a name, "
+                f"not {_a(environment)}: each rollout needs a client of its own"
+            )
+        _refuse({**connecting, **starting}, "are for an environment that is connected to here, not for a function")
+        return Factory(environment)
+    kind = environment or _openenv().GenericEnvClient
+    if docker_image is not None:
+        _check_started(provider, port, several=several)
+        start = docker_starter(kind, docker_image, port=port, provider=provider)
+        return Started(start, _connection(kind, timeout, headers))
+    if base_url is None:
+        needs = "An environment" if environment is None else environment.__name__
+        raise ValueError(f"{needs} needs a place: base_url of a server that runs, or docker_image to start one")
+    check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
+    _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
+    return Running(kind, base_url, _connection(kind, timeout, headers))
+
+
+def check_seconds(name: str, seconds: object) -> None:
+    """Raises ValueError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+        raise ValueError(f"{name} is a number of seconds above 0, not {seconds!r}")
+
+
+def check_url(name: str, url: object, schemes: tuple[str, ...]) -> None:
+    """Raises ValueError."""
+    if not isinstance(url, str) or not url.startswith(schemes):
+        raise ValueError(f"{name} begins with {' or '.join(schemes)}, unlike {url!r}")
+
+
+def _check_started(provider: Any, port: int | None, *, several: bool) -> None:
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536):
+        raise ValueError(f"port is a number from 1 to 65535, not {port!r}")
+    if several and port is not None:
+        raise ValueError("Each task's environment is started by itself, and cannot share one port: leave out port")
+    if several and provider is not None and not isinstance(provider, type):
+        raise ValueError("Each task's environment is started by itself: give provider as a class, not as an instance")
+
+
+def _refuse(given: Mapping[str, Any], why: str) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ValueError(f"{', '.join(names)}: {why}")
+
+
+def _connection(kind: Callable[..., Any], timeout: float, headers: Mapping[str, str] | None) -> Connection:
+    if headers and not takes(kind, "headers"):
+        raise ImportError(f"{kind.__name__} takes no headers: they need a newer openenv (pip install -U openenv)")
+    return Connection(float(timeout), headers)
+
+
+def _is_client_class(environment: Any) -> bool:
+    return isinstance(environment, type) and hasattr(environment, "from_docker_image")
+
+
+def _openenv() -> Any:
+    try:
+        import openenv.core
+    except ImportError as error:
+        raise ImportError('openenv is not installed: pip install "logs-ui[trl]"') from error
+    return openenv.core
+
+
+def _a(value: object) -> str:
+    return f"an instance of {type(value).__name__}"

@@ -1,0 +1,63 @@
+"""Finds an `@evaluation` by the name of its module."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from logs_ui.recorder.analysis.user_modules import NoModuleError, imported
+from logs_ui.rollout.evaluation.evaluations import Evaluation, Wiring
+from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_rollout_func
+
+
+class DefinitionError(ValueError):
+    """There is no such evaluation: what was looked for, what there is, what to do."""
+
+
+def find_evaluation(path: str) -> Evaluation:
+    """The one of "module:name", or the only one of "module".
+
+    Raises:
+        DefinitionError: there is none, or several, or the module cannot be imported.
+    """
+    module_name, _, name = path.partition(":")
+    module = _imported(module_name)
+    found = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
+    if not found:
+        raise DefinitionError(f"{module_name} holds no @evaluation")
+    names = ", ".join(found)
+    if name:
+        if name not in found:
+            raise DefinitionError(f"{module_name} holds no evaluation {name}: it has {names}")
+        return found[name]
+    if len(set(map(id, found.values()))) > 1:
+        raise DefinitionError(
+            f"{module_name} holds several evaluations: {names}. Say which, as {module_name}:{next(iter(found))}"
+        )
+    return next(iter(found.values()))
+
+
+def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
+    """Those of an evaluation.
+
+    Args:
+        path: see `find_evaluation`.
+        given: arguments of `openenv_rollout_func`.
+
+    Raises:
+        DefinitionError: see `find_evaluation`.
+        ValueError: there is wiring among the arguments.
+    """
+    parameters = inspect.signature(openenv_rollout_func).parameters
+    wiring = [name for name in Wiring.__annotations__ if name in parameters and name != "sampling"]
+    odd = [name for name in wiring if given[name] is not parameters[name].default]
+    if odd:
+        raise ValueError(f"env_path brings the whole wiring: leave out {', '.join(odd)}, or set it in the @evaluation")
+    evaluation = find_evaluation(path)
+    return evaluation.rollouts(**{name: given[name] for name in ("model", "model_url", "api_key", "sampling")})
+
+
+def _imported(name: str) -> Any:
+    try:
+        return imported(name, "evals.guess:guess")
+    except NoModuleError as error:
+        raise DefinitionError(str(error)) from error

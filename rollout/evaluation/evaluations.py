@@ -1,0 +1,294 @@
+"""One definition for evaluation and training: `@evaluation`."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
+
+from logs_ui.recorder import Settings, record, start_run
+from logs_ui.rollout.evaluation.evaluation_report import Report
+from logs_ui.rollout.evaluation.offline import Offline, Progress
+from logs_ui.rollout.evaluation.scoring import EvaluationRow, RewardFunc, Score, Scoring
+from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_rollout_func
+from logs_ui.rollout.functions.text_rollouts import text_rollout_func
+from logs_ui.rollout.models.backends import Model, Sampling
+from logs_ui.rollout.models.server_model import ChatModel
+from logs_ui.rollout.play.argument_checks import check_counts, check_limits, sampling_fields
+from logs_ui.rollout.play.conversations import Conversations
+from logs_ui.rollout.play.evaluation_dataset import Prompts, PromptTasks
+from logs_ui.rollout.play.play import Act, Observe, OnUnparsable, Reward
+from logs_ui.rollout.play.processor import Processor
+from logs_ui.rollout.play.single_turn import NoEnvironment, no_reward
+
+_PLACES = ("environment", "base_url", "docker_image", "env_factory")
+_WITHOUT_ENVIRONMENT = ("concurrency", "max_completion_tokens", "sampling")
+_MAX_TOKENS = 1024
+
+
+class Wiring(TypedDict, total=False):
+    """Arguments of `openenv_rollout_func`, or of `text_rollout_func` (with `env_factory`): all but the model's."""
+
+    env_factory: Callable[[], Any]
+    processor: Processor | None
+    system_prompt: str | None
+    timeout: float
+    environment: Any
+    base_url: str | None
+    docker_image: str | None
+    provider: Any
+    port: int | None
+    environment_variables: Mapping[str, str] | None
+    headers: Mapping[str, str] | None
+    request_timeout: float
+    concurrency: int | None
+    act: Act
+    observe: Observe | None
+    on_unparsable: OnUnparsable
+    unparsable_message: str | None
+    noop_action: Any
+    tasks: Sequence[str]
+    task_var: str | None
+    seed: int | Literal["prompt"] | None
+    max_turns: int
+    max_completion_tokens: int | None
+    reward: Reward
+    sampling: Sampling | Mapping[str, Any] | None
+
+
+def evaluation(
+    name: str,
+    *,
+    dataset: Any,
+    weights: Mapping[str, float] | None = None,
+    passing: float = 1.0,
+    diagnosis: Settings | None = None,
+    **wiring: Unpack[Wiring],
+) -> Callable[[Callable[[EvaluationRow], Score]], "Evaluation"]:
+    """Makes of a function that scores a rollout the one definition of what a model is trained on and evaluated by.
+
+        @evaluation("guess", dataset=[{"prompt": ..., "task": "easy"}], environment=GuessEnv, base_url=..., act=parse)
+        def guess(row):
+            return row.env_reward
+
+    The function is given an `EvaluationRow` and returns a number, or a dict of several by name (which `weights` names),
+    or None for no score. It is not called for rollouts that failed: they have no reward. What it raises costs its own
+    row, unless it does so for all of a batch of a training. `run()` calls it in threads, several at a time.
+
+    Args:
+        name: the eval name under which training and evaluations are recorded.
+        dataset: rows with a `prompt`: a list of dicts, or a `datasets.Dataset`. A prompt is messages, or a text, which
+            is the user's message, in training too: the chat template is applied. The column `task` names the task that
+            an OpenEnv environment is reset with, as `tasks` do; then no two tasks have the same prompt. A text
+            environment is reset with a seed alone: there, and without an environment, it only tells rollouts apart.
+        weights: of the scores in a dict, by name; None where the function returns one number.
+        passing: from which reward on a rollout passed, for pass@k.
+        diagnosis: what trainings and evaluations are held against, as `record()` takes it.
+        wiring: of the environment, as `openenv_rollout_func` takes it; with `env_factory`, of a text environment, as
+            `text_rollout_func` does. Without any environment each prompt is answered once, and only `sampling`,
+            `max_completion_tokens` and `concurrency` can be given.
+
+    Raises:
+        TypeError, ValueError: arguments that do not go together, in one line.
+        ImportError: openenv is not installed.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError('An evaluation has a name: write @evaluation("name", dataset=...)')
+    if weights is not None and not weights:
+        raise ValueError("weights names each score of the dict that is returned: it is empty")
+    prompts = Conversations(dataset)
+    wired = _wired(wiring, prompts)
+    _maker(wired)(**wired)  # so that a mistake is told where it stands
+
+    def define(score: Callable[[EvaluationRow], Score]) -> Evaluation:
+        if not callable(score) or inspect.iscoroutinefunction(score):
+            raise TypeError(f"An evaluation scores a row by a plain function, not {score!r}")
+        return Evaluation(Scoring(name, score, weights), prompts, passing, wired, diagnosis)
+
+    return define
+
+
+class Evaluation:
+    """What `@evaluation` makes of a scoring function, which it still can be called as.
+
+    Attributes:
+        name: the eval name.
+    """
+
+    def __init__(
+        self, scoring: Scoring, prompts: Prompts, passing: float, wiring: Wiring, diagnosis: Settings | None = None
+    ) -> None:
+        functools.update_wrapper(self, scoring.score)
+        self.name = scoring.name
+        self._scoring = scoring
+        self._prompts = prompts
+        self._passing = passing
+        self._wiring = wiring
+        self._diagnosis = diagnosis
+
+    def __call__(self, row: EvaluationRow) -> Score:
+        """The function's own score."""
+        return self._scoring.score(row)
+
+    @property
+    def dataset(self) -> Any:
+        """A `datasets.Dataset`, for the trainer; its prompts are messages."""
+        return self._prompts.for_trainer()
+
+    @property
+    def rewards(self) -> list[RewardFunc]:
+        """Reward functions for the trainer: one, or one for each of the weights."""
+        return self._scoring.reward_funcs()
+
+    @property
+    def reward_weights(self) -> list[float]:
+        """For the trainer's arguments, in the order of `rewards`."""
+        return list((self._scoring.weights or {self.name: 1.0}).values())
+
+    def rollout_func(
+        self,
+        *,
+        model: str | Model | None = None,
+        model_url: str | None = None,
+        api_key: str | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
+        db: str | os.PathLike[str] | None = None,
+        announce: bool = True,
+    ) -> OpenEnvRollouts:
+        """The rollout function for the trainer, recorded under the evaluation's name.
+
+        Args:
+            model: as `openenv_rollout_func` takes it; None is the trainer's own.
+            model_url: as `openenv_rollout_func` takes it.
+            api_key: as `openenv_rollout_func` takes it.
+            sampling: what differs from the definition's.
+            db: as `record()` takes it.
+            announce: as `record()` takes it.
+
+        Raises:
+            TypeError, ValueError: as `openenv_rollout_func`.
+            DatabaseError, SettingsError: as `record()`.
+        """
+        rollouts = self.rollouts(model=model, model_url=model_url, api_key=api_key, sampling=sampling)
+        recorded: OpenEnvRollouts = record(
+            rollouts, eval_name=self.name, diagnosis=self._diagnosis, db=db, announce=announce
+        )
+        return recorded
+
+    def rollouts(self, *, sampling: Sampling | Mapping[str, Any] | None = None, **model: Any) -> OpenEnvRollouts:
+        """As `rollout_func`, unrecorded: what `openenv_rollout_func(env_path=...)` gives."""
+        sampled = self._sampling(sampling, has_seed=model.get("model") is not None)
+        wiring: dict[str, Any] = {**self._wiring, "sampling": sampled}
+        rollouts = _maker(self._wiring)(**wiring, **model)
+        rotation = rollouts.rotation
+        if self._prompts.tasks and rotation.tasks == tuple(self._prompts.tasks):
+            rotation = PromptTasks(seed=rotation.seed, prompts=self._prompts)
+        return rollouts.of_evaluation(self.name, rotation=rotation, played=self._scoring.remember)
+
+    def run(
+        self,
+        *,
+        model: str,
+        model_url: str,
+        api_key: str | None = None,
+        samples: int = 1,
+        concurrency: int = 16,
+        limit: int | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
+        name: str | None = None,
+        db: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Evaluates a model on a server, and records each rollout, in mode "eval" and under the evaluation's name.
+
+        The server is asked by messages, so it can be any that speaks OpenAI's chat interface; what it returns of token
+        ids is recorded, but not asked for. `max_completion_tokens` is each answer's limit here. Tasks and seeds are
+        those of a trainer's evaluation.
+
+        Args:
+            model: name under which the server serves it.
+            model_url: of the server, up to `/v1`.
+            api_key: None takes the variable OPENAI_API_KEY, where it is set.
+            samples: rollouts of each prompt.
+            concurrency: rollouts at a time, their scoring included; so many as the definition's own `concurrency` at
+                most.
+            limit: rows of the dataset, from the first; None takes all.
+            sampling: what differs from the definition's; `max_tokens` is 1024 where neither says anything.
+            name: of the run, for people; None names evaluation and model.
+            db: the database; see `record()`.
+            progress: called with each rollout's `Sample`, and how many there are in all.
+
+        Raises:
+            GenerationError: the server does not answer, or does not serve the model.
+            SessionError: the environment does not answer, or has not as many sessions.
+            TypeError, ValueError: arguments that do not go together.
+            DatabaseError, SettingsError: see `record()`.
+        """
+        if self._wiring.get("processor") is not None:
+            raise ValueError("A processor writes the model's template, and a server is asked by messages: leave it out")
+        check_counts(samples=samples, concurrency=concurrency)
+        check_limits(limit=limit)
+        rows = self._prompts.rows(limit)
+        sampled = self._sampling(sampling, has_seed=True)
+        sampled.setdefault("max_tokens", self._wiring.get("max_completion_tokens") or _MAX_TOKENS)
+        rollouts = self.rollouts()
+        offline = Offline(
+            rollouts=rollouts,
+            scoring=self._scoring,
+            server=ChatModel(model_url, model, api_key or os.environ.get("OPENAI_API_KEY")),
+            rows=rows,
+            samples=samples,
+            concurrency=min(concurrency, self._wiring.get("concurrency") or concurrency),
+            sampling=Sampling(**sampled),
+            progress=progress,
+        )
+        told = {"dataset_rows": len(rows), "samples": samples, "model_url": model_url, "sampling": sampled}
+        named = name or f"{self.name}: {model}"
+        try:
+            offline.check()
+            settings = self._diagnosis
+            with start_run(named, eval_name=self.name, model=model, config=told, diagnosis=settings, db=db) as run:
+                report = Report(offline.play(run), self._passing, self.name, run.id, db, samples)
+                run.log(0, report.scalars)
+        finally:
+            rollouts.close()
+        return report
+
+    def _sampling(self, changes: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
+        own = sampling_fields(self._wiring.get("sampling"), has_seed=has_seed)
+        return own | sampling_fields(changes, has_seed=has_seed)
+
+
+def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
+    """All that `openenv_rollout_func` needs.
+
+    Raises:
+        TypeError, ValueError: in one line, what does not go together.
+    """
+    odd = [name for name in wiring if name not in Wiring.__annotations__]
+    if odd:
+        hint = ": give the model to rollout_func() or run()" if odd[0].startswith(("model", "api_key")) else ""
+        raise TypeError(f"@evaluation takes no {', '.join(odd)}{hint}")
+    if not any(wiring.get(name) is not None for name in _PLACES):
+        odd = [name for name in wiring if name not in _WITHOUT_ENVIRONMENT]
+        if odd:
+            raise ValueError(
+                f"{', '.join(odd)}: only with an environment, by {', '.join(_PLACES[:-1])} or {_PLACES[-1]}"
+            )
+        return {"environment": NoEnvironment, "act": str, "observe": None, "reward": no_reward, **wiring}
+    taken = inspect.signature(_maker(wiring)).parameters
+    odd = [name for name in wiring if name not in taken]
+    if odd:
+        kind = "text environments" if "env_factory" in wiring else "OpenEnv's environments"
+        raise ValueError(f"{', '.join(odd)}: not for {kind}")
+    named = prompts.tasks if "tasks" in taken else []
+    if named and wiring.get("tasks"):
+        raise ValueError("The dataset's column task and tasks=[...] both name tasks: leave out one of them")
+    if not named:
+        return wiring
+    PromptTasks(prompts=prompts)
+    return {**wiring, "tasks": named}
+
+
+def _maker(wiring: Wiring) -> Callable[..., OpenEnvRollouts]:
+    return text_rollout_func if "env_factory" in wiring else openenv_rollout_func

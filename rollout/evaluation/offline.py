@@ -1,0 +1,180 @@
+"""An evaluation without a trainer: any model server, asked by messages, and each rollout recorded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from logs_ui.recorder import OpenRun, unrecorded
+from logs_ui.rollout.environments.environment_threads import in_thread
+from logs_ui.rollout.evaluation.evaluation_report import Sample
+from logs_ui.rollout.evaluation.scoring import EvaluationRow, Scoring, task_name
+from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
+from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.server_model import ChatModel
+from logs_ui.rollout.models.token_episode import Answer
+from logs_ui.rollout.play.batch import play_rows, run
+from logs_ui.rollout.play.chat_template import Chat, Message, Prompt, joined
+from logs_ui.rollout.play.evaluation_dataset import PromptTasks
+from logs_ui.rollout.play.play import Episodes, Rollout, as_messages, one_line
+from logs_ui.rollout.play.seeds import Seeded
+
+_WITHOUT_END = 1 << 62
+"""A budget: messages are no tokens to be counted."""
+
+Progress = Callable[[Sample, int], None]
+"""Called after each rollout, with it and how many there are in all."""
+
+
+@dataclass(frozen=True)
+class MessageChat(Chat):
+    """Stands where a tokenizer is not known: what it calls a token id is a whole message's number."""
+
+    tokenizer: Any = None
+    heard: list[Message] = field(default_factory=list)
+
+    def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
+        """A prompt that is a text is the user's message: servers apply their chat template to all."""
+        return self.numbers(joined([*as_messages(prompt), *more]))
+
+    def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
+        """As in `Chat`."""
+        return self.numbers(joined(messages))
+
+    def numbers(self, messages: Sequence[Message]) -> list[int]:
+        """Those of new messages."""
+        self.heard.extend(messages)
+        return list(range(len(self.heard) - len(messages), len(self.heard)))
+
+
+@dataclass(frozen=True)
+class MessageModel:
+    """A `backends.Model` of which only texts are known."""
+
+    server: ChatModel
+    chat: MessageChat
+
+    def enter(self, row: int) -> None:
+        """As in `Model`."""
+        self.server.enter(row)
+
+    async def leave(self, row: int) -> None:
+        """As in `Model`."""
+        await self.server.leave(row)
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
+        """As in `Model`."""
+        reply = await self.server.reply([self.chat.heard[number] for number in context], sampling)
+        numbers = self.chat.numbers([{"role": "assistant", "content": reply.text}])
+        return Answer(numbers, None, "length" if reply.finish == "length" else "stop", reply.text)
+
+
+@dataclass(frozen=True)
+class Offline:
+    """An evaluation of a model on a server.
+
+    Attributes:
+        rollouts: plays the episodes.
+        scoring: scores them.
+        server: of the model.
+        rows: of the dataset, each played `samples` times.
+        sampling: of one answer.
+        concurrency: rollouts at a time.
+        progress: None where nobody wants to see it.
+    """
+
+    rollouts: OpenEnvRollouts
+    scoring: Scoring
+    server: ChatModel
+    rows: Sequence[Mapping[str, Any]]
+    samples: int
+    concurrency: int
+    sampling: Sampling
+    progress: Progress | None
+
+    def check(self) -> None:
+        """Sees whether the model answers, and the environment takes as many sessions as are needed.
+
+        Raises:
+            GenerationError, SessionError: it does not.
+        """
+
+        async def tried() -> None:
+            await self.server.preflight()
+            episodes = self._episodes()
+            await episodes.begin(min(self.concurrency, len(episodes.prompts)))
+            episodes.release()
+
+        run(tried())
+
+    def play(self, recording: OpenRun) -> list[Sample]:
+        """Plays, scores and records all rollouts. What breaks one is its own error."""
+        episodes = self._episodes()
+
+        async def all_rows() -> list[Sample]:
+            count = len(episodes.prompts)
+            return await play_rows(
+                count, episodes.model, self.concurrency, lambda row: self._sample(row, episodes, recording)
+            )
+
+        return run(all_rows())
+
+    def _episodes(self) -> Episodes:
+        chat = MessageChat()
+        model = Seeded(MessageModel(self.server, chat), "offline", 0)
+        prompts = [row["prompt"] for row in self.rows for _ in range(self.samples)]
+        rotation = self.rollouts.rotation
+        groups = [rotation.of("eval", i) for i in range(len(self.rows))]
+        if isinstance(rotation, PromptTasks):
+            groups = [rotation.named(group, row["prompt"]) for group, row in zip(groups, self.rows, strict=True)]
+        assignments = [group for group in groups for _ in range(self.samples)]
+        episodes = self.rollouts.episodes(prompts, assignments, model=model, chat=chat, budget=_WITHOUT_END)
+        return replace(episodes, sampling=self.sampling)
+
+    async def _sample(self, row: int, episodes: Episodes, recording: OpenRun) -> Sample:
+        group, generation = divmod(row, self.samples)
+        prompt, columns = episodes.prompts[row], _columns(self.rows[group])
+        task = task_name(episodes.assignments[row].task, columns.get("task"), columns.get("task_id"))
+        metadata = {"dataset": columns}
+        recorded = recording.rollout(prompt, task=task, group=str(group), generation=generation, metadata=metadata)
+        scores: Mapping[str, float | None] = {}
+        failed = None
+        try:
+            with recorded:
+                rollout = await episodes.play(row)
+                if rollout.error is not None:
+                    raise rollout.error  # noqa: TRY301 - recorded as what ended it
+                scores, failed = await in_thread(partial(self._scored, _row(rollout, prompt, columns, task)))
+                if failed is not None:
+                    recorded.note(scoring=failed)
+        except Exception as error:  # noqa: BLE001 - it costs its own row
+            failed = one_line(error)
+        recorded.score(rewards=scores, weights=self.scoring.weights)
+        sample = Sample(group, generation, task, self.scoring.total(scores), scores, failed)
+        if self.progress is not None:
+            self.progress(sample, len(episodes.prompts))
+        return sample
+
+    def _scored(self, row: EvaluationRow) -> tuple[Mapping[str, float | None], str | None]:
+        """Its scores, or why it has none. A judge that is called for them is no generation of the rollout's."""
+        try:
+            with unrecorded():
+                return self.scoring.parts(row), None
+        except Exception as error:  # noqa: BLE001 - the user's own function
+            return {}, f"{self.scoring.name}() failed: {one_line(error)}"
+
+
+def _row(rollout: Rollout, prompt: Prompt, columns: Mapping[str, Any], task: str | None) -> EvaluationRow:
+    return EvaluationRow(
+        prompt=prompt,
+        messages=rollout.messages,
+        columns=columns,
+        task=task,
+        turns=rollout.turns,
+        step_rewards=rollout.trajectory.rewards,
+        env_reward=rollout.reward,
+    )
+
+
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "prompt"}

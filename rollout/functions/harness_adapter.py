@@ -1,0 +1,75 @@
+"""OpenEnv's harness adapter, token-exact: `ExactHarnessAdapter`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from logs_ui.rollout.models.token_episode import Answer, Trajectory
+
+
+class ExactHarnessAdapter:
+    """OpenEnv's harness adapter whose `prompt_ids` are what the model was given at first, and whose `completion_ids`
+    are all that followed: answers, and what was said between them (log-prob 0.0).
+
+    Args:
+        adapter: the one that drives the session; None takes `MCPHarnessAdapter`.
+    """
+
+    def __init__(self, adapter: Any = None) -> None:
+        self._adapter = adapter
+
+    def run_white_box(self, model_step: Callable[..., Any], session: Any, limits: Any = None) -> Any:
+        """A `HarnessRolloutResult`.
+
+        Raises:
+            ValueError: a context does not continue the one before it with its answer, or log-probs are missing.
+        """
+        from openenv.core.harness import MCPHarnessAdapter
+
+        trajectory = Trajectory([])
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            result = model_step(*args, **kwargs)
+            if result.completion_ids:
+                _continue(trajectory, result)
+            return result
+
+        result = (self._adapter or MCPHarnessAdapter()).run_white_box(step, session, limits)
+        result.prompt_ids, result.completion_ids = trajectory.prompt_ids, trajectory.completion_ids
+        result.logprobs = trajectory.logprobs
+        if getattr(model_step, "is_out_of_tokens", False):
+            _take_back_silence(result)
+        return result
+
+    def run_black_box(self, session: Any, limits: Any = None) -> Any:
+        """As the adapter inside does: without a model of the trainer's."""
+        from openenv.core.harness import MCPHarnessAdapter
+
+        return (self._adapter or MCPHarnessAdapter()).run_black_box(session, limits)
+
+
+def _continue(trajectory: Trajectory, result: Any) -> None:
+    """Adds a model step's result."""
+    if len(result.logprobs) != len(result.completion_ids):
+        raise ValueError(f"The model gave {len(result.logprobs)} log-probs for {len(result.completion_ids)} tokens")
+    context = trajectory.context
+    if not context:
+        trajectory.prompt_ids = list(result.prompt_ids)
+    elif list(result.prompt_ids[: len(context)]) == context:
+        trajectory.insert(result.prompt_ids[len(context) :])
+    else:
+        raise ValueError(
+            "A turn's prompt does not continue the tokens of the turns before it, so the model step tokenised them "
+            "anew: build it with harness_model_step()"
+        )
+    trajectory.sample(Answer(list(result.completion_ids), list(result.logprobs), "stop", ""))
+
+
+def _take_back_silence(result: Any) -> None:
+    """An empty response ended the loop, for want of tokens."""
+    result.done = False
+    result.metrics["truncated"] = True
+    if result.messages and result.messages[-1] == {"role": "assistant", "content": ""}:
+        result.messages.pop()
+    if result.events and result.events[-1].type == "model_response":
+        result.events.pop()
+        result.metrics["turns"] = result.metrics.get("turns", 1) - 1

@@ -1,0 +1,151 @@
+"""The model's side of OpenEnv's harness: one session's conversation, whose tokens only ever grow."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+
+from logs_ui.recorder import current_row
+from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.token_episode import Answer, Trajectory
+from logs_ui.rollout.play.argument_checks import sampling_fields
+from logs_ui.rollout.play.chat_template import Chat, Message
+from logs_ui.rollout.play.play import one_line
+
+Calls = Sequence[tuple[str, Mapping[str, Any]]]
+Act = Callable[[str], Calls]
+ResultRole = Literal["tool", "user"]
+Ask = Callable[[list[int], Sampling], Answer]
+
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+
+@dataclass
+class HarnessModelStep:
+    """OpenEnv's `ModelStep` for one session: it samples the next answer to the conversation.
+
+    What the model saw and sampled is in `trajectory`, whatever becomes of the harness. The harness may only append to
+    the messages, as OpenEnv's does.
+
+    Attributes:
+        act: None reads tool calls as the tokenizer says, or `<tool_call>` with JSON as Qwen and Hermes write them.
+        budget: tokens of a whole completion, the session's included.
+        ask: gives the answer to a context (L token ids); blocks.
+        has_seed: whether the model takes a seed.
+        turns: answers of the model.
+        is_out_of_tokens: whether the session's messages did not fit any more. Then there is no answer: the step gives
+            an empty response, which ends a harness's loop.
+    """
+
+    chat: Chat
+    act: Act | None
+    budget: int
+    result_role: ResultRole
+    tools_in_prompt: bool
+    ask: Ask
+    has_seed: bool
+    trajectory: Trajectory = field(default_factory=lambda: Trajectory([]))
+    turns: int = 0
+    is_out_of_tokens: bool = False
+    _messages: list[Message] = field(default_factory=list)
+    _last: Answer | None = None
+    _calls: int = 0
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[Any], sampling: Mapping[str, Any]) -> Any:
+        """A `ModelStepResult`: its context as `prompt_ids`, and what was sampled.
+
+        Raises:
+            GenerationError: the model failed.
+            ValueError: the harness changed messages that the model has seen.
+        """
+        from openenv.core.harness import ModelStepResult
+        from openenv.core.llm_client import LLMResponse, ToolCall
+
+        self._hear(self._news(messages), tools)
+        context = self.trajectory.context
+        if self.is_out_of_tokens:
+            return ModelStepResult(LLMResponse(""), context)
+        answer = self._last = self.ask(context, self._sampling(sampling))
+        self.trajectory.sample(answer)
+        self.turns += 1
+        calls = [ToolCall(self._next_id(), name, dict(arguments)) for name, arguments in self._read(context, answer)]
+        return ModelStepResult(LLMResponse(answer.text, calls), context, list(answer.ids), _numbers(answer))
+
+    def _news(self, messages: Sequence[Message]) -> list[Message]:
+        """What the model has not seen yet, without its own answer."""
+        known = len(self._messages)
+        if list(messages[:known]) != self._messages:
+            raise ValueError(
+                "The harness changed messages that the model has seen already: what is trained on would not be what "
+                "was sampled. It may only append to them."
+            )
+        news = list(messages[known:])
+        self._messages += news
+        if self._last is not None and news and news[0]["role"] == "assistant":
+            del news[0]
+        return [self._with_role(message) for message in news]
+
+    def _with_role(self, message: Message) -> Message:
+        if message["role"] == "tool" != self.result_role:
+            return {"role": self.result_role, "content": message["content"]}
+        return message
+
+    def _hear(self, news: Sequence[Message], tools: Sequence[Any]) -> None:
+        if self._last is None:
+            shown = [_schema(tool) for tool in tools] if self.tools_in_prompt else None
+            self.trajectory.prompt_ids = replace(self.chat, tools=shown).prompt_ids(news)
+            return
+        inserted = self.chat.inserted(self._last.ids, news)
+        self.is_out_of_tokens = len(self.trajectory.completion_ids) + len(inserted) >= self.budget
+        if not self.is_out_of_tokens:
+            self.trajectory.insert(inserted)
+
+    def _sampling(self, given: Mapping[str, Any]) -> Sampling:
+        room = self.budget - len(self.trajectory.completion_ids)
+        asked = Sampling(**{"max_tokens": room, **sampling_fields(given, has_seed=self.has_seed)})
+        return replace(asked, max_tokens=min(asked.max_tokens, room))
+
+    def _read(self, context: Sequence[int], answer: Answer) -> Calls:
+        """Empty where it holds no call that can be read."""
+        try:
+            calls = tool_calls(self.chat.tokenizer, context, answer) if self.act is None else self.act(answer.text)
+            return [(str(name), dict(arguments)) for name, arguments in calls or ()]
+        except Exception as error:  # noqa: BLE001 - a parser may raise what it likes
+            current_row().note(act_raised=one_line(error))
+            return []
+
+    def _next_id(self) -> str:
+        self._calls += 1
+        return f"call{self._calls:05}"  # of nine characters, which Mistral's templates ask for
+
+
+def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
+    """Names and arguments, of an answer to a context. Raises what parsers raise."""
+    if getattr(tokenizer, "response_template", None) or getattr(tokenizer, "response_schema", None):
+        # The newer templates have to see what the prompt wrote of the answer, such as an opening <think>.
+        more = {"prefix": list(context)} if getattr(tokenizer, "response_template", None) else {}
+        message = tokenizer.parse_response(list(answer.ids), **more)
+        found = [call["function"] for call in message.get("tool_calls") or ()]
+    else:
+        said = answer.text.rpartition("</think>")[2]
+        found = [orjson.loads(call) for call in _TOOL_CALL.findall(said)]
+    return [(call["name"], _arguments(call.get("arguments"))) for call in found]
+
+
+def _numbers(answer: Answer) -> list[float]:
+    """Log-probs; NaN where they are not known, since OpenEnv has no None."""
+    return [math.nan] * len(answer.ids) if answer.logprobs is None else list(answer.logprobs)
+
+
+def _arguments(given: Any) -> Mapping[str, Any]:
+    arguments: Mapping[str, Any] = orjson.loads(given) if isinstance(given, str) else given
+    return arguments or {}
+
+
+def _schema(tool: Any) -> dict[str, Any]:
+    """An MCP tool as chat templates take it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function}

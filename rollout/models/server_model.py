@@ -1,0 +1,188 @@
+"""A model on any server that speaks OpenAI's HTTP interface: token ids for training, messages for evaluation."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.model_server import Server, request
+from logs_ui.rollout.models.token_episode import Answer
+
+_PROBE = "Hello, World! 1 + 23 = 24\n\n\tnaïve: 你好 🙂 "
+_RAW_LOGPROBS = -0.01
+"""The most probable token's log-prob is 0 where one token alone can be sampled, if it is of what was sampled from."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a chat model answered.
+
+    Attributes:
+        message: the assistant's, as the server gave it.
+        finish: "stop", "length", "tool_calls", ... as the server says.
+    """
+
+    message: dict[str, Any]
+    finish: str | None
+
+    @property
+    def text(self) -> str:
+        """Empty where it only called tools."""
+        return self.message.get("content") or ""
+
+
+class ServerModel(Server):
+    """A `backends.Model` on a server that takes and returns token ids: vLLM from 0.10.2 on (`return_token_ids`).
+
+    The server keeps the weights that it was started with, unless something else updates them. Log-probs are those of
+    what was sampled from if it runs with `--logprobs-mode processed_logprobs`, or samples at temperature 1 from all
+    tokens.
+
+    Args:
+        base_url: such as http://127.0.0.1:8000/v1; without a path, /v1 is added.
+        model: the name by which it is served.
+        api_key: None for a server that asks for none.
+        timeout: seconds for one answer, tries again included.
+        headers: sent with each request.
+        retries: after a broken connection, or status 408, 409, 429 or 5xx, each after a longer while.
+
+    Raises:
+        ValueError: base_url is no address, or timeout no number of seconds.
+        ImportError: the openai package is not installed.
+    """
+
+    _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
+        """As in `Model`."""
+        async with self.explained():
+            completion = await self.connected().completions.create(
+                model=self.model, prompt=list(context), logprobs=1, **request(sampling, ids=True)
+            )
+        choice = self._choice(completion)
+        returned = choice.get("prompt_token_ids")
+        if returned is not None and list(returned) != list(context):
+            raise self.error("changed the prompt that it was given", "Serve it without truncation")
+        ids, logprobs = self._sampled(choice)
+        finish: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
+        return Answer(ids, logprobs, finish, choice.get("text") or "")
+
+    async def preflight(self, tokenizer: Any, sampling: Sampling) -> None:
+        """Asks for one token, before a training begins.
+
+        Warns where log-probs are not those of what is sampled from, as `sampling` is set.
+
+        Raises:
+            GenerationError: the server does not answer, does not serve the model, returns no token ids, or reads a text
+                into other ids than `tokenizer` does.
+        """
+        try:
+            await self.check_served()
+            asked = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), ids=True)
+            asked["extra_body"]["add_special_tokens"] = False
+            async with self.explained():
+                completion = await self.connected().completions.create(
+                    model=self.model, prompt=_PROBE, logprobs=1, **asked
+                )
+            choice = self._choice(completion)
+            _, logprobs = self._sampled(choice)
+            self._check_tokenizer(choice.get("prompt_token_ids"), tokenizer)
+            if logprobs and logprobs[0] < _RAW_LOGPROBS and not _is_neutral(sampling):
+                warnings.warn(
+                    f"{self._shown} returns log-probs from before temperature, top_p, top_k and min_p: not those of "
+                    "what is sampled from. Start it with --logprobs-mode processed_logprobs.",
+                    stacklevel=2,
+                )
+        finally:
+            await self.close()
+
+    def _check_tokenizer(self, returned: Sequence[int] | None, tokenizer: Any) -> None:
+        own = list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
+        if returned is None or list(returned) != own:
+            raise self.error(
+                f"reads a text into other token ids than the trainer's tokenizer (serving {self.model!r})",
+                "Serve the model that is trained, with its own tokenizer",
+            )
+
+    def _choice(self, completion: Any) -> dict[str, Any]:
+        choice = self.first_choice(completion)
+        if choice.get("finish_reason") in {"abort", "error"}:
+            raise self.error(f"gave up an answer ({choice['finish_reason']})")
+        return choice
+
+    def _sampled(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float] | None]:
+        """(S,) ids and their log-probs."""
+        ids = choice.get("token_ids")
+        if ids is None:
+            raise self.error(
+                "returns no token ids, and what is trained on must be exactly what was sampled",
+                "Serve the model with vLLM 0.10.2 or newer, or use this server for evaluation only",
+            )
+        values = (choice.get("logprobs") or {}).get("token_logprobs")
+        if values is not None and len(values) != len(ids):
+            raise self.error(f"returned {len(values)} log-probs for {len(ids)} token ids", "Update it")
+        return list(ids), None if values is None else [math.nan if one is None else float(one) for one in values]
+
+
+class ChatModel(Server):
+    """Any model server, by messages: for evaluation. Which tokens it was given and sampled is not known.
+
+    Arguments as of `ServerModel`.
+    """
+
+    _limit = "max_tokens"
+
+    async def reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Reply:
+        """One answer to a conversation, of a row that entered before and will leave at its end.
+
+        Raises:
+            GenerationError: the server failed, or refused.
+        """
+        from openai import BadRequestError
+
+        given: dict[str, Any] = {"model": self.model, "messages": [dict(message) for message in messages]}
+        if tools:
+            given["tools"] = [dict(tool) for tool in tools]
+        async with self.explained():
+            try:
+                completion = await self._complete(given, sampling)
+            except BadRequestError as error:
+                if "max_completion_tokens" not in str(error) or self._limit == "max_completion_tokens":
+                    raise
+                self._limit = "max_completion_tokens"  # OpenAI's newer models take no other name
+                completion = await self._complete(given, sampling)
+        choice = self.first_choice(completion)
+        if not isinstance(choice.get("message"), dict):
+            raise self.error("returned no message")
+        return Reply(choice["message"], choice.get("finish_reason"))
+
+    async def preflight(self) -> None:
+        """Raises GenerationError where the server does not answer, or does not serve the model."""
+        try:
+            await self.check_served()
+        finally:
+            await self.close()
+
+    async def _complete(self, given: dict[str, Any], sampling: Sampling) -> Any:
+        asked = request(sampling, ids=False)
+        asked[self._limit] = asked.pop("max_tokens")
+        return await self.connected().chat.completions.create(**given, **asked)
+
+
+def _is_neutral(sampling: Sampling) -> bool:
+    """Whether it is sampled from the model's own distribution. What is not set is the server's, and not known."""
+    return (
+        sampling.temperature == 1
+        and sampling.top_p in {None, 1}
+        and sampling.top_k in {None, 0, -1}
+        and sampling.min_p in {None, 0}
+        and sampling.repetition_penalty in {None, 1}
+    )

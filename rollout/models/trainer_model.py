@@ -1,0 +1,158 @@
+"""The trainer's own model, for a rollout function of `trl.GRPOTrainer`: by transformers, or by its vLLM.
+
+Batched: all rows that have not left are answered by one call, once all of them wait. It is made in a thread of its own,
+so that connections to environments are kept alive meanwhile.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from logs_ui.rollout.models.backends import GenerationError, Sampling
+from logs_ui.rollout.models.one_line import visible
+from logs_ui.rollout.models.token_episode import Answer
+from logs_ui.rollout.models.trainer_engines import Engine, engine_of
+
+
+@dataclass(frozen=True)
+class _Request:
+    context: list[int]
+    sampling: Sampling
+    answer: asyncio.Future[Answer]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a rank asks for: how many rows, the largest of their limits, and how else they are sampled."""
+
+    rows: int
+    max_tokens: int
+    samplings: frozenset[Sampling]
+
+
+class TrainerModel:
+    """A `backends.Model` for one batch. Make a new one in each call of the rollout function, outside of any row's
+    scope: calls for all rows are recorded as made where it was made.
+
+    A row that entered must leave at its end, whatever that is: the others wait for it. Once none is left, the batch is
+    over. Rows are sampled alike, but for their `max_tokens`. Where generation fails, all that wait get a
+    GenerationError, as does all that is asked later.
+    """
+
+    def __init__(self, trainer: Any, rows: int) -> None:
+        self._engine: Engine = engine_of(trainer)
+        self._context = contextvars.copy_context()
+        self._thread = ThreadPoolExecutor(1, "logs-ui-generation", self._engine.enter_thread)
+        self._rows = range(rows)
+        self._live: set[int] = set()
+        self._waiting: dict[int, _Request] = {}
+        self._call: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()  # no rank has rows left, or generation failed
+        self._failure: Exception | None = None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all ranks must make the same calls. It sees to that within a batch, not from one to the next."""
+        return self._engine.in_step
+
+    def enter(self, row: int) -> None:
+        """As in `Model`. Raises ValueError where the batch has no such row."""
+        if row not in self._rows:
+            raise ValueError(f"the batch has {len(self._rows)} rows, and {row} is none of them.")
+        self._live.add(row)
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+        """As in `Model`. Raises ValueError for a seed, or a limit below 1."""
+        _check(sampling)
+        if self._failure is not None:
+            raise _generation_error(self._failure)
+        request = _Request(list(context), sampling, asyncio.get_running_loop().create_future())
+        self._waiting[row] = request
+        self._go_on()
+        try:
+            return await request.answer
+        finally:
+            if self._waiting.get(row) is request:  # cancelled before its turn
+                del self._waiting[row]
+
+    async def leave(self, row: int) -> None:
+        """As in `Model`. The last row to leave stays until no rank has rows left, where ranks must go in step. There it
+        raises GenerationError where generation failed: the others wait for this rank, and the training cannot go on.
+        """
+        self._live.discard(row)
+        self._go_on()
+        if not self._live:
+            await self._over.wait()
+            if self._failure is not None and self._engine.in_step:
+                raise _generation_error(self._failure)
+
+    def _go_on(self) -> None:
+        if self._call is None and not self._over.is_set() and self._live <= self._waiting.keys():
+            self._call = asyncio.create_task(self._generate())  # no row's: one that is cancelled takes no other along
+
+    async def _generate(self) -> None:
+        requests, self._waiting = list(self._waiting.values()), {}
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._context.run, self._answers, requests
+            )
+        except Exception as error:  # noqa: BLE001 - transformers and vLLM raise what they like; it is passed on
+            self._failure = error
+            answers = None
+        if answers is None:
+            self._over.set()
+            self._thread.shutdown(wait=False)
+        for index, request in enumerate(requests):
+            if request.answer.done():
+                continue
+            if answers is None:
+                assert self._failure is not None  # noqa: S101 - there are rows, so something failed
+                request.answer.set_exception(_generation_error(self._failure))
+            else:
+                _settle(request, answers[index])
+        self._call = None
+        self._go_on()
+
+    def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
+        """None where no rank has rows left."""
+        kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
+        own = _Wanted(len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds)
+        everyones = self._engine.gather(own) if self._engine.in_step else [own]
+        rows = max(wanted.rows for wanted in everyones)
+        if rows == 0:
+            return None
+        samplings = frozenset[Sampling]().union(*(wanted.samplings for wanted in everyones))
+        if len(samplings) > 1:
+            raise ValueError(f"rows of one batch must be sampled alike, and these are not: {samplings}.")
+        sampling = replace(next(iter(samplings)), max_tokens=max(wanted.max_tokens for wanted in everyones))
+        absent = rows - len(requests)
+        contexts = [request.context for request in requests] + [self._engine.stand_in] * absent
+        limits = [request.sampling.max_tokens for request in requests] + [1] * absent
+        return self._engine.generate(contexts, limits, sampling)[: len(requests)]
+
+
+def _settle(request: _Request, answer: Answer | GenerationError) -> None:
+    if isinstance(answer, GenerationError):
+        request.answer.set_exception(answer)
+    else:
+        request.answer.set_result(answer)
+
+
+def _check(sampling: Sampling) -> None:
+    if sampling.seed is not None:
+        raise ValueError(
+            "The trainer's own model takes no seed of its own: all rows of a group would get the same answer. "
+            "Set GRPOConfig(seed=...) instead."
+        )
+    if sampling.max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, not {sampling.max_tokens}.")
+
+
+def _generation_error(cause: Exception) -> GenerationError:
+    said = visible(f"{type(cause).__name__}: {cause}")
+    error = GenerationError(f"The trainer's model could not generate: {said}")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,180 @@
+"""What rollout functions are given, checked before anything starts: each mistake is one line."""
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from logs_ui.rollout.environments.environment_sources import check_url
+from logs_ui.rollout.models.backends import Model, Sampling, stop_texts
+from logs_ui.rollout.play.seeds import Seeded
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda value: _is_whole(value) and value >= 1, "a whole number from 1"),
+    "temperature": (lambda value: _is_number(value) and value >= 0, "a number from 0"),
+    "top_p": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "top_k": (lambda value: _is_whole(value) and value >= -1, "a whole number from 1, or 0 or -1 for all tokens"),
+    "min_p": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "repetition_penalty": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "seed": (_is_whole, "a whole number"),
+}
+"""Of a `Sampling`: whether a value can be taken, and what can."""
+
+
+def check(*, act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
+    if not callable(act):
+        raise TypeError(f"act is a function of an answer's text, not {act!r}")
+    if observe is not None and not callable(observe):
+        raise TypeError(f"observe is a function of an observation, or None, not {observe!r}")
+    if not callable(reward) and reward not in ("sum", "last"):
+        raise ValueError(f"reward is 'sum', 'last' or a function of the steps' rewards, not {reward!r}")
+    _check_plain(act=act, observe=observe, reward=reward)
+    check_counts(max_turns=max_turns)
+
+
+def _check_plain(**functions: Any) -> None:
+    for name, function in functions.items():
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+            raise TypeError(f"{name} is a plain function, not a coroutine function: {function!r}")
+
+
+def check_environment(*, provider: Any, environment_variables: Any, headers: Any) -> None:
+    """Of what `openenv_rollout_func` is given for the environment, what openenv would not refuse by itself."""
+    if provider is not None and not any(
+        callable(getattr(provider, name, None)) for name in ("start_container", "start")
+    ):
+        raise TypeError(
+            "provider is one of openenv's, such as LocalDockerProvider, its class, or None for Docker, "
+            f"not {provider!r}"
+        )
+    for name, texts in (("environment_variables", environment_variables), ("headers", headers)):
+        if texts is None:
+            continue
+        if not isinstance(texts, Mapping):
+            raise TypeError(f"{name} is a dict of texts, not {texts!r}")
+        odd = [each for each, value in texts.items() if not isinstance(each, str) or not isinstance(value, str)]
+        if odd:
+            raise TypeError(f"{name} is a dict of texts: that of {odd[0]!r} is {type(texts[odd[0]]).__name__}")
+
+
+def check_counts(**counts: Any) -> None:
+    for name, count in counts.items():
+        if not (_is_whole(count) and count >= 1):
+            raise ValueError(f"{name} is a whole number from 1, not {count!r}")
+
+
+def check_limits(**limits: Any) -> None:
+    """As `check_counts`, but None is no limit."""
+    check_counts(**{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def check_seed(seed: Any, *words: str) -> None:
+    """`words` are what else it may be."""
+    if seed is not None and seed not in words and not _is_whole(seed):
+        raise ValueError(f"seed is {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
+
+
+def check_unparsable(what: str, message: str | None, action: Any) -> None:
+    if what not in ("fail", "retry", "noop"):
+        raise ValueError(f"on_unparsable is 'fail', 'retry' or 'noop', not {what!r}")
+    if what == "noop" and action is None:
+        raise ValueError("on_unparsable='noop' needs noop_action, the action to take")
+    if what != "noop" and action is not None:
+        raise ValueError(f"noop_action is for on_unparsable='noop', not for {what!r}")
+    if what != "retry" and message is not None:
+        raise ValueError(f"unparsable_message is for on_unparsable='retry', not for {what!r}")
+    if message is not None and not isinstance(message, str):
+        raise TypeError(f"unparsable_message is a text, not {message!r}")
+
+
+def task_names(tasks: Any, task_var: Any) -> tuple[str, ...]:
+    names = (None,) if isinstance(tasks, str) or not isinstance(tasks, Iterable) else tuple(tasks)
+    if not all(isinstance(task, str) and task for task in names):
+        raise TypeError(f"tasks is a list of names, not {tasks!r}")
+    if task_var is not None and not names:
+        raise ValueError(f"task_var={task_var!r} names tasks, and there are none: give tasks=[...]")
+    return names
+
+
+def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
+    """Its fields, without `max_tokens` where that is left to the budget.
+
+    Raises:
+        TypeError, ValueError: in one line, what cannot be taken.
+    """
+    if sampling is None:
+        return {}
+    if isinstance(sampling, Sampling):
+        given = asdict(sampling)
+    elif isinstance(sampling, Mapping):
+        given = dict(sampling)
+    else:
+        raise TypeError(f"sampling is a Sampling or its fields, not {sampling!r}")
+    known = [one.name for one in fields(Sampling)]
+    odd = [name for name in given if name not in known]
+    if odd:
+        raise ValueError(f"sampling has no {', '.join(map(str, odd))}; it has {', '.join(known)}")
+    if "stop" in given:
+        given["stop"] = stop_texts(given["stop"])
+    for name, value in given.items():
+        if name in _NUMBERS and (value is not None or name == "max_tokens") and not _NUMBERS[name][0](value):
+            raise ValueError(f"sampling.{name} is {_NUMBERS[name][1]}, not {value!r}")
+    if given.get("seed") is not None and not has_seed:
+        raise ValueError(
+            "sampling.seed is for a model's server: the trainer's own model would give a group one answer. "
+            "Set GRPOConfig(seed=...)"
+        )
+    return given
+
+
+def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[Any, int], Model]:
+    """Makes the model of a batch, from the trainer and the number of rows."""
+    if model is not None and not isinstance(model, str):
+        if not hasattr(model, "answer"):
+            raise TypeError(f"model is a name, a Model or None for the trainer's own, not {model!r}")
+        _only_for_url(model_url=url, api_key=api_key)
+        return _of_batches(model)
+    if url is None:
+        _only_for_url(model=model, api_key=api_key)
+        return _trainers_own
+    if not model:
+        raise ValueError("model_url needs model, the name under which the server serves it")
+    check_url("model_url", url, ("http://", "https://"))
+    from logs_ui.rollout.models.server_model import ServerModel
+
+    return _of_batches(ServerModel(url, model, api_key=api_key))
+
+
+def _of_batches(model: Model) -> Callable[[Any, int], Model]:
+    """The model, with seeds of each batch's own: of a step there may be several, in evaluation for one."""
+    batches = itertools.count()
+
+    def of_batch(trainer: Any, rows: int) -> Model:
+        batch = f"{trainer.state.global_step}/{next(batches)}"
+        return Seeded(model, batch, trainer.accelerator.process_index * rows)
+
+    return of_batch
+
+
+def _trainers_own(trainer: Any, rows: int) -> Model:
+    from logs_ui.rollout.models.trainer_model import TrainerModel
+
+    return TrainerModel(trainer, rows)
+
+
+def _only_for_url(**given: Any) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ValueError(f"{' and '.join(names)}: only for a model's server, which model_url and model name together")

@@ -1,0 +1,148 @@
+"""The dataset of an evaluation: its rows, and the tasks that they name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from reprlib import repr as shortened
+from typing import Any
+
+import orjson
+
+from logs_ui.rollout.play.chat_template import Prompt
+from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+
+_OF_ROLLOUT = ("env_reward", "step_rewards", "turns", "error")
+_OF_TRAINER = ("trainer_state", "log_extra", "log_metric", "environments", "prompts", "completions", "completion_ids")
+NOT_COLUMNS = frozenset(_OF_ROLLOUT + _OF_TRAINER)
+"""What reward functions are given beside the columns of the dataset."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Rows with a prompt.
+
+    Attributes:
+        source: dicts, or a dataset of `datasets`.
+    """
+
+    source: Any
+
+    def __post_init__(self) -> None:
+        """Raises TypeError, ValueError: in one line, what is wrong with it."""
+        names = getattr(self.source, "column_names", None)
+        if names is not None:
+            _check_columns(names, "The dataset")
+            for i, prompt in enumerate(self.source["prompt"] if hasattr(self.source, "__len__") else ()):
+                _check_prompt(prompt, i)
+        elif isinstance(self.source, Sequence) and not isinstance(self.source, str):
+            for i, row in enumerate(self.source):
+                if not isinstance(row, Mapping):
+                    raise TypeError(f"Row {i} of the dataset is a dict of its columns, not {type(row).__name__}")
+                _check_columns(row, f"Row {i} of the dataset")
+                _check_prompt(row["prompt"], i)
+        else:
+            raise TypeError(f"dataset is a list of dicts or a datasets.Dataset, not {type(self.source).__name__}")
+        if isinstance(self.source, Sequence) and not self.source:
+            raise ValueError("The dataset is empty")
+
+    def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The first ones, or all.
+
+        Raises:
+            TypeError: a prompt of a dataset that is streamed is none.
+        """
+        rows = [dict(row) for row in islice(self.source, limit)]
+        for i, row in enumerate(rows):
+            _check_prompt(row["prompt"], i)
+        return rows
+
+    def for_trainer(self) -> Any:
+        """A `datasets.Dataset`.
+
+        Raises:
+            ImportError: datasets is not installed.
+        """
+        if hasattr(self.source, "column_names"):
+            return self.source
+        from datasets import Dataset
+
+        return Dataset.from_list([dict(row) for row in self.source])
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names in its column `task`, in order of appearance; empty where it has none."""
+        if not hasattr(self.source, "column_names"):
+            tasks = [row.get("task") for row in self.source]
+        else:
+            tasks = list(self.source["task"]) if "task" in self.source.column_names else []
+        return list(dict.fromkeys(str(task) for task in tasks if task is not None))
+
+
+@dataclass
+class PromptTasks(Rotation):
+    """Gives each row the task that the dataset names beside its prompt, which is all that the trainer tells of a row.
+
+    Attributes:
+        prompts: where to look.
+    """
+
+    prompts: Prompts = field(kw_only=True)
+    _tasks: dict[bytes, str | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: tasks of two names have the same prompt."""
+        for row in self.prompts.rows():
+            name = None if row.get("task") is None else str(row["task"])
+            if self._tasks.setdefault(_key(row["prompt"]), name) != name:
+                raise ValueError(
+                    f"Tasks {self._tasks[_key(row['prompt'])]} and {name} have the same prompt, so a rollout function "
+                    "cannot tell them apart: name the task in the prompt, or leave out the column and give tasks=[...]"
+                )
+
+    def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
+        """As in `Rotation`.
+
+        Raises:
+            ValueError: a prompt is not of the dataset.
+        """
+        assigned = super().assign(trainer, prompts)
+        return [self.named(one, prompt) for one, prompt in zip(assigned, prompts, strict=True)]
+
+    def named(self, assigned: Assignment, prompt: Prompt) -> Assignment:
+        """With the prompt's task. Raises as `assign`."""
+        key = _key(prompt)
+        if key not in self._tasks:
+            raise ValueError(
+                "The trainer asks for a prompt that is not of the evaluation's dataset, so its task is not known: "
+                "train and evaluate on the evaluation's own .dataset, or give tasks=[...] instead of a column task"
+            )
+        return replace(assigned, task=self._tasks[key])
+
+
+def _key(prompt: Any) -> bytes:
+    """`datasets` gives all messages the same fields, some of them None."""
+    if not isinstance(prompt, str):
+        prompt = [{name: value for name, value in message.items() if value is not None} for message in prompt]
+    return orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS)
+
+
+def _check_columns(names: Any, where: str) -> None:
+    if "prompt" not in names:
+        raise ValueError(f"{where} has no prompt; it has {', '.join(map(str, names)) or 'nothing'}")
+    taken = [str(name) for name in names if name in NOT_COLUMNS]
+    if taken:
+        raise ValueError(f"{where} has {' and '.join(taken)}, by which rollouts tell something else: rename it")
+
+
+def _check_prompt(prompt: Any, i: int) -> None:
+    is_text = isinstance(prompt, str)
+    if is_text or (isinstance(prompt, Sequence) and prompt and all(map(_is_message, prompt))):
+        return
+    raise TypeError(
+        f"Row {i} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "
+        f"not {shortened(prompt)}"
+    )
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and len(message) > 1

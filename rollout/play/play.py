@@ -1,0 +1,294 @@
+"""One batch of episodes: reset, then answer, action and observation in turn, until something ends it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Any, Literal
+
+import orjson
+
+from logs_ui.recorder import current_row, row_scope
+from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
+from logs_ui.rollout.models.backends import Model, Sampling
+from logs_ui.rollout.models.one_line import visible
+from logs_ui.rollout.models.token_episode import Trajectory
+from logs_ui.rollout.play.argument_checks import check, check_unparsable
+from logs_ui.rollout.play.chat_template import Chat, Message, Prompt
+from logs_ui.rollout.play.task_assignment import Assignment
+
+OnUnparsable = Literal["fail", "retry", "noop"]
+Observe = Callable[[Any], str | Sequence[Message] | None]
+Act = Callable[[str], Any]
+Reward = Literal["sum", "last"] | Callable[[list[float | None]], float | None]
+
+PAUSE_SECONDS = 0.5
+"""Before a second session is tried: a full server may have one by then."""
+TRY_AGAIN = "That holds no action that can be read. Answer in the form that was asked for."
+_OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an episode is played; see `openenv_rollout_func`.
+
+    Attributes:
+        task_argument: of `reset`, which names the task.
+        task_variable: of the environment, which names it instead; None where it takes none.
+        variables: its others.
+
+    Raises:
+        TypeError, ValueError: in one line, what does not go together.
+    """
+
+    act: Act
+    observe: Observe | None
+    max_turns: int
+    on_unparsable: OnUnparsable
+    unparsable_message: str | None
+    noop_action: Any
+    reward: Reward
+    task_argument: str = "task"
+    task_variable: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(act=self.act, observe=self.observe, reward=self.reward, max_turns=self.max_turns)
+        check_unparsable(self.on_unparsable, self.unparsable_message, self.noop_action)
+
+
+@dataclass
+class Rollout:
+    """One row, as far as it came.
+
+    Attributes:
+        messages: the conversation: prompt, the model's answers, and what it was told.
+        turns: answers of the model.
+        unparsable: those in which no action was found.
+        act_error: what the user's `act` raised last; None where it did not.
+        reward: of the episode; None where it failed.
+        error: what broke it; None where it came to its end.
+    """
+
+    trajectory: Trajectory
+    messages: list[Message] = field(default_factory=list)
+    turns: int = 0
+    unparsable: int = 0
+    act_error: Exception | None = None
+    reward: float | None = None
+    error: Exception | None = None
+
+
+@dataclass
+class Episodes:
+    """Those of one batch.
+
+    Attributes:
+        sampling: its `max_tokens` are those of one answer.
+        budget: tokens of a whole completion, the environment's included.
+        begun: rows whose episode is reset already, or failed to.
+    """
+
+    rules: Rules
+    sessions: Sessions
+    model: Model
+    chat: Chat
+    prompts: Sequence[Prompt]
+    assignments: Sequence[Assignment]
+    sampling: Sampling
+    budget: int
+    begun: dict[int, tuple[Session, Any] | BaseException] = field(default_factory=dict)
+
+    async def begin(self, rows: int) -> None:
+        """Opens and resets sessions for the first `rows` rows at the same time, before the model is asked.
+
+        Raises:
+            SessionError: the environment's server has not as many, or none of them could be begun.
+        """
+        begun = await asyncio.gather(*(self._begin_in_scope(row) for row in range(rows)), return_exceptions=True)
+        errors = [one for one in begun if isinstance(one, BaseException)]
+        full = [error for error in errors if isinstance(error, SessionError) and error.is_full]
+        if full:
+            raise SessionError(
+                f"The environment's server took {rows - len(errors)} of {rows} sessions, one for each rollout that is "
+                f"made at a time ({full[0]}). Serve it with a larger max_concurrent_envs, which needs "
+                "SUPPORTS_CONCURRENT_SESSIONS = True in the environment, or set concurrency to what it takes"
+            )
+        if errors and len(errors) == rows:
+            raise errors[0]
+        self.begun = dict(enumerate(begun))
+
+    def release(self) -> None:
+        """Frees the sessions that `begin` opened: it was only to see whether they can be had."""
+        for one in self.begun.values():
+            if not isinstance(one, BaseException):
+                self.sessions.keep(one[0])
+        self.begun = {}
+
+    async def play(self, row: int) -> Rollout:
+        """One row's episode. What breaks it is the row's own error."""
+        rollout = Rollout(Trajectory([]))
+        try:
+            await self._play(row, rollout)
+            rollout.reward = self._total(rollout.trajectory.rewards)
+        except Exception as error:  # noqa: BLE001 - an environment's, a server's or the user's own function's
+            rollout.error = error
+            current_row().failed(error)
+        if rollout.unparsable:
+            current_row().metric("unparsable_actions", rollout.unparsable)
+        if not rollout.trajectory.prompt_ids:
+            rollout.trajectory.prompt_ids = prompt_alone(self.chat, self.prompts[row])
+        return rollout
+
+    async def _play(self, row: int, rollout: Rollout) -> None:
+        begun = self.begun.pop(row, None) or await self._begin(row)
+        if isinstance(begun, BaseException):
+            raise begun
+        session, result = begun
+        try:
+            prompt, said = self.prompts[row], self._messages(result.observation)
+            rollout.messages += [*as_messages(prompt), *said]
+            rollout.trajectory.prompt_ids = self.chat.prompt_ids(prompt, said)
+            ended = await self._take_turns(row, rollout, session)
+            if ended is not None:
+                current_row().stop(ended)
+        except BaseException:
+            self.sessions.drop(session)
+            raise
+        self.sessions.keep(session)
+
+    async def _take_turns(self, row: int, rollout: Rollout, session: Session) -> str | None:
+        """Until the episode is over; why it is, as the recorder names it, where its calls do not show that."""
+        trajectory, plain = rollout.trajectory, isinstance(self.prompts[row], str)
+        while True:
+            room = self.budget - len(trajectory.completion_ids)
+            sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
+            answer = await self.model.answer(row, trajectory.context, sampling)
+            trajectory.sample(answer)
+            rollout.messages.append({"role": "assistant", "content": answer.text})
+            rollout.turns += 1
+            action = self._action(answer.text, rollout)
+            rollout.unparsable += action is None
+            if action is None and self.rules.on_unparsable == "fail":
+                return None
+            if action is None and self.rules.on_unparsable == "noop":
+                action = self.rules.noop_action
+            if action is None:
+                said = as_messages(self.rules.unparsable_message or TRY_AGAIN)
+            else:
+                result = await session.step(action)
+                trajectory.rewards.append(None if result.reward is None else float(result.reward))
+                if result.done:
+                    return None
+                said = self._messages(result.observation)
+            if rollout.turns == self.rules.max_turns:
+                return "turn_limit"
+            inserted = self.chat.inserted(answer.ids, said, plain=plain)
+            if len(trajectory.completion_ids) + len(inserted) >= self.budget:
+                return "length"
+            trajectory.insert(inserted)
+            rollout.messages += said
+
+    async def _begin_in_scope(self, row: int) -> tuple[Session, Any]:
+        with row_scope(row):
+            return await self._begin(row)
+
+    async def _begin(self, row: int) -> tuple[Session, Any]:
+        """A session and what its reset gave. One that fails has done nothing that counts yet: a fresh one is tried."""
+        try:
+            return await self._reset(row, fresh=False)
+        except SessionError as error:
+            current_row().note(first_session=str(error))
+        await asyncio.sleep(PAUSE_SECONDS)
+        return await self._reset(row, fresh=True)
+
+    async def _reset(self, row: int, *, fresh: bool) -> tuple[Session, Any]:
+        assigned = self.assignments[row]
+        arguments: dict[str, Any] = {} if assigned.seed is None else {"seed": assigned.seed}
+        if assigned.task is not None and self.rules.task_variable is None:
+            arguments[self.rules.task_argument] = assigned.task
+        session = await self.sessions.open(self._variables(row), fresh=fresh)
+        try:
+            return session, await session.reset(**arguments)
+        except BaseException:
+            self.sessions.drop(session)
+            raise
+
+    def _variables(self, row: int) -> Mapping[str, str]:
+        task, name = self.assignments[row].task, self.rules.task_variable
+        return self.rules.variables if task is None or name is None else {**self.rules.variables, name: task}
+
+    def _messages(self, observation: Any) -> Sequence[Message]:
+        """
+        Raises:
+            RuntimeError, TypeError: what is wrong with the user's `observe`.
+        """
+        try:
+            said = None if self.rules.observe is None else self.rules.observe(observation)
+        except Exception as error:
+            kind = type(observation).__name__
+            raise RuntimeError(f"observe() raised {one_line(error)}, of an observation that is a {kind}") from error
+        if not (said is None or isinstance(said, str) or _are_messages(said)):
+            raise TypeError(f"observe() returns a text, a list of messages or None, not {said!r}")
+        return as_messages(said)
+
+    def _action(self, text: str, rollout: Rollout) -> Any:
+        """None where there is none, or the user's function raises, as parsers do."""
+        try:
+            return self.rules.act(text)
+        except Exception as error:  # noqa: BLE001 - a parser may raise what it likes
+            rollout.act_error = error
+            current_row().note(act_raised=one_line(error))
+            return None
+
+    def _total(self, rewards: list[float | None]) -> float | None:
+        if callable(self.rules.reward):
+            return self.rules.reward(rewards)
+        given = [reward for reward in rewards if reward is not None]
+        return sum(given if self.rules.reward == "sum" else given[-1:], start=0.0)
+
+
+def observation_text(observation: Any) -> str | None:
+    """What a model is told of an observation unless the user says otherwise: its text if that is all it holds, else its
+    fields in JSON, without those that every observation has. None where nothing is left.
+    """
+    if isinstance(observation, str):
+        return observation
+    if hasattr(observation, "model_dump"):
+        fields = observation.model_dump()
+    elif is_dataclass(observation) and not isinstance(observation, type):
+        fields = asdict(observation)
+    else:
+        fields = observation
+    if not isinstance(fields, Mapping):
+        return None if fields is None else str(fields)
+    told = {name: value for name, value in fields.items() if name not in _OF_EVERY_OBSERVATION and value is not None}
+    if len(told) == 1 and isinstance(only := next(iter(told.values())), str):
+        return only
+    return orjson.dumps(told, default=str, option=orjson.OPT_NON_STR_KEYS).decode() if told else None
+
+
+def _are_messages(said: Any) -> bool:
+    return isinstance(said, Sequence) and all(isinstance(message, Mapping) and "role" in message for message in said)
+
+
+def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
+    """For a row whose episode never began, of which that error is told. Templates may refuse a prompt that an
+    observation would have followed, and no trainer takes an empty one.
+    """
+    with suppress(Exception):
+        if ids := chat.prompt_ids(prompt):
+            return ids
+    return [chat.tokenizer.eos_token_id]
+
+
+def one_line(error: BaseException) -> str:
+    """Its type and what it says, of which a terminal obeys nothing."""
+    return visible(f"{type(error).__name__}: {error}")
+
+
+def as_messages(said: str | Sequence[Message] | None) -> Sequence[Message]:
+    """A text is the user's."""
+    if not said:
+        return []
+    return [{"role": "user", "content": said}] if isinstance(said, str) else said

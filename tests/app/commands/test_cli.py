@@ -1,0 +1,260 @@
+"""The command as a user types it: what it prints, and with what it exits."""
+
+import json
+import re
+import socket
+import sqlite3
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.main import get_command
+
+from logs_ui.app.commands.cli import _say_what_happened as say_what_happened
+from logs_ui.app.commands.cli import app
+from logs_ui.recorder import load_run
+from logs_ui.recorder.queries import run_summary
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from tests.support.command import LOGS_UI, logs_ui, typed
+from tests.support.factory import make_run
+
+
+def refused(*arguments: str | Path, code: int = 1) -> str:
+    """What the command says when it cannot do it: one line."""
+    done = typed(*arguments)
+    assert done.returncode == code
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "a.db"
+    engine = writing_engine(path)
+    make_run(engine, uid="first", name="first", steps=2, groups_per_step=1, generations=4, seed=1)
+    make_run(engine, uid="second", name="second", steps=3, groups_per_step=2, generations=4, seed=2)
+    engine.dispose()
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: str) -> None:
+    output = tmp_path / f"run.{ending}"
+    done = (logs_ui if ending == "csv" else typed)("export", "first", "-o", output, "--db", db)
+    assert done.returncode == 0, done.stderr
+    read: dict[str, Callable[[Path], pd.DataFrame]] = {
+        "parquet": pd.read_parquet,
+        "csv": pd.read_csv,
+        "jsonl": lambda path: pd.read_json(path, lines=True),
+    }
+    frame = read[ending](output)
+    assert f"{len(frame)} rollouts in" in done.stdout
+    assert set(frame.run) == {"first"}
+    messages = frame.messages[0]
+    assert (messages if isinstance(messages, list) else json.loads(messages))[0]["role"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["export", "x", "-o", "a", "--format", "xml"], "'parquet', 'csv', 'jsonl'. Try: logs-ui export --help"),
+        (["export", "x", "-o"], "requires an argument. Try: logs-ui --help"),
+        (["export", "x"], "Missing option '--output' / '-o'. Try: logs-ui export --help"),
+        (["export"], "Missing argument 'RUN'. Try: logs-ui export --help"),
+        (["serve", "--port", "99999"], "65535. Try: logs-ui serve --help"),
+        (["serve", "--prot", "1"], "--prot"),
+        (["servee"], "Did you mean 'serve'? Try: logs-ui --help"),
+    ],
+)
+def test_a_misspelt_command_line_is_answered_in_one_line(arguments: list[str], what: str) -> None:
+    line = refused(*arguments, code=2)
+    assert line.startswith("logs-ui: ")
+    assert what in line
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["export", "--help"], ["--version"]])
+def test_help_and_version_are_no_errors(arguments: list[str]) -> None:
+    done = (typed if arguments else logs_ui)(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("logs-ui 0" if "--version" in arguments else "Usage: logs-ui") in done.stdout
+
+
+def test_export_takes_the_filter_language(db: Path, tmp_path: Path) -> None:
+    output = tmp_path / "some.jsonl"
+    done = typed("export", "first", "-o", output, "--db", db, "--where", "status:ok reward<0.5 -stop:length")
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert re.match(rf"{len(rows)} rollouts? ", done.stdout)
+    expected = load_run("first", db, where="status:ok reward<0.5 -stop:length")
+    assert [row["id"] for row in rows] == sorted(expected["id"])
+    assert rows
+    said = refused("export", "first", "-o", tmp_path / "none.csv", "--db", db, "--where", "status:eror")
+    assert said == "logs-ui: status:eror: unknown status 'eror': did you mean 'error'?"
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_export_replaces_a_file_only_when_told_to(db: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.csv"
+    output.write_text("mine")
+    assert "is there already" in refused("export", "first", "-o", output, "--db", db)
+    assert output.read_text() == "mine"
+    assert typed("export", "first", "-o", output, "--db", db, "--force").returncode == 0
+    assert output.read_text().startswith("run,")
+
+
+def test_help_names_what_an_option_takes_and_the_same_by_the_same_word() -> None:
+    words: dict[str, set[str]] = {}
+    for command in commands(get_command(app)):
+        for it in command.params:
+            if it.name != "help" and not getattr(it, "is_flag", False):
+                assert it.metavar, f"{command.name}: {it.name}"
+                words.setdefault(it.name, set()).add(it.metavar)
+    for name in ("db", "into", "others"):
+        assert words.pop(name) == {"PATH|URL"}
+    assert words.pop("run") == {"RUN"}
+    assert len(words.pop("keep")) == 2, "what is starred, and a reward function"
+    assert {name: used for name, used in words.items() if len(used) > 1} == {}
+
+
+def commands(command: Any) -> Iterator[Any]:
+    """It, and all under it."""
+    yield command
+    for under in getattr(command, "commands", {}).values():
+        yield from commands(under)
+
+
+def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:
+    assert "first" in refused("export", "frist", "-o", tmp_path / "a.csv", "--db", db)
+
+
+def test_export_wants_a_format_it_knows(db: Path, tmp_path: Path) -> None:
+    assert "--format parquet, csv or jsonl" in refused("export", "first", "-o", tmp_path / "a.xlsx", "--db", db)
+
+
+def test_export_says_where_it_cannot_write(db: Path, tmp_path: Path) -> None:
+    assert "cannot be written" in refused("export", "first", "-o", tmp_path / "no" / "a.csv", "--db", db)
+
+
+def test_export_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    assert "--db" in refused("export", "latest", "-o", tmp_path / "a.csv", "--db", tmp_path / "none.db")
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine" * 1000)
+    assert "is not an SQLite database" in refused(command, "--db", notes)
+    assert notes.read_text() == "mine" * 1000
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path, mode: str, command: str) -> None:
+    theirs = tmp_path / "theirs.db"
+    connection = sqlite3.connect(theirs)
+    connection.execute(f"pragma journal_mode={mode}")
+    connection.execute("create table theirs (x)")
+    connection.close()
+    before = theirs.read_bytes()
+    assert "not one of logs-ui" in refused(command, "--db", theirs)
+    assert theirs.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [theirs]
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOGS_UI_QUEUE_MB", "many"), ("LOGS_UI_END_SECONDS", "-1")])
+def test_a_setting_that_cannot_be_is_refused_before_the_demo_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    said = refused("demo", "--no-serve", "--steps", "1", "--db", tmp_path / "a.db")
+    assert f"{name} is {value!r}, where" in said
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_serve_waits_for_a_database_that_is_not_there_or_empty(tmp_path: Path, *, empty: bool) -> None:
+    db = tmp_path / "a.db"
+    if empty:
+        db.touch()
+    command = [str(LOGS_UI), "serve", "--port", "0", "--db", str(db)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            said = ""
+            while (address := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+                line = server.stdout.readline()
+                assert line, said
+                said += line
+            page = urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
+            assert ("No runs yet" if empty else "No recording yet") in page
+            engine = writing_engine(db)
+            make_run(engine, uid="late", name="late", steps=1)
+            engine.dispose()
+            assert "late" in urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
+        finally:
+            server.terminate()
+
+
+def test_export_of_an_empty_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    line = refused("export", "latest", "-o", tmp_path / "a.csv", "--db", tmp_path / "a.db")
+    assert "a.db is empty. Record a training into it first, or name another database (--db," in line
+
+
+def test_a_port_in_use_is_named_with_the_way_out(db: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("serve", "--db", db, "--port", str(port))
+    assert f"Port {port} is in use" in line
+    assert "--port" in line
+
+
+def test_a_port_in_use_is_found_before_the_demo_makes_anything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"Port {port} is in use" in refused("demo", "--db", tmp_path / "a.db", "--port", str(port))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (1, "Mean reward: 0.00 (last 1 step)."),
+        (11, "Mean reward went from 0.00 (first 1 step) to 5.50 (last 10 steps)."),
+        (200, "Mean reward went from 4.50 (first 10 steps) to 194.50 (last 10 steps)."),
+    ],
+)
+def test_how_the_reward_of_a_demo_went(steps: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    say_what_happened(Path("a.db"), [float(step) for step in range(steps)])
+    assert capsys.readouterr().out.startswith(f"{said} Every rollout is in a.db\n")
+
+
+def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    done = logs_ui("demo", "--steps", "3", "--no-serve", "--db", db)
+    assert done.returncode == 0, done.stderr
+    assert f"logs-ui serve --db {db}" in done.stdout
+    assert {it.name for it in tmp_path.iterdir()} == {"a.db"}, "nothing else is left behind"
+    steps = re.findall(r"^step (\d) of 3, mean reward (.*)$", done.stderr, re.MULTILINE)
+    assert [step for step, _ in steps] == list("123")
+    reward = f"{run_summary(reading_engine(db), 1).reward:.2f} (last 3 steps)"
+    assert steps[-1][1] == reward, "the dashboard's figure"
+    assert f"Mean reward: {reward}. Every rollout is in {db}\n" in done.stdout
+    assert "recording run" not in done.stderr, "the demo says itself where to look"
+    output = tmp_path / "run.parquet"
+    assert typed("export", "latest", "-o", output, "--db", db).returncode == 0
+    rows = pd.read_parquet(output)
+    train = rows[rows["mode"] == "train"]
+    assert list(train.groupby("step").size()) == [32] * 3
+    assert train.reward.notna().all()
+    assert train.advantage.notna().all()
+    assert len(set(train.stop_reason)) > 1
+    assert rows.messages.str.contains("assistant").all()

@@ -1,0 +1,442 @@
+"""Runs side by side: curves, tasks, and what differs."""
+
+import math
+import random
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine, insert, select, update
+from sqlmodel import col
+
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.compare import compare_runs_page, run_differences, run_tasks
+from logs_ui.app.pages.compare.run_curves import Axis, make_chart
+from logs_ui.app.pages.compare.run_differences import comparisons, working_trees
+from logs_ui.app.pages.compare.run_tasks import group_sizes, make_table
+from logs_ui.recorder import queries
+from logs_ui.recorder.capture.source_code import Source
+from logs_ui.recorder.queries import CurvePoint, GroupResult
+from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Run,
+    RunSource,
+    RunState,
+    SourceKind,
+    StepDetails,
+    StepStatistics,
+)
+from logs_ui.recorder.storage.writes import run_writes
+from tests.support.factory import HOSTILE_TASK, insert_run, make_run
+
+A, B, C = "one-aaaa", "two-bbbb", "three-cccc"
+DIFF = "diff --git a/t.py b/t.py\n--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-lr = 1e-6\n+lr = <b>1e-4</b>\n"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compare") / "runs.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    for i, (uid, steps) in enumerate([(A, 12), (B, 6), (C, 4)]):
+        make_run(engine, uid=uid, name=f"run {uid}", steps=steps, seed=i, state=RunState.FINISHED, generations=4)
+    reward = "def solved(x):\n    return x\n"
+    same = Source(SourceKind.CHAT_TEMPLATE, "", "{{ messages }}\n")
+    with engine.begin() as connection:
+        ids = run_writes.run_ids(connection, [A, B], 0)
+        a = (Source(SourceKind.REWARD, "solved", reward, 1.0), same)
+        b = (
+            Source(SourceKind.REWARD, "solved", reward.replace("return x", "return x * '<script>'"), 1.0),
+            Source(SourceKind.REWARD, "extra", None, 0.5),
+            same,
+            Source(SourceKind.CHANGED_FILES, "", "1\t1\tt.py\n-\t-\tlogo.png\n"),
+            Source(SourceKind.CHANGES, "", DIFF),
+        )
+        run_writes.write_sources(connection, [SourcesChange(A, a), SourcesChange(B, b)], ids)
+        changed = {"config": {"seed": 1, "beta": 0.0, "new <i>": [1, 2]}, "versions": {"trl": "1.15.0"}}
+        connection.execute(update(Run).where(col(Run.uid) == B).values(**changed))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def page(client: TestClient, *runs: str, **parameters: Any) -> str:
+    answer = client.get("/compare", params={"run": list(runs), **parameters})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+# --- The page
+
+
+def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
+    html = page(client, A, B)
+    assert html.count('class="smoothed s') == 2
+    steps = re.findall(r'data-steps="([\d ]+)"', html)
+    assert [len(of_run.split()) for of_run in steps] == [12, 6]
+    assert "goes from" in html
+    assert "run one-aaaa" in html
+    assert "Show as table" in html
+
+
+@pytest.mark.parametrize("axis", list(Axis))
+@pytest.mark.parametrize("figure", ["mean reward", "kl", "loss"])
+def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> None:
+    html = page(client, A, B, x=axis.value, figure=figure)
+    assert html.count('class="key"') == 2
+    for points in re.findall(r'points="([^"]+)"', html):
+        assert all(0 <= float(number) <= 100 for number in re.split("[ ,]", points))
+
+
+def test_up_to_six_runs_and_no_more(client: TestClient, engine: Engine) -> None:
+    assert page(client, A, B, C).count('class="key"') == 3
+    with engine.begin() as connection:
+        for i in range(7):
+            insert_run(connection, {"uid": f"bare-{i}", "name": f"bare {i}", "created": i, "heartbeat": i})
+    bare = [f"bare-{i}" for i in range(7)]
+    assert "None of these runs has rewards" in page(client, *bare[:6])
+    answer = client.get("/compare", params={"run": bare})
+    assert answer.status_code == 422
+    assert "at most 6 runs" in answer.text
+
+
+def test_with_fewer_than_two_runs_it_asks_for_more(client: TestClient) -> None:
+    assert "Choose two runs or more" in page(client)
+    html = page(client, A)
+    assert "Choose one more run" in html
+    assert f'<option value="{B}">' in html
+    assert f'<option value="{A}">' not in html
+
+
+def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> None:
+    given = f"/compare?run=latest&run={A}&run={A}&x=step&figure=kl&solved=&label=&sort=difference&steps=all"
+    answer = client.get(given.replace("latest", C), follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/compare?run={C}&run={A}&figure=kl&steps=all")
+    assert client.get(answer.headers["location"], follow_redirects=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("x=stpe", "did you mean 'step'"),
+        ("k=many", "k is 'many'"),
+        ("solved=nan", "solved is 'nan'"),
+        ("figures=kl", "did you mean 'figure'"),
+        ("figure=los", "did you mean 'loss'"),
+        ("sort=reward", "unknown sort"),
+    ],
+)
+def test_what_cannot_be_read_is_said(client: TestClient, query: str, said: str) -> None:
+    answer = client.get(f"/compare?run={A}&run={B}&{query}")
+    assert answer.status_code == 422
+    assert said in unescape(answer.text)
+
+
+def test_a_fragment_is_a_piece_of_the_page(client: TestClient) -> None:
+    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#compare"}
+    answer = client.get(f"/compare?run={A}&run={B}&mode=train&k=4", headers=headers)
+    assert "<html" not in answer.text
+    assert answer.headers["hx-push-url"] == f"/compare?run={A}&run={B}&mode=train&k=4"
+
+
+# --- Task by task
+
+
+def test_tasks_have_the_means_of_their_rollouts(client: TestClient, engine: Engine) -> None:
+    html = page(client, A, B, steps="common")
+    row = EvaluationRow
+    for uid in (A, B):
+        of_run = col(row.run_id) == select(col(Run.id)).where(col(Run.uid) == uid).scalar_subquery()
+        wanted = of_run, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
+        with engine.connect() as connection:
+            rewards = connection.execute(select(col(row.task), col(row.reward)).where(*wanted)).all()
+        for task in {task for task, _ in rewards}:
+            of_task = [reward or 0.0 for name, reward in rewards if name == task]
+            mean = f"{sum(of_task) / len(of_task):.3f}".replace("-", "\N{MINUS SIGN}")
+            found = re.search(rf'{uid}\?[^"]*"[^>]*title="{len(of_task)} rollout[^>]*>{mean}<', html)
+            assert found, (task, mean)
+
+
+def test_a_task_leads_to_its_rollouts_in_each_run(client: TestClient) -> None:
+    html = page(client, A, B)
+    links = [unescape(link) for link in re.findall(r'<td class="num mean"><a href="([^"]+)"', html)]
+    assert {link.split("?")[0] for link in links} == {f"/runs/{A}", f"/runs/{B}"}
+    title = re.search(r'href="([^"]+)" title="(\d+) rollouts? in A"', html)
+    assert title
+    shown = client.get(unescape(title[1])).text
+    assert re.search(rf"<strong>{title[2]}</strong> rollouts?", shown)
+
+
+def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:
+    results = [{"t": [GroupResult(8, 8, 8.0), GroupResult(2, 0, 0.0)]}, {"t": [GroupResult(2, 1, 1.0)]}]
+    (line,) = make_table(results, 4, "difference", 10).lines
+    assert [cell and (cell.mean, cell.pass_at) for cell in line.cells] == [(0.8, 1.0), (0.5, None)]
+    assert line.difference == pytest.approx(-0.3)
+    assert group_sizes(results) == [2, 8]
+
+
+def test_pass_at_k_is_first_of_the_largest_groups_that_all_runs_have(tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "a.db")
+    for i, size in enumerate((4, 8)):
+        make_run(engine, uid=f"of-{size}", name=f"of {size}", steps=3, seed=i, generations=size)
+    engine.dispose()
+    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+        html = page(client, "of-4", "of-8")
+        assert "pass@4 is the chance" in html
+        assert "pass@8 is the chance" in page(client, "of-4", "of-8", k=8)
+
+
+def test_the_order_of_tasks() -> None:
+    def run(**means: float) -> dict[str, list[GroupResult]]:
+        return {task: [GroupResult(1, 0, mean)] for task, mean in means.items()}
+
+    results = [run(a=0.0, b=0.5, c=0.3, only=1.0), run(a=0.4, b=0.0, c=0.3)]
+    orders = {
+        sort: [line.task for line in make_table(results, 1, sort, 9).lines] for sort in (*run_tasks.SORTS, "mean2")
+    }
+    assert orders == {
+        "difference": ["b", "a", "c", "only"],
+        "better": ["a", "c", "b", "only"],
+        "worse": ["b", "c", "a", "only"],
+        "task": ["a", "b", "c", "only"],
+        "mean2": ["b", "c", "a", "only"],
+    }
+
+
+def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
+    results = [{"t": [GroupResult(1, 0, mean)]} for mean in (0.5, 0.6, 0.1)]
+    (line,) = make_table(results, 1, "difference", 9).lines
+    assert line.difference == pytest.approx(-0.4)
+    assert line.against == 2
+
+
+def _said(html: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", html)))
+
+
+def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
+    html = page(client, A, B, steps="common", k=1)
+    assert "gets a 1 from solved, which gives nothing but 0 and 1." in _said(html)
+    row = EvaluationRow
+    wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
+    with engine.connect() as connection:
+        given = connection.execute(select(col(row.task), col(row.rewards)).where(*wanted)).all()
+    for task in {task for task, _ in given}:
+        of_task = [(rewards or {})["solved"] or 0.0 for name, rewards in given if name == task]
+        share = f"{100 * sum(of_task) / len(of_task):.0f}%"  # of pass@1: all groups are of one size
+        found = re.search(
+            rf'{A}\?[^"]*"[^>]*title="{len(of_task)} rollout[^>]*>[^<]*</a></td>\s*<td[^>]*>([^<]*)<', html
+        )
+        assert found, task
+        assert found[1] == share, task
+    shares = re.findall(r'<td class="num pass">([^<]+)</td>', page(client, A, B))
+    assert any(share not in {"0%", "—"} for share in shares), "not one of eight solved anywhere"
+
+
+def test_what_counts_as_solved_can_be_set(client: TestClient) -> None:
+    assert "reaches a reward of 0.5. " in _said(page(client, A, B, solved=0.5))
+    assert "pass@1 is the chance" in page(client, A, B, k=1)
+
+
+def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    engine = writing_engine(path)
+    for i, (uid, steps) in enumerate([(A, 12), (B, 3)]):
+        make_run(engine, uid=uid, name=uid, steps=steps, seed=i, state=RunState.FINISHED, generations=4)
+    row = EvaluationRow
+    with engine.begin() as connection:
+        connection.execute(update(row).values(rewards=None))
+        connection.execute(update(row).where(col(row.step) > 3).values(reward=99.0))
+        connection.execute(update(StepDetails).values(rewards={}))
+        wanted = col(row.step) <= 3, col(row.mode) == "train", col(row.reward).is_not(None)
+        ranked = select(col(row.reward)).where(*wanted).order_by(col(row.reward).desc())
+        highest = connection.scalars(ranked).all()
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        html = page(client, A, B)
+    found = re.search(r"reaches a reward of ([\d.]+), which one in a hundred of these rollouts", _said(html))
+    assert found
+    assert min(abs(float(found[1]) - (reward or 0.0)) for reward in highest[:4]) < 1e-3
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "solved"),
+    [([0.0] * 900 + [1.0] * 100, 1.0), ([0.0] * 999 + [1.0], 1.0), ([0.5] * 10, 0.5), ([], None)],
+    ids=["two values", "hardly ever", "one value", "none"],
+)
+def test_a_solved_rollout_is_among_the_best(tmp_path: Path, rewards: list[float], solved: float | None) -> None:
+    engine = writing_engine(tmp_path / "a.db")
+    with engine.begin() as connection:
+        run_id = insert_run(connection, {"uid": "a", "name": "a", "created": 1, "heartbeat": 1})
+        common = {"run_id": run_id, "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "process": 0}
+        rows = [
+            {**common, "uid": str(i), "group": str(i // 8), "generation": i % 8, "created": 1, "reward": reward}
+            for i, reward in enumerate(rewards)
+        ]
+        if rows:
+            connection.execute(insert(EvaluationRow), rows)
+    assert queries.best_reward(engine, run_id, "train", (1, 1)) == solved
+    assert queries.best_reward(engine, run_id, "train", (2, 9)) is None
+
+
+def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_runs_page, "MOST_ROLLOUTS", 30)
+    html = re.sub(r"\s+", " ", page(client, A, B))
+    found = re.search(r"A: steps (\d+) to 6, B: steps (\d+) to 6\.", html)
+    assert found
+    assert found[1] == found[2] != "1"  # both from the same step on
+    assert "only its last 50,000 rollouts" in html
+
+
+def test_runs_without_a_step_in_common_say_so(client: TestClient, engine: Engine) -> None:
+    make_run(engine, uid="later", steps=1, state=RunState.FINISHED)
+    with engine.begin() as connection:
+        of_run = select(col(Run.id)).where(col(Run.uid) == "later").scalar_subquery()
+        for table in (EvaluationRow, StepStatistics):
+            connection.execute(update(table).where(col(table.run_id) == of_run).values(step=500))
+    assert "no step in common" in page(client, A, "later")
+    assert 'class="num diff"' in page(client, A, "later", steps="all")
+
+
+# --- What differs
+
+
+def test_only_arguments_that_differ_are_shown_until_all_are_wanted(client: TestClient) -> None:
+    html = page(client, A, B)
+    assert "4 of 5 differ" in html  # two are missing in one, `new` in the other
+    assert ">seed</bdi>" in html
+    assert ">beta</bdi>" not in html
+    assert ">beta</bdi>" in page(client, A, B, arguments="all")
+    assert "new &lt;i&gt;" in html
+
+
+def test_sources_that_differ_are_compared_line_by_line(client: TestClient) -> None:
+    html = page(client, A, B)
+    removed = re.findall(r'<tr class="removed">.*?code-line">(.*?)</td>', html)
+    added = re.findall(r'<tr class="added">.*?code-line">(.*?)</td>', html)
+    assert removed[0] == "    return x"
+    assert added[0] == "    return x * &#39;&lt;script&gt;&#39;"
+    assert "lr = &lt;b&gt;1e-4&lt;/b&gt;" in added
+    assert "binary" in html
+    assert re.search(r"extra</bdi></span></h2><span[^>]*>≠ differs", html)
+    assert re.search(r"The same in all</h2>.*Chat template", html, re.DOTALL)
+
+
+def test_runs_of_which_nothing_is_stored_are_named(client: TestClient) -> None:
+    html = page(client, A, C)
+    assert "No sources are stored of this run" in html
+    assert "≠ differs" not in html  # nobody knows
+
+
+def test_a_text_is_one_click_away_and_plain(client: TestClient, path: Path) -> None:
+    (digest,) = {it.hash for it in queries.run_sources(reading_engine(path), [2])[2] if it.kind == SourceKind.CHANGES}
+    answer = client.get(f"/sources/{digest}")
+    assert answer.text == DIFF
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert client.get("/sources/nothing").status_code == 404
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
+def test_a_diff_says_how_the_one_text_becomes_the_other(before: list[str], after: list[str]) -> None:
+    lines = run_differences._unified(before, after)
+    for gone, number, text in (("added", "before", before), ("removed", "after", after)):
+        shown = [(getattr(line, number), line.text) for line in lines if line.kind not in {gone, "gap"}]
+        assert all(text[at - 1] == value for at, value in shown)
+    added, removed = (sum(line.kind == kind for line in lines) for kind in ("added", "removed"))
+    assert len(before) - removed + added == len(after)
+    assert bool(lines) == (before != after)
+
+
+def test_a_huge_text_is_compared_as_far_as_that_is_quick() -> None:
+    rng = random.Random(0)
+    texts = {name: "\n".join(rng.choice("ab{}") for _ in range(60_000)) for name in "xy"}
+    sources = [[RunSource(run_id=i, kind=SourceKind.REWARD, name="f", hash=digest)] for i, digest in enumerate("xy")]
+    (found,) = comparisons(sources, texts)
+    (difference,) = found.differences
+    assert difference.is_cut
+    assert len(difference.lines) <= 600
+
+
+def test_the_same_changes_are_shown_once() -> None:
+    def changes(run: int, digest: str) -> list[RunSource]:
+        return [RunSource(run_id=run, kind=SourceKind.CHANGES, name="", hash=digest)]
+
+    trees = working_trees([changes(0, "x"), [], changes(2, "x"), changes(3, "y")], {"x": DIFF, "y": ""})
+    assert [tree.runs for tree in trees] == [[0, 2], [3]]
+    assert [line.kind for line in trees[0].lines] == ["file", "file", "file", "gap", "removed", "added"]
+
+
+def test_files_that_the_runs_changed_differently_come_first() -> None:
+    def names(run: int, digest: str) -> list[RunSource]:
+        return [RunSource(run_id=run, kind=SourceKind.CHANGED_FILES, name="", hash=digest)]
+
+    texts = {"x": "1\t0\ta.py\n2\t2\tb.py\n", "y": "1\t0\ta.py\n3\t2\tb.py\n-\t-\tc d.png\n"}
+    trees = working_trees([names(0, "x"), names(1, "y")], texts)
+    assert [[file.name for file in tree.unlike] for tree in trees] == [["b.py"], ["b.py", "c d.png"]]
+    assert [[file.name for file in tree.alike] for tree in trees] == [["a.py"], ["a.py"]]
+    (alone,) = working_trees([names(0, "x"), []], texts)
+    assert [file.name for file in alone.unlike] == ["a.py", "b.py"]
+
+
+# --- Curves
+
+
+def test_a_value_that_is_missing_breaks_the_line() -> None:
+    points = [CurvePoint(step, None if step == 3 else float(step), step, step) for step in range(1, 7)]
+    chart = make_chart(["A", "B"], [points, []], Axis.STEP)
+    assert chart is not None
+    assert len(chart.series[0].smoothed) == 2
+    assert chart.series[0].values == "1 2 - 4 5 6"
+    assert chart.series[1].last is None
+    assert "B has no value" in chart.label
+    assert [value for _, (value, _) in chart.table][2] is None
+
+
+@given(
+    st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=30),
+    st.sampled_from(list(Axis)),
+)
+def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> None:
+    points = [CurvePoint(i, value, 8 * i, i * 1_000_000) for i, value in enumerate(values)]
+    chart = make_chart(["A"], [points], axis)
+    assert chart is not None
+    numbers = [float(n) for part in chart.series[0].smoothed for n in re.split("[ ,]", part)]
+    assert all(-0.01 <= number <= 100.01 for number in numbers)
+    assert 2 <= len(chart.up) <= 12
+    assert all(math.isfinite(float(number)) for number in numbers)
+
+
+def test_one_value_is_no_curve() -> None:
+    assert make_chart(["A"], [[CurvePoint(1, 0.5, 8, 1)]], Axis.STEP) is None
+
+
+def test_all_curves_are_smoothed_over_as_many_steps() -> None:
+    wave = [CurvePoint(step, float(step % 2), step, step) for step in range(1, 61)]
+    chart = make_chart(["A", "B"], [wave, wave[:14]], Axis.STEP)
+    assert chart
+    long, short = (series.smoothed[0].split(" ") for series in chart.series)
+    assert long[:13] == short[:13]
+    assert all(series.exact for series in chart.series)
+
+
+def test_hostile_tasks_are_text(client: TestClient) -> None:
+    html = page(client, A, B, steps="all")
+    assert HOSTILE_TASK not in html
+    assert "&lt;img src=x" in html

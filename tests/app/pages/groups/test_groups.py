@@ -1,0 +1,574 @@
+"""Groups: which there are, what they come to, and two rollouts beside each other; over HTTP without a browser."""
+
+import itertools
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, func, insert, select, update
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.groups import group_page, groups_page
+from logs_ui.app.pages.groups.group_charts import stacks, strip
+from logs_ui.app.parts import turns
+from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.differences import Differ
+from logs_ui.app.parts.timeline import make_timeline
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import Ends, GroupSort, Kind, Rollout
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.payload import pack_content
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, RunState, StopReason
+from tests.support.factory import HOSTILE_TASK, make_run
+from tests.support.postgres import DATABASES, fresh_database
+
+RUN, LIVE, MANY = "main-run-1234", "live-run-5678", "mixed-up-9999"
+LOW, HIGH = -9.0, 9.0  # of the run's rewards
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("groups")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def engine(database: Address) -> Iterator[Engine]:
+    """Of the first run all rewards of the groups of step 3 are 0, of step 4 the run's highest, of step 5 alike."""
+    engine = writing_engine(database)
+    now = time.time_ns() // 1000
+    make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
+    make_run(engine, uid=MANY, steps=40, generations=3, state=RunState.FINISHED, seed=5)
+    with engine.begin() as db:
+        for step, reward in ((3, 0.0), (4, HIGH), (5, 0.5)):
+            of_step = (of_run(RUN), col(EvaluationRow.step) == step)
+            db.execute(update(EvaluationRow).where(*of_step).values(reward=reward, advantage=0.0))
+        lowest = (of_run(RUN), col(EvaluationRow.step) == 6, col(EvaluationRow.generation) == 0)
+        db.execute(update(EvaluationRow).where(*lowest).values(reward=LOW))
+        _shuffle(db)
+    yield engine
+    engine.dispose()
+
+
+def _shuffle(db: Any) -> None:
+    """Rows of a step's groups come as their ranks wrote them: in no order."""
+    rng = random.Random(3)
+    row = EvaluationRow
+    rows = db.execute(select(col(row.id), col(row.step), col(row.mode), col(row.group)).where(of_run(MANY)))
+    by_step: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
+    for row_id, step, mode, name in rows:
+        by_step[step, mode].append((row_id, name))
+    for pairs in by_step.values():
+        names = [name for _, name in pairs]
+        rng.shuffle(names)
+        for (row_id, _), name in zip(pairs, names, strict=True):
+            db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row_id).values(group=name))
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, database: Address) -> Iterator[TestClient]:
+    with TestClient(create_app(database), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def fragment(target: str) -> dict[str, str]:
+    """What htmx sends when the answer is to go into `#target`."""
+    return {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"div#{target}"}
+
+
+def of_run(uid: str) -> Any:
+    return col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == uid).scalar_subquery()
+
+
+def run_id(engine: Engine, uid: str) -> int:
+    return queries.find_run(engine, uid).id or 0
+
+
+def rows_of(engine: Engine, uid: str, *conditions: Any) -> list[EvaluationRow]:
+    with engine.connect() as db:
+        found = db.execute(
+            select(EvaluationRow).where(of_run(uid), *conditions).order_by(col(EvaluationRow.id))
+        ).mappings()
+        return [EvaluationRow(**row) for row in found]
+
+
+def shown(html: str) -> list[int]:
+    """The groups of a page, by the ids of their first rollouts."""
+    return [int(found) for found in re.findall(r'<tr id="group-(\d+)"', html)]
+
+
+# --- Which groups there are
+
+
+@pytest.mark.parametrize("uid", [RUN, MANY])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        RolloutFilter(),
+        RolloutFilter(stop_reasons=("length",)),
+        RolloutFilter(statuses=("error",)),
+        RolloutFilter(step_min=3, step_max=7),
+        RolloutFilter(modes=("eval",)),
+    ],
+    ids=["all", "truncated", "failed", "steps", "mode"],
+)
+@pytest.mark.parametrize("sort", list(GroupSort))
+def test_walking_the_pages_gives_each_group_once_in_its_order(
+    engine: Engine, uid: str, chosen: RolloutFilter, sort: GroupSort
+) -> None:
+    key = run_id(engine, uid)
+    ends = queries.reward_ends(engine, key)
+    survey = queries.survey(engine, key, chosen, ends)
+    names: list[str] = []
+    places: list[tuple[float, int]] = []
+    after = None
+    while True:
+        if sort == GroupSort.NEWEST:
+            below = after.id if after else None
+            page = queries.newest_groups(engine, key, chosen, ends, after=below, limit=4)
+        else:
+            page = queries.surveyed_groups(engine, key, survey, ends, sort, [], after=after, limit=4)
+        names += [it.name for it in page.groups]
+        places += [_place(it, sort, chosen, engine, uid) for it in page.groups]
+        after = page.next
+        if after is None:
+            break
+    expected = {row.group for row in rows_of(engine, uid) if _matches(row, chosen)}
+    assert len(names) == len(set(names))
+    assert set(names) == expected == {tally.name for tally in survey.tallies}
+    assert places == sorted(places)
+
+
+def _matches(row: EvaluationRow, chosen: RolloutFilter) -> bool:
+    return (
+        (not chosen.stop_reasons or row.stop_reason in chosen.stop_reasons)
+        and (not chosen.statuses or row.status in chosen.statuses)
+        and (not chosen.modes or row.mode in chosen.modes)
+        and (chosen.step_min or 0) <= row.step <= (chosen.step_max or 99)
+    )
+
+
+def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, engine: Engine, uid: str) -> tuple[float, int]:
+    last = max(member.id for member in it.members)
+    if sort == GroupSort.NEWEST:
+        matching = [
+            row.id or 0 for row in rows_of(engine, uid, col(EvaluationRow.group) == it.name) if _matches(row, chosen)
+        ]
+        return 0, -max(matching)
+    if sort == GroupSort.LOWEST_MEAN:
+        return (round(it.mean, 9) if it.mean is not None else 99.0), -last
+    if sort == GroupSort.LARGEST_SPREAD:
+        return (-round(it.spread, 6) if it.spread is not None else 99.0), -last
+    return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.MIXED, Kind.UNSCORED).index(it.kind), -last
+
+
+def test_a_group_is_shown_whole_where_one_of_its_rollouts_matches(client: TestClient, engine: Engine) -> None:
+    truncated = {row.group for row in rows_of(engine, RUN, col(EvaluationRow.stop_reason) == StopReason.LENGTH)}
+    html = client.get(f"/runs/{RUN}/groups?where=stop:length").text
+    firsts = {min(row.id or 0 for row in rows_of(engine, RUN, col(EvaluationRow.group) == name)) for name in truncated}
+    assert set(shown(html)) == firsts
+    assert html.count('<td class="num size">4</td>') + html.count(" of</span> 4</span>") == len(firsts)
+
+
+def test_groups_of_an_evaluation_are_told_from_those_of_the_training(client: TestClient, engine: Engine) -> None:
+    html = client.get(f"/runs/{RUN}/groups?where=step:10&sort=lowest-mean").text
+    lines = re.findall(r'<tr id="group-(\d+)">(.*?)</tr>', html, re.DOTALL)
+    modes = {row.id: row.mode for row in rows_of(engine, RUN)}
+    assert {modes[int(row_id)] for row_id, _ in lines} == {"train", "eval"}
+    assert [row_id for row_id, line in lines if 'class="mode"' in line] == [
+        row_id for row_id, _ in lines if modes[int(row_id)] == "eval"
+    ]
+    switch = re.findall(r'<nav class="switch" aria-label="Groups of which mode">(.*?)</nav>', html)[0]
+    links = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(\w+)</a>', switch)}
+    assert list(links) == ["all", "train", "eval"]
+    assert "sort=lowest-mean" in links["eval"]
+    found = client.get(links["eval"]).text
+    assert {modes[int(row_id)] for row_id in re.findall(r'<tr id="group-(\d+)">', found)} == {"eval"}
+
+
+def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/groups").text
+    counts = dict(re.findall(r'class="kind-(\w+)"><a.*?<span class="n">(\d+)</span>', html, re.DOTALL))
+    assert (counts["failed"], counts["passed"], counts["level"]) == ("3", "3", "3")
+    for kind, step in (("failed", 3), ("passed", 4), ("level", 5)):
+        page = client.get(f"/runs/{RUN}/groups?kind={kind}").text
+        assert len(shown(page)) == 3
+        assert set(re.findall(r'title="Only step (\d+)"', page)) == {str(step)}
+    assert len(shown(client.get(f"/runs/{RUN}/groups?kind=dead").text)) == 9
+    assert "No groups match" in client.get(f"/runs/{RUN}/groups?kind=passed&where=step:3").text
+
+
+@pytest.mark.parametrize(
+    ("ends", "rewards", "kind"),
+    [
+        (Ends(0.0, 1.0), [0.0, 0.0], Kind.FAILED),
+        (Ends(0.0, 1.0), [1.0, 1.0], Kind.PASSED),
+        (Ends(0.0, 1.0), [0.3, 0.3 + 1e-7], Kind.LEVEL),
+        (Ends(0.0, 1.0), [0.3, 0.3 + 1e-5], Kind.MIXED),
+        (Ends(0.0, 0.0), [0.0, 0.0], Kind.FAILED),
+        (Ends(-1.0, 0.0), [0.0, 0.0], Kind.PASSED),
+        (Ends(-1.0, 0.0), [-0.5, -0.5], Kind.FAILED),
+        (Ends(0.2, 1.0), [0.2, 0.2], Kind.FAILED),
+        (Ends(0.0, float("inf")), [0.0, float("inf")], Kind.MIXED),
+        (Ends(0.0, 1.0), [0.0], Kind.UNSCORED),
+        (Ends(None, None), [], Kind.UNSCORED),
+    ],
+)
+def test_a_group_is_dead_where_its_rewards_are_alike(ends: Ends, rewards: list[float], kind: Kind) -> None:
+    assert ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards)) == kind
+
+
+def test_what_needs_all_groups_is_bounded_and_says_so(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 30)
+    survey = queries.survey(engine, run_id(engine, RUN), RolloutFilter(), Ends(LOW, HIGH))
+    assert (survey.step_min, survey.step_max, survey.is_whole) == (11, 12, False)
+    assert {tally.step for tally in survey.tallies} == {11, 12}
+    html = client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text
+    assert "Only of steps 11 to 12" in html
+    assert len(shown(html)) == 6
+    newest = client.get(f"/runs/{RUN}/groups").text
+    assert "Only of" not in newest
+    assert len(shown(newest)) == 38
+    monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 5)
+    one = queries.survey(engine, run_id(engine, RUN), RolloutFilter(step_min=2, step_max=2), Ends(LOW, HIGH))
+    assert (one.step_min, one.is_whole) == (2, False)
+
+
+def test_the_next_page_follows_without_javascript(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_page, "PAGE_SIZE", 5)
+    address, seen = f"/runs/{RUN}/groups?sort=largest-spread", []
+    while address:
+        html = client.get(address).text
+        seen += shown(html)
+        following = re.search(r'<a href="([^"]+)">Next groups', html)
+        address = unescape(following[1]) if following else ""
+    assert len(seen) == len(set(seen)) == 38
+    piece = client.get(f"/runs/{RUN}/groups?sort=largest-spread", headers=fragment("more")).text
+    assert "<html" not in piece
+    assert shown(piece) == seen[:5]
+
+
+def test_a_mistake_keeps_what_was_written_and_offers_what_was_meant(client: TestClient) -> None:
+    answer = client.get(f"/runs/{RUN}/groups?where=stop:lenght")
+    assert answer.status_code == 422
+    assert 'value="stop:lenght"' in answer.text
+    assert f'href="/runs/{RUN}/groups?where=stop:length"' in answer.text
+    assert "did you mean" in client.get(f"/runs/{RUN}/groups?kind=ded").text
+    assert "did you mean" in client.get(f"/runs/{RUN}/groups?sort=newst").text
+
+
+def test_pages_are_fragments_of_themselves(client: TestClient, engine: Engine) -> None:
+    first = min(row.id or 0 for row in rows_of(engine, RUN))
+    for address, target in ((f"/runs/{RUN}/groups", "groups"), (f"/runs/{RUN}/groups/{first}", "group")):
+        page, piece = client.get(address), client.get(address, headers=fragment(target))
+        assert page.text.startswith("<!doctype html>")
+        assert "<html" not in piece.text
+        assert f'id="{target}"' in piece.text
+        assert piece.headers["cache-control"] == "no-store"
+
+
+# --- Meanwhile
+
+
+def test_news_wait_behind_the_pill_and_known_groups_are_no_news(client: TestClient, engine: Engine) -> None:
+    page = client.get(f"/runs/{LIVE}/groups").text
+    address = unescape(re.search(r'hx-get="(/runs/[^"]+/groups/live[^"]+)"', page)[1])  # type: ignore[index]
+    assert client.get(address, headers=fragment("live")).status_code == 204
+    last = max(rows_of(engine, LIVE), key=lambda row: row.id or 0)
+    first = min(row.id or 0 for row in rows_of(engine, LIVE, col(EvaluationRow.group) == last.group))
+    copy = last.model_dump() | {"changed": 500}
+    with engine.begin() as db:
+        top = int(db.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
+        late = copy | {"id": top + 1, "uid": "late", "generation": 4}
+        new = copy | {"id": top + 2, "uid": "new", "group": f"{LIVE}/train/99/0"}
+        db.execute(insert(EvaluationRow), [late, new])
+        db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=500))
+    news = client.get(f"{address}&open={first}", headers=fragment("live")).text
+    assert "1 new" in unescape(re.sub(r"<svg.*?</svg>", "", news))
+    assert f'hx-target="#group-{first}"' in news
+    assert " of</span> 5</span>" in news
+    followed = client.get(f"{address}&follow=1", headers=fragment("live")).text
+    assert shown(followed)[0] == top + 2
+    assert 'hx-target="#rows"' in followed
+
+
+def test_a_finished_run_is_not_polled(client: TestClient, engine: Engine) -> None:
+    first = min(row.id or 0 for row in rows_of(engine, RUN))
+    assert "data-poll" not in client.get(f"/runs/{RUN}/groups").text
+    assert "data-poll" not in client.get(f"/runs/{RUN}/groups/{first}").text
+
+
+def test_an_open_group_is_refreshed_without_moving_its_columns(client: TestClient, engine: Engine) -> None:
+    unscored = rows_of(engine, LIVE, col(EvaluationRow.scored).is_(None))[-1]
+    members = rows_of(engine, LIVE, col(EvaluationRow.group) == unscored.group)
+    page = client.get(f"/runs/{LIVE}/groups/{members[0].id}").text
+    address = unescape(re.search(r'hx-get="([^"]+seen=[^"]+)"', page)[1])  # type: ignore[index]
+    assert client.get(address, headers=fragment("group")).status_code == 204
+    order = columns(page)
+    with engine.begin() as db:
+        is_last = col(EvaluationRow.id) == order[-1]
+        db.execute(update(EvaluationRow).where(is_last).values(reward=5.0, changed=600, status="ok"))
+    asked = "&".join(f"column={row_id}" for row_id in order)
+    assert columns(client.get(f"{address}&{asked}", headers=fragment("group")).text) == order
+    assert columns(client.get(f"/runs/{LIVE}/groups/{members[0].id}").text)[0] == order[-1]
+
+
+def columns(html: str) -> list[int]:
+    return [int(found) for found in re.findall(r'id="completion-(\d+)"', html)]
+
+
+# --- One group
+
+
+def test_completions_stand_from_the_highest_reward_to_the_lowest(client: TestClient, engine: Engine) -> None:
+    (first, *_) = rows_of(engine, RUN, col(EvaluationRow.step) == 8)
+    members = rows_of(engine, RUN, col(EvaluationRow.group) == first.group)
+    expected = sorted(members, key=queries.by_reward)
+    html = client.get(f"/runs/{RUN}/groups/{first.id}").text
+    assert columns(html) == [row.id for row in expected]
+    known = [row for row in expected if row.reward is not None]
+    assert f'href="/runs/{RUN}/compare?a={known[0].id}&amp;b={known[-1].id}" data-key="c"' in html
+    moved = client.get(f"/runs/{RUN}/groups/{members[-1].id}", follow_redirects=False)
+    assert moved.headers["location"] == f"/runs/{RUN}/groups/{first.id}"
+
+
+def test_next_and_previous_group_follow_the_filter(client: TestClient) -> None:
+    order = shown(client.get(f"/runs/{MANY}/groups?where=stop:length").text)
+    for at in (0, 3, len(order) - 1):
+        html = client.get(f"/runs/{MANY}/groups/{order[at]}?where=stop:length").text
+        found = dict(re.findall(r'groups/(\d+)\?where=stop:length" data-key="([jk])"', html))
+        wanted = {key: order[at + by] for key, by in (("k", -1), ("j", 1)) if 0 <= at + by < len(order)}
+        assert {key: int(row_id) for row_id, key in found.items()} == wanted
+
+
+def test_of_many_completions_only_the_first_are_opened(address: Address) -> None:
+    engine = writing_engine(address)
+    make_run(engine, uid=RUN, steps=1, groups_per_step=1, generations=64, state=RunState.FINISHED)
+    engine.dispose()
+    with TestClient(create_app(address), base_url="http://127.0.0.1") as client:
+        html = client.get(f"/runs/{RUN}/groups/1").text
+        assert len(columns(html)) == 64
+        assert html.count('hx-trigger="revealed"') == 64 - group_page.OPENED
+        late = columns(html)[-1]
+        piece = client.get(f"/runs/{RUN}/groups/{late}/column").text
+        assert '<section class="turn"' in piece
+        assert f'href="/runs/{RUN}/rollouts/{late}">Its turns' in html, "which reads without JavaScript"
+
+
+def test_nothing_that_a_model_wrote_becomes_markup(client: TestClient, engine: Engine) -> None:
+    hostile = rows_of(engine, RUN, col(EvaluationRow.task) == HOSTILE_TASK)
+    ids = [row.id or 0 for row in hostile]
+    pages = [f"groups?where=step:1&sort={sort}" for sort in GroupSort]
+    pages += [f"groups/{ids[0]}", f"groups/{ids[0]}/column", f"compare?a={ids[0]}&b={ids[1]}"]
+    for page in pages:
+        html = client.get(f"/runs/{RUN}/{page}").text
+        assert "<img src=x" not in html, page
+        assert "<script>alert" not in html, page
+        assert "\x1b" not in html, page
+        assert "\u202e" not in html, page
+
+
+@pytest.mark.parametrize("address", ["groups/99999999", "groups/99999999999999999999", "compare?a=1&b=99999999"])
+def test_what_does_not_exist_is_not_found(client: TestClient, address: str) -> None:
+    assert client.get(f"/runs/{RUN}/{address}").status_code == 404
+
+
+def test_a_comparison_without_its_rollouts_says_how_to_ask(client: TestClient) -> None:
+    answer = client.get(f"/runs/{RUN}/compare?a=1")
+    assert answer.status_code == 422
+    assert "b is missing" in answer.text
+
+
+# --- Where they part
+
+
+def acted(*actions: Any, text: str = "so", ended: int | None = None) -> list[turns.Turn]:
+    """A rollout that sent these, one a turn; what is a string was only said."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    sent: list[dict[str, Any]] = []
+    for number, action in enumerate(actions[:ended], 1):
+        messages.append({"role": "assistant", "content": action if isinstance(action, str) else text})
+        if not isinstance(action, str):
+            sent.append({"turn": number, "action": action, "observation": {"text": f"answer {number}"}})
+    row = EvaluationRow(turns=len(actions))  # type: ignore[call-arg]  # nothing else of it is looked at
+    return turns.turns_of(make_timeline(Rollout(row, messages, sent, {}, {}, None)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "at"),
+    [
+        (acted({"x": 1}, {"x": 2}), acted({"x": 1}, {"x": 2}, text="other words"), None),
+        (acted({"x": 1}, {"x": 2}), acted({"x": 1}, {"x": 3}), 2),
+        (acted({"x": 1, "y": 2}), acted({"y": 2, "x": 1}), None),
+        (acted({"x": 1}, {"x": 2}), acted({"x": 1}), 2),
+        (acted("look  around\n"), acted("look around"), None),
+        (acted("look"), acted({"look": True}), 1),
+        (acted(), acted({"x": 1}), 1),
+        (acted(), acted(), None),
+    ],
+    ids=["words", "second", "order", "ended", "spacing", "unparsed", "nothing", "both nothing"],
+)
+def test_rollouts_part_at_the_first_action_that_differs(
+    a: list[turns.Turn], b: list[turns.Turn], at: int | None
+) -> None:
+    assert turns.parting(a, b) == turns.parting(b, a) == at
+
+
+def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine) -> None:
+    first = rows_of(engine, RUN, col(EvaluationRow.step) == 9)[0]
+    members = rows_of(engine, RUN, col(EvaluationRow.group) == first.group)
+    same = {"turn": 1, "action": {"command": "ls"}, "observation": {"out": "a b"}}
+    with engine.begin() as db:
+        for place, row in enumerate(sorted(members, key=queries.by_reward)):
+            said = [{"role": "user", "content": "go"}, *({"role": "assistant", "content": w} for w in ("one", "two"))]
+            then = {"turn": 2, "action": {"command": "cat a" if place < 2 else "cat b"}, "observation": {"out": "."}}
+            then |= {"reward": 1.0 if place < 2 else -0.5, "done": place < 2}
+            content = pack_content({"messages": said, "actions": [same, then]})
+            is_row = col(RolloutPayload.row_id) == row.id
+            db.execute(update(RolloutPayload).where(is_row).values(content=content))
+    html = client.get(f"/runs/{RUN}/groups/{first.id}").text
+    best, equal, *others = re.split(r'(?=<article class="completion")', html)[1:]
+    assert "the others begin to part here" in best
+    assert "parts from the best" not in equal
+    for other in others:
+        before, mark, after = other.partition("parts from the best here")
+        assert mark
+        assert (before.count('<section class="turn"'), after.count('<section class="turn"')) == (1, 1)
+    ids = columns(html)
+    both = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[-1]}").text
+    assert "They part at turn 2" in both
+    assert re.search(r'id="turn-1"(?! open)', both), "what is equal is folded"
+    assert re.search(r'id="turn-2" open', both)
+    assert "<mark>a</mark>" in both
+    assert "<mark>b</mark>" in both
+    told = unescape(re.sub("<[^>]+>", "", both))
+    assert "+1, done" in told
+    assert "-0.5" in told
+    alike = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text
+    assert "Their actions are the same" in alike
+    assert "<mark" not in alike
+
+
+def test_rollouts_of_two_runs_are_compared(client: TestClient, engine: Engine) -> None:
+    one, other = rows_of(engine, RUN)[5], rows_of(engine, MANY)[7]
+    html = client.get(f"/runs/{RUN}/compare?a={one.id}&b={other.id}").text
+    assert f"/runs/{RUN}/rollouts/{one.id}" in html
+    assert f"/runs/{MANY}/rollouts/{other.id}" in html
+    assert f'href="/runs/{MANY}/compare?a={other.id}&amp;b={one.id}"' in html, "sides are changed"
+
+
+def test_a_comparison_leads_back_to_the_filter_that_it_came_from(client: TestClient, engine: Engine) -> None:
+    one, other = (row.id for row in rows_of(engine, RUN)[:2])
+    where = "where=stop:done"
+    first = client.get(f"/runs/{RUN}/groups/{one}?{where}").text
+    pair = re.findall(r'href="([^"]+/compare[^"]+)" data-key="c"', first)
+    assert where in pair[0]
+    html = client.get(f"/runs/{RUN}/compare?{where}&a={one}&b={other}").text
+    links = [unescape(link) for link in re.findall(r'href="(/runs/[^"]+)"', html)]
+    assert f"/runs/{RUN}/groups/{one}?{where}" in links
+    assert f"/runs/{RUN}?{where}" in links
+    assert f"/runs/{RUN}/rollouts/{other}?{where}" in links
+    assert f"/runs/{RUN}/compare?{where}&a={other}&b={one}" in links
+    assert '<input type="hidden" name="where" value="stop:done">' in html
+    assert client.get(f"/runs/{RUN}/compare?wher=x&a={one}&b={other}").status_code == 422
+
+
+# --- What differs between two texts
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "cc", "\n", "  ", "d\te", "\u202e", "é"]), max_size=60).map(" ".join)
+
+
+@settings(deadline=None, max_examples=300)
+@given(WORDS, WORDS)
+def test_the_segments_are_the_texts(a: str, b: str) -> None:
+    for segments, whole in zip(Differ().compare(a, b), (a, b), strict=True):
+        at = 0
+        for segment in segments:
+            assert whole.startswith(segment.text, at)
+            at += len(segment.text) + segment.skipped
+        assert at == len(whole)
+    if a == b:
+        assert not any(segment.changed for segment in Differ().compare(a, b)[0])
+    else:
+        assert any(segment.changed for side in Differ().compare(a, b) for segment in side)
+
+
+def test_a_word_that_differs_is_marked_alone() -> None:
+    a, b = Differ().compare("the cat sat on the mat today", "the dog sat on a mat today")
+    assert [segment.text for segment in a] == ["the ", "cat", " ", "sat on ", "the", " mat today"]
+    assert [segment.text for segment in a if segment.changed] == ["cat", "the"]
+    assert [segment.text for segment in b if segment.changed] == ["dog", "a"]
+
+
+def test_megabytes_take_no_longer_than_a_page_may() -> None:
+    rng = random.Random(1)
+    words = [rng.choice("abcdefgh") * rng.randint(1, 7) for _ in range(700_000)]
+    whole = " ".join(words)
+    words[350_000] = "DIFFERENT"
+    other = " ".join(words)
+    unlike = " ".join(reversed(words))
+    assert len(whole) > 3_000_000
+    began = time.process_time()
+    differ = Differ()
+    a, b = differ.compare(whole, other)
+    assert [segment.text for segment in b if segment.changed] == ["DIFFERENT"]
+    assert sum(len(segment.text) for segment in a) < 1_000
+    c, _ = differ.compare(whole, unlike)
+    assert sum(len(segment.text) for segment in c) < 20_000
+    for _ in range(40):
+        differ.compare(whole[:3_000], unlike[:3_000])
+    assert time.process_time() - began < 10
+
+
+# --- Charts
+
+
+def test_rewards_stand_on_each_other_within_the_strip() -> None:
+    found = strip([1.0] * 63 + [0.0], 63 / 64, Scale(0.0, 1.0))
+    assert [pill.tone for pill in found.pills] == ["negative", "positive"]
+    assert all(0 <= pill.x <= 235 and pill.y >= 0 and pill.y + pill.height <= 22 for pill in found.pills)
+    assert found.label == "Rewards: 63 times 1.000, 0.000"
+    assert {pill.tone for pill in strip([0.5, 0.5], 0.5, Scale(0.0, 1.0)).pills} == {"even"}
+    assert strip([], None, Scale(0.0, 1.0)).pills == []
+
+
+def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> None:
+    tallies = queries.survey(engine, run_id(engine, MANY), RolloutFilter(), Ends(-1.0, 2.0)).tallies
+    many = [tally._replace(step=tally.step * 10) for tally in tallies]
+    found = stacks(many, groups_page.KINDS)
+    assert len(found) <= 60
+    assert sum(sum(stack.counts) for stack in found) == len(tallies)
+    for stack in found:
+        assert sum(part.height for part in stack.parts) == pytest.approx(100, abs=0.1)
+    assert all(one.step_max < other.step_min for one, other in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("asked", ["sort=largest-spread", "kind=mixed&sort=lowest-mean"])
+def test_a_group_leads_to_the_next_in_the_order_that_it_was_opened_from(client: TestClient, asked: str) -> None:
+    lines = re.findall(r'class="row-link" href="([^"]+)"', client.get(f"/runs/{RUN}/groups?{asked}").text)
+    assert len(lines) > 3
+    html = client.get(unescape(lines[1])).text
+    assert f'href="{lines[0]}" data-key="k"' in html
+    assert f'href="{lines[2]}" data-key="j"' in html
+    up = re.search(r'href="([^"]+)" data-key="u"', html)
+    assert up
+    assert set(unescape(up[1]).partition("?")[2].split("&")) == set(asked.split("&"))
+
+
+def test_a_groups_order_that_is_misspelt_is_an_error(client: TestClient) -> None:
+    assert client.get(f"/runs/{RUN}/groups/1?sort=largest").status_code == 422

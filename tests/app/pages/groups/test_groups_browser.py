@@ -1,0 +1,237 @@
+"""Groups and comparisons in a real Chromium, as a hand and an eye have them."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, func, insert, select, update
+from sqlmodel import col
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState
+from tests.app.test_browser import asked_again
+from tests.support.axe import violations
+from tests.support.factory import make_run
+
+FINISHED, LIVE, WIDE = "finished-a1b2", "live-c3d4", "wide-e5f6"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("groups-browser") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    now = time.time_ns() // 1000
+    make_run(engine, uid=FINISHED, name="finished run", steps=20, generations=8, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
+    make_run(engine, uid=WIDE, steps=1, groups_per_step=1, generations=24, state=RunState.FINISHED)
+    with engine.begin() as db:
+        dead = (of_run(FINISHED), col(EvaluationRow.step) == 3)
+        db.execute(update(EvaluationRow).where(*dead).values(reward=0.0, advantage=0.0))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, path: Path) -> Iterator[str]:
+    del engine
+    with BackgroundServer(path) as server:
+        yield server.url
+
+
+def of_run(uid: str) -> Any:
+    return col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == uid).scalar_subquery()
+
+
+def first_row(engine: Engine, uid: str, *conditions: Any) -> int:
+    with engine.connect() as db:
+        return int(db.scalar(select(func.min(col(EvaluationRow.id))).where(of_run(uid), *conditions)) or 0)
+
+
+def pages(engine: Engine) -> dict[str, str]:
+    hostile = first_row(engine, FINISHED)
+    other = first_row(engine, FINISHED, col(EvaluationRow.step) == 4)
+    last = first_row(engine, LIVE, col(EvaluationRow.scored).is_(None))
+    return {
+        "groups": f"/runs/{FINISHED}/groups",
+        "filtered": f"/runs/{FINISHED}/groups?where=stop:length&sort=dead-first&kind=dead",
+        "mistaken": f"/runs/{FINISHED}/groups?where=stop:lenght",
+        "live": f"/runs/{LIVE}/groups",
+        "hostile": f"/runs/{FINISHED}/groups/{hostile}",
+        "open": f"/runs/{LIVE}/groups/{last}",
+        "wide": f"/runs/{WIDE}/groups/{first_row(engine, WIDE)}",
+        "compared": f"/runs/{FINISHED}/compare?a={hostile}&b={hostile + 1}",
+        "elsewhere": f"/runs/{FINISHED}/compare?a={other}&b={last}",
+    }
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_quiet_and_accessible(page: Page, engine: Engine, url: str, theme: Any) -> None:
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
+    for name, address in pages(engine).items():
+        page.goto(url + address)
+        assert violations(page) == [], name
+    assert [line for line in said if "422" not in line] == []
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_no_page_is_wider_than_its_window(page: Page, engine: Engine, url: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for name, address in pages(engine).items():
+        page.goto(url + address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        parts = page.locator(".completion, .pair-piece")
+        assert parts.evaluate_all("all => all.filter(it => it.scrollWidth > it.clientWidth + 1).length") == 0, name
+
+
+def test_the_filter_and_the_kinds_change_the_address_and_back_undoes_it(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}/groups")
+    everything = page.locator("#rows tr[id^=group]").count()
+    page.keyboard.press("/")
+    expect(page.locator("#where")).to_be_focused()
+    page.keyboard.type("step:3..6")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups?where=step:3..6")
+    expect(page.locator("#rows tr[id^=group]")).to_have_count(12)
+    page.locator(".legend a", has_text="all failed").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups?where=step:3..6&kind=failed")
+    expect(page.locator("#rows tr[id^=group]")).to_have_count(3)
+    page.locator(".by-step a").first.click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups?where=step:3&kind=failed")
+    expect(page.locator("#where")).to_have_value("step:3")
+    page.locator(".chip", has_text="step").click()
+    expect(page.locator("#where")).to_have_value("")
+    for _ in range(4):
+        page.go_back()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups")
+    expect(page.locator("#rows tr[id^=group]")).to_have_count(everything)
+
+
+def test_scrolling_loads_every_group_once(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}/groups")
+    while page.locator("#more").count():
+        page.locator(".scroll").evaluate("pane => pane.scrollTo(0, pane.scrollHeight)")
+        page.wait_for_timeout(60)
+    ids = page.locator("#rows tr[id^=group]").evaluate_all("rows => rows.map(row => row.id)")
+    assert len(ids) == len(set(ids)) == 64
+
+
+def arrived(page: Page, address: str | re.Pattern[str]) -> None:
+    """At a page whose scripts hear keys."""
+    expect(page).to_have_url(address)
+    page.wait_for_load_state("load")
+
+
+def test_keys_lead_from_the_table_through_a_group_to_its_best_and_worst(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    table = f"{url}/runs/{FINISHED}/groups?where=stop:length"
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.keyboard.press("3")
+    arrived(page, f"{url}/runs/{FINISHED}/groups")
+    page.goto(table)
+    links = page.locator(".row-link")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(links.nth(1)).to_be_focused()
+    third = links.nth(2).inner_text()
+    page.keyboard.press("Enter")
+    arrived(page, re.compile(r"/groups/\d+\?where=stop:length$"))
+    page.keyboard.press("j")
+    arrived(page, re.compile(rf"/groups/{third}\?where=stop:length$"))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".column-link").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".column-link").nth(0)).to_be_focused()
+    page.keyboard.press("c")
+    arrived(page, re.compile(r"/compare\?where=stop:length&a=\d+&b=\d+$"))
+    expect(page.locator(".aligned.parts")).to_be_in_viewport()
+    best, worst = re.findall(r"=(\d+)", page.url.rpartition("?")[2])
+    page.keyboard.press("x")
+    arrived(page, re.compile(rf"\?where=stop:length&a={worst}&b={best}$"))
+    page.keyboard.press("u")
+    arrived(page, re.compile(rf"/groups/{third}\?where=stop:length$"))
+    page.keyboard.press("u")
+    arrived(page, table)
+
+
+def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
+    page = quiet_page
+    page.set_viewport_size({"width": 1440, "height": 420})
+    page.goto(f"{url}/runs/{WIDE}/groups/{first_row(engine, WIDE)}")
+    last = page.locator(".completion").last
+    expect(last.locator(".turn")).to_have_count(0)
+    page.keyboard.press("ArrowLeft")
+    expect(last.locator(".column-link")).to_be_focused()
+    expect(last.locator(".turn").first).to_be_visible()
+    pane = page.locator(".group-columns")
+    pane.evaluate("it => it.scrollTo(it.scrollWidth, it.scrollHeight)")
+    head, box = (it.bounding_box() for it in (last.locator("header"), pane))
+    assert head is not None
+    assert box is not None
+    assert head["y"] == pytest.approx(box["y"], abs=1)
+    assert page.locator(".completion .turn").count() > 0
+    assert page.locator('.completion [hx-trigger="revealed"]').count() > 0, "those between were not opened"
+
+
+def test_new_groups_wait_behind_a_pill_while_a_hand_is_on_the_table(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}/groups")
+    expect(page.locator("#live")).to_contain_text("live")
+    first = page.locator(".row-link").first.inner_text()
+    counted = int(page.locator("#survey strong").first.inner_text())
+    page.locator("#rows tr").nth(2).hover()
+    asked_again(page)
+    newest = another_group(engine)
+    expect(page.locator("#live .pill")).to_have_text("1 new")
+    assert page.locator(".row-link").first.inner_text() == first
+    page.locator("#live .pill").click()
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+    page.mouse.move(0, 0)
+    newest = another_group(engine)
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+    expect(page.locator("#survey strong").first).to_have_text(str(counted + 2))
+
+
+def another_group(engine: Engine) -> int:
+    """Of one rollout, like the live run's last."""
+    with engine.begin() as db:
+        top = int(db.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
+        last = select(EvaluationRow).where(of_run(LIVE)).order_by(col(EvaluationRow.id).desc()).limit(1)
+        row = dict(db.execute(last).mappings().one())
+        new = row | {"id": top + 1, "uid": f"new-{top}", "group": f"{LIVE}/{top}", "changed": 100 + top}
+        db.execute(insert(EvaluationRow), [new])
+        db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=100 + top))
+    return top + 1
+
+
+def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{url}/runs/{FINISHED}/groups")
+    page.locator("#where").fill("step:5")
+    page.get_by_role("button", name="Filter").click()
+    expect(page).to_have_url(re.compile(r"where=step%3A5|where=step:5"))
+    page.locator("select[name=sort]").select_option("lowest-mean")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator("#rows tr[id^=group]")).to_have_count(3)
+    page.locator(".row-link").first.click()
+    expect(page.locator(".completion .turn").first).to_be_visible()
+    page.goto(f"{url}/runs/{WIDE}/groups/{first_row(engine, WIDE)}")
+    page.get_by_text("Its turns").last.click()
+    expect(page.locator(".timeline .card").first).to_be_visible()
+    context.close()

@@ -1,0 +1,471 @@
+"""A run's overview: its figures, its charts and what they lead to, over HTTP and in a real Chromium."""
+
+import re
+import time
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, insert, select, update
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.overview.step_tiles import Window, make_tiles
+from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
+from logs_ui.recorder import flush, queries, start_run
+from logs_ui.recorder.queries import Step
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.step_sums import RewardSums
+from logs_ui.recorder.storage.tables import Run, RunState, Scalar, StepStatistics
+from tests.app.test_app import fragment
+from tests.support.axe import violations
+from tests.support.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run
+
+RUN, LIVE, EARLY = "main-run-1234", "live-run-5678", "early-run-9abc"
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("overview") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    now = time.time_ns() // 1000
+    alive: dict[str, Any] = {"created": now - 300_000_000, "heartbeat": now + 600_000_000}
+    make_run(engine, uid=RUN, name="a run", steps=STEPS, generations=8, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="another", steps=6, **alive)
+    make_run(engine, uid=EARLY, name="early", steps=1, **alive)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, path: Path) -> Iterator[str]:
+    with BackgroundServer(path) as server:
+        yield server.url
+
+
+def text_of(html: str) -> str:
+    """Without tags and runs of space."""
+    return re.sub(
+        r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL)))
+    )
+
+
+def a_step(number: int, rewards: list[float], /, **more: Any) -> Step:
+    plain: dict[str, Any] = {
+        "step": number, "rollouts": len(rewards), "scored": len(rewards), "reward_sum": sum(rewards),
+        "statuses": {"ok": len(rewards)}, "stop_reasons": {"done": len(rewards)},
+        "reward_p10": min(rewards, default=None), "reward_p90": max(rewards, default=None),
+        "groups": 2, "dead_groups": 0, "rewards": {},
+        "tokens_known": 0, "tokens_sum": 0, "turns_known": 0, "turns_sum": 0, "seconds_known": 0, "seconds_sum": 0.0,
+    }  # fmt: skip
+    return Step(**plain | more)
+
+
+# --- Figures
+
+
+def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
+    steps = [a_step(n, [n / 100, n / 100 + 0.2], turns_known=2, turns_sum=2 * n) for n in range(1, 26)]
+    window = Window.of(steps)
+    assert [step.step for step in window.recent] == list(range(16, 26))
+    assert [step.step for step in window.before] == list(range(6, 16))
+    tiles = {tile.name: tile for tile in make_tiles(window, steps)}
+    reward, turns = tiles["Mean reward"], tiles["Turns"]
+    assert (reward.value, reward.change, reward.tone) == ("0.305", "+0.100", "positive")
+    assert (turns.value, turns.change, turns.tone) == ("20.500", "+10.000", "quiet")
+    assert (tiles["Truncated"].value, tiles["Truncated"].change) == ("0%", "±0")
+    assert "Tokens" not in tiles, "nothing is said of what nobody recorded"
+    assert [tile for tile in make_tiles(Window.of(steps[:10]), steps[:10]) if tile.change is not None] == []
+
+
+def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -> None:
+    steps = [a_step(n, [0.5]) for n in range(1, 11)] + [a_step(11, [], rollouts=4, statuses={"running": 4})]
+    window = Window.of(steps)
+    assert [step.step for step in window.recent] == list(range(1, 12))
+    assert {tile.name: tile.value for tile in make_tiles(window, steps)}["Mean reward"] == "0.500"
+    assert Window.of([]) == Window([], [])
+    assert make_tiles(Window.of([]), []) == []
+
+
+@pytest.mark.parametrize(
+    ("solved", "style", "shown"),
+    [
+        (RewardSums(4, 1.0, 1.0, 4), RewardSums(4, 2.0, 0.2, 0), "25%"),
+        (RewardSums(4, 1.3, 1.3, 2), RewardSums(4, 2.0, 0.2, 4), None),  # gives a part of it, too
+        (RewardSums(4, 0.0, 0.1, 4), RewardSums(4, 2.0, 2.0, 0), None),  # another one counts more
+    ],
+)
+def test_solved_is_said_only_where_what_counts_most_is_yes_or_no(
+    solved: RewardSums, style: RewardSums, shown: str | None
+) -> None:
+    steps = [a_step(1, [1.0] * 4, rewards={"solved": solved, "style": style})]
+    tiles = {tile.name: tile.value for tile in make_tiles(Window.of(steps), steps)}
+    assert tiles.get("solved = 1") == shown
+
+
+def test_components_add_up_to_the_mean_reward() -> None:
+    rewards = {"a": RewardSums(3, 2.0, 1.0, 1), "b": RewardSums(4, 4.0, -0.4, 2)}
+    steps = [a_step(n, [0.3, 0.3, 0.0, 0.0], rewards=rewards if n < 3 else {}) for n in (1, 2, 3)]
+    chart = next(chart for chart in make_charts(steps) if chart.id == "components")
+    assert [(line.name, line.values[0], line.values[2]) for line in chart.lines] == [
+        ("a", 0.25, None),
+        ("b", -0.1, None),
+    ]
+    assert sum(line.values[0] or 0.0 for line in chart.lines) == pytest.approx(steps[0].reward_sum / steps[0].scored)
+    assert [line.raw and line.raw[0] for line in chart.lines] == [pytest.approx(2 / 3), 1.0]
+    assert len({line.dash for line in chart.lines}) == 2
+    assert [(it.name, it.raw, it.counted) for it in function_means(steps[:1])] == [("a", 2 / 3, 0.25), ("b", 1.0, -0.1)]
+
+
+def test_the_smoothed_mean_begins_at_the_first_and_skips_what_is_missing() -> None:
+    assert smoothed([1.0, 0.0, None, 1.0], [2, 2, 0, 2]) == [
+        1.0, pytest.approx(0.8 / 1.8), None, pytest.approx((0.8**3 + 1) / (0.8**3 + 0.8**2 + 1))
+    ]  # fmt: skip
+
+
+def test_what_still_runs_leaves_a_gap_in_the_stop_reasons() -> None:
+    step = a_step(1, [0.5], rollouts=4, statuses={"ok": 1, "running": 3}, stop_reasons={"length": 1, "odd": 0})
+    charts = {chart.id: chart for chart in make_charts([step])}
+    assert [(line.name, line.values) for line in charts["stop"].lines] == [("length", [0.25])]
+    assert [(line.name, line.values) for line in charts["status"].lines] == [("ok", [0.25]), ("running", [0.75])]
+    assert all(line.word and line.word.icon for chart in ("stop", "status") for line in charts[chart].lines)
+
+
+def test_values_are_written_in_their_units_and_spelt_for_the_script() -> None:
+    assert [written(0.5, form) for form in Form] == ["0.500", "0.5", "500 ms", "50%"]
+    assert written(2_345.0, Form.TOKENS) == "2.3k"
+    assert written(None, Form.SHARE) == "—"
+    assert spelt([0.1 + 0.2, None, -1e-7]) == "0.3 - -1e-07"
+
+
+# --- The page
+
+
+def test_one_step_of_the_page_agrees_with_its_rows(client: TestClient, engine: Engine) -> None:
+    run_id = queries.find_run(engine, RUN).id or 0
+    (train, _) = queries.step_series(engine, run_id)
+    seventh = next(step for step in queries.steps(engine, run_id, train) if step.step == 7)
+    rows = client.get(f"/runs/{RUN}/overview/steps?of=reward").text
+    cells = re.search(r'>7</a></th>((?:<td class="num">[^<]*</td>)+)', rows)
+    assert cells
+    shown = re.findall(r'<td class="num">([^<]*)</td>', cells[1])
+    assert seventh.reward_p10 is not None
+    assert shown[0] == written(seventh.reward_p10, Form.NUMBER)
+    assert shown[2] == written(seventh.reward_sum / seventh.scored, Form.NUMBER)
+    assert f'href="/runs/{RUN}?' in rows
+
+
+def test_train_and_evaluations_stand_apart(client: TestClient) -> None:
+    train = client.get(f"/runs/{RUN}/overview").text
+    assert f"steps {STEPS - 9}\u2013{STEPS}, change against the 10 before" in text_of(train)
+    switch = re.findall(r'<a href="([^"]+)"([^>]*)>(?:train|eval) <span', train)
+    assert [bool(chosen) for _, chosen in switch] == [True, False]
+    held_out = client.get(unescape(switch[1][0]), follow_redirects=False)
+    assert held_out.status_code == 200
+    assert 'data-steps="10 20"' in held_out.text
+    assert re.search(r'<a href="[^"]+" aria-current="true">eval', held_out.text)
+    rollouts = re.search(r'data-rollouts="([^"]+)"', held_out.text)
+    assert rollouts
+    address = unescape(rollouts[1]).replace("7000000000000001", "10").replace("7000000000000002", "20")
+    assert "<strong>32</strong> rollouts" in client.get(address).text
+    wrong = client.get(f"/runs/{RUN}/overview?mode=eval&eval={EVAL_NAME}")
+    assert wrong.status_code == 422
+    assert HELD_OUT in wrong.text
+
+
+def test_what_the_page_counts_leads_to_as_many_rollouts(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/overview").text
+    parts = re.findall(r'<li><a href="([^"]+)"><span class="word.*?<span class="num">([\d,]+)</span>', html, re.DOTALL)
+    tasks = re.findall(r'<li><a class="mono" href="([^"]+)".*?<span class="num quiet">([\d,]+)</span>', html, re.DOTALL)
+    assert len(parts) > 3
+    assert len(tasks) > 3
+    for address, count in parts + tasks:
+        assert f"<strong>{count}</strong> rollout" in client.get(unescape(address)).text, address
+
+
+def test_the_rollouts_of_some_steps_are_shown_lowest_first(client: TestClient, engine: Engine) -> None:
+    preview = re.search(r'data-preview="([^"]+)"', client.get(f"/runs/{RUN}/overview").text)
+    assert preview
+    address = unescape(preview[1]).replace("7000000000000001", "3").replace("7000000000000002", "5")
+    html = client.get(address).text
+    assert "Steps 3\u20135" in html
+    assert "72 rollouts" in html
+    ids = [int(found) for found in re.findall(r">#(\d+)</a>", html)]
+    run_id = queries.find_run(engine, RUN).id or 0
+    rewards = [queries.rollout(engine, run_id, row).row.reward for row in ids]
+    assert len(rewards) == 6
+    assert rewards == sorted(rewards, key=lambda reward: reward if reward is not None else 9.0)
+
+
+def test_a_hostile_reward_function_and_task_are_text(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with start_run("<b>run</b>", eval_name="<i>e</i>", db=db) as run:
+        for step in (1, 2):
+            with run.rollout("q", step=step, task=HOSTILE_TASK) as row:
+                row.turn("2")
+            row.score(rewards={'"><script>alert(1)</script>': 0.5, "b": 1.0})
+    flush()
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        for address in ("overview", "overview/steps?of=components", "overview/preview?step_min=1&step_max=2"):
+            html = client.get(f"/runs/latest/{address}").text
+            assert "<script>alert" not in html
+            assert "<img src=x" not in html
+            assert "<b>run" not in html
+            assert "&lt;script&gt;alert" in html or "preview" in address
+
+
+def test_a_run_of_one_step_and_one_without_rollouts_have_pages_of_their_own(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    with start_run("one", db=db) as run:
+        for reward in (0.0, 1.0):
+            with run.rollout("q", step=3) as row:
+                row.turn("2")
+            row.score(rewards={"right": reward})
+    start_run("none", db=db).finish()
+    flush()
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        one = client.get("/runs/one/overview").text
+        assert '<figure class="chart' not in one
+        assert 'class="histogram"' in one
+        assert re.search(r"right 0\.500 0\.500", text_of(one))
+        none = client.get("/runs/none/overview").text
+        assert "No rollout was recorded." in none
+        assert 'class="tiles"' not in none
+        assert client.get("/runs/none/overview/steps?of=reward").status_code == 422
+
+
+def test_a_table_that_there_is_not_says_which_there_are(client: TestClient) -> None:
+    answer = client.get(f"/runs/{RUN}/overview/steps?of=rewrd")
+    assert answer.status_code == 422
+    assert "did you mean &#39;reward&#39;?" in answer.text
+
+
+# --- What was logged
+
+
+def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/overview").text
+    assert len(re.findall(r'<figure class="curve"', html)) == 8
+    assert html.index(">reward<") < html.index(">loss<") < html.index(">step_time<")
+    for shown in ("trainer-0", "0f1e2d3c4b", "learning_rate", "1.16.0", "vllm"):
+        assert shown in html
+    searched = client.get(f"/runs/{RUN}/overview?q=RATE").text
+    assert len(re.findall(r'<figure class="curve"', searched)) == 1
+    assert "vllm" not in searched
+    assert "1 of 4" in searched
+    assert 'class="structured"' not in html
+    assert "No figure is called so" in client.get(f"/runs/{RUN}/overview?q=zzz").text
+
+
+def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, engine: Engine) -> None:
+    kept = select(col(Run.config)).where(col(Run.uid) == RUN)
+    options = dict.fromkeys(("first_option", "second_option", "third_option"), False)
+    nested = {"a": options, "b": [1.0, 0.1], "c": "z" * 99}
+    with engine.begin() as connection:
+        before = connection.execute(kept).scalar_one()
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=nested))
+    html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
+    assert re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html) == [
+        ("", "b"), ("", "c"), (' class="structured"', "a")
+    ]  # fmt: skip
+    assert re.search(r'<dd class="text mono">{&#34;first_option', html)
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=before))
+
+
+def test_the_overview_of_a_living_run_looks_for_news(client: TestClient, engine: Engine) -> None:
+    poll = re.search(r'data-poll hx-get="([^"]+)"', client.get(f"/runs/{LIVE}/overview").text)
+    assert poll
+    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 204
+    run_id = queries.find_run(engine, LIVE).id
+    with engine.begin() as connection:
+        connection.execute(insert(Scalar), {"run_id": run_id, "step": 99, "name": "loss", "value": None})
+    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 200
+    assert "data-poll" not in client.get(f"/runs/{RUN}/overview").text
+
+
+def test_a_search_leaves_the_charts_alone(client: TestClient) -> None:
+    found = client.get(f"/runs/{RUN}/overview?q=loss", headers=fragment("logged"))
+    assert found.text.startswith('<div id="logged"')
+    assert len(re.findall(r'<figure class="curve"', found.text)) == 1
+    assert found.headers["HX-Push-Url"] == f"/runs/{RUN}/overview?q=loss"
+
+
+# --- In a browser
+
+
+def choose(page: Page, first: float, last: float, chart: str = "reward") -> None:
+    """Drags over a chart, from and to these shares of its width."""
+    over = page.locator(f"#plot-{chart} .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + first * box["width"], box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + (first + last) / 2 * box["width"], box["y"] + 50)
+    page.mouse.move(box["x"] + last * box["width"], box["y"] + 50)
+    page.mouse.up()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_overview_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
+    page = quiet_page
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(f"{url}/runs/{RUN}/overview")
+    choose(page, 0.2, 0.5)
+    expect(page.locator("#preview tbody tr")).to_have_count(6)
+    page.locator("#as-table-components summary").click()
+    expect(page.locator("#table-components tbody tr")).to_have_count(STEPS)
+    assert violations(page) == []
+    for address in (f"{RUN}/overview?mode=eval&eval={HELD_OUT}", f"{EARLY}/overview", f"{RUN}/overview/steps?of=stop"):
+        page.goto(f"{url}/runs/{address}")
+        assert violations(page) == [], address
+
+
+def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}/overview")
+    turns = page.locator("#chart-turns output")
+    last = turns.inner_text()
+    page.locator("#plot-reward .u-over").hover(position={"x": 1, "y": 20})
+    expect(page.locator("#chart-reward .at")).to_have_text("step 1")
+    first = page.request.get(f"{url}/runs/{RUN}/overview/steps?of=turns").text()
+    found = re.search(r'>1</a></th><td class="num">([^<]+)<', first)
+    assert found
+    expect(turns).to_have_text(found[1])
+    expect(page.locator(".curve", has_text="loss").locator("output")).to_contain_text("step 1:")
+    page.mouse.move(0, 0)
+    expect(turns).to_have_text(last)
+    page.locator("#plot-reward .u-over").click(position={"x": 1, "y": 20})
+    page.wait_for_url(re.compile(rf"/runs/{RUN}\?"))
+    expect(page.locator("#found strong").first).to_have_text("24")
+    page.go_back()
+    expect(page.locator("#plot-reward canvas")).to_be_visible()
+
+
+def test_a_drag_shows_the_rollouts_of_its_steps_and_leads_to_all_of_them(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}/overview")
+    choose(page, 4 / 23, 9 / 23)
+    expect(page.locator("#preview h2")).to_have_text("Steps 5\u201310")
+    expect(page.locator("#plot-turns .u-select")).to_be_visible()  # in all charts
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#preview")).to_be_empty()
+    choose(page, 9 / 23, 4 / 23, chart="turns")
+    expect(page.locator("#preview h2")).to_have_text("Steps 5\u201310")
+    page.get_by_role("link", name="Open in table").click()
+    expect(page.locator("#found strong").first).to_have_text(str(6 * 24))
+
+
+def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}/overview")
+    plot = page.locator("#plot-reward")
+    plot.focus()
+    page.keyboard.press("Home")
+    expect(plot).to_have_attribute("aria-valuenow", "1")
+    expect(plot).to_have_attribute("aria-valuetext", re.compile("^step 1: p10.p90 .* mean "))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    expect(page.locator("#preview h2")).to_have_text("Steps 3\u20135")
+    page.keyboard.press("Escape")
+    expect(page.locator("#preview")).to_be_empty()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"/runs/{RUN}\?.*{STEPS - 1}"))
+    expect(page.locator("#found strong").first).to_have_text("24")
+
+
+def test_the_functions_own_values_are_shown_on_demand(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}/overview")
+    counted = page.locator("#chart-components .key", has_text="format").locator("output")
+    before = float(counted.inner_text().replace("\u2212", "-"))
+    page.get_by_role("button", name="raw values").click()
+    expect(page.get_by_role("button", name="raw values")).to_have_attribute("aria-pressed", "true")
+    assert abs(float(counted.inner_text().replace("\u2212", "-"))) > 2 * abs(before)
+
+
+def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}/overview")
+    loss = page.locator(".curve", has_text="loss")
+    last = loss.locator("output").inner_text()
+    loss.locator("svg").hover(position={"x": 1, "y": 10})
+    expect(loss.locator("output")).to_contain_text("step 1:")
+    page.mouse.move(0, 0)
+    expect(loss.locator("output")).to_have_text(last)
+    page.get_by_role("searchbox").fill("loss")
+    expect(page.locator(".curve")).to_have_count(1)
+    expect(page).to_have_url(f"{url}/runs/{RUN}/overview?q=loss")
+    loss.locator("svg").click(position={"x": 1, "y": 10})
+    page.wait_for_url(re.compile(rf"/runs/{RUN}\?"))
+    expect(page.locator("#filters, .chips").first).to_be_visible()
+
+
+def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}/overview")
+    expect(page.locator(".overview-head .is-live")).to_be_visible()
+    page.locator("#as-table-reward summary").click()
+    expect(page.locator("#table-reward tbody tr")).to_have_count(6)
+    choose(page, 0.1, 0.4)
+    chosen = page.locator("#preview h2").inner_text()
+    page.get_by_role("searchbox").fill("loss")
+    expect(page.locator(".curve")).to_have_count(1)
+    canvas = page.locator("#plot-reward canvas").element_handle()
+    run_id = queries.find_run(engine, LIVE).id
+    with engine.begin() as connection:
+        values = dict(
+            connection.execute(select(StepStatistics).where(col(StepStatistics.run_id) == run_id)).mappings().first()
+            or {}
+        )
+        connection.execute(insert(StepStatistics), values | {"step": 7, "rollouts": 4, "scored": 4, "reward_sum": 3.0})
+        connection.execute(update(Run).where(col(Run.id) == run_id).values(changed=col(Run.changed) + 1))
+    expect(page.locator("#overview")).to_have_attribute("data-steps", "1 2 3 4 5 6 7")
+    expect(page.locator("#chart-reward .key", has_text="mean").locator("output").first).to_have_text("0.750")
+    expect(page.locator("#table-reward tbody tr")).to_have_count(7)
+    assert page.evaluate("(canvas) => canvas.isConnected", canvas), "drawn on, and not made anew"
+    expect(page.locator("#preview h2")).to_have_text(chosen)
+    expect(page.locator(".curve")).to_have_count(1)
+
+
+def test_the_overview_reads_without_javascript(browser: Browser, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{url}/runs/{RUN}/overview")
+    expect(page.locator("#chart-reward svg.drawn")).to_be_visible()
+    expect(page.locator("#plot-reward")).to_be_hidden()
+    page.locator("#as-table-reward summary").click()
+    page.get_by_role("link", name="Reward by step as a table").click()
+    expect(page.locator(".steps-table tbody tr")).to_have_count(STEPS)
+    page.get_by_role("link", name="7", exact=True).click()
+    expect(page.locator("#found strong").first).to_have_text("24")
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_the_overview_is_no_wider_than_its_window(quiet_page: Page, url: str, width: int) -> None:
+    quiet_page.set_viewport_size({"width": width, "height": 900})
+    for address in (f"{RUN}/overview", f"{RUN}/overview?mode=eval&eval={HELD_OUT}", f"{EARLY}/overview"):
+        quiet_page.goto(f"{url}/runs/{address}")
+        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, address

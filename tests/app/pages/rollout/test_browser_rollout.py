@@ -1,0 +1,275 @@
+"""A rollout's page in a real Chromium: tokens painted, keys, and what is read without any script."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, update
+from sqlmodel import col
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, RunState
+from tests.app.test_browser import row_id
+from tests.support.axe import violations
+from tests.support.factory import make_run, make_tokenizer
+
+RUN = "tokens-a1b2"
+SHORT, LONG, BARE, THINKING, SEARCHED = 2, 3, 4, 5, 6  # rollouts that this file writes anew
+SAID = ["The answer is 4 🐈\n", "tool: 81 chapter1.txt", "I submit it\u202e now"]
+LOGPS = (-0.01, -0.2, -0.7, -1.5, -3.0, -6.0)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rollout") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    make_run(engine, uid=RUN, steps=3, state=RunState.FINISHED)
+    write(engine, SHORT, *three_segments())
+    write(engine, LONG, *many_tokens())
+    write(engine, BARE, None, {"messages": [{"role": "assistant", "content": "four"}]})
+    write(
+        engine, THINKING, None, {"messages": [{"role": "assistant", "content": f"<think>{'hm ' * 400}</think>\nfour"}]}
+    )
+    hidden = f"<think>{'hm ' * 400} PATISSERIE, closed</think>\nThe <b>p\u00e2tisserie</b> is [closed](x)"
+    said = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
+    write(engine, SEARCHED, None, {"messages": said})
+    with engine.begin() as connection:
+        alike = {"reward": 0.25, "advantage": 0.0}
+        dead = update(EvaluationRow).where(col(EvaluationRow.generation) < 9, col(EvaluationRow.step) == 2)
+        connection.execute(dead.values(**alike))
+        connection.execute(update(Run).values(config={"beta": 0.0}))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, path: Path) -> Iterator[str]:
+    with BackgroundServer(path) as server:
+        yield f"{server.url}/runs/{RUN}/rollouts"
+
+
+def write(engine: Engine, row: int, tokens: Tokens | None, content: dict[str, Any]) -> None:
+    payload = {"tokens": None if tokens is None else pack_tokens(tokens), "content": pack_content(content)}
+    with engine.begin() as connection:
+        connection.execute(update(RolloutPayload).where(col(RolloutPayload.row_id) == row).values(**payload))
+
+
+def three_segments() -> tuple[Tokens, dict[str, Any]]:
+    pieces = [make_tokenizer().encode(said).ids for said in SAID]
+    ids = [token for piece in pieces for token in piece]
+    mask = [int(i != 1) for i, piece in enumerate(pieces) for _ in piece]
+    logps = [LOGPS[i % len(LOGPS)] for i in range(len(ids))]
+    tokens = Tokens(
+        np.array(pieces[1], np.int32), np.array(ids, np.int32), np.array(logps, np.float16), np.array(mask, np.uint8)
+    )
+    own = [{"role": "assistant", "content": SAID[0]}, {"role": "user", "content": SAID[1]}]
+    return tokens, {"messages": [*own, {"role": "assistant", "content": SAID[2]}]}
+
+
+def many_tokens() -> tuple[Tokens, dict[str, Any]]:
+    ids = make_tokenizer().encode('The listing shows {"sizes": "in bytes"}, so it works.\n' * 2_000).ids[:32_000]
+    assert len(ids) == 32_000
+    noise = np.random.default_rng(0).exponential(0.6, len(ids))
+    return Tokens(np.array([], np.int32), np.array(ids, np.int32), (-noise).astype(np.float16), None), {}
+
+
+def painted(page: Page) -> dict[str, list[str]]:
+    """Text of every range, by the highlight's name."""
+    found: dict[str, list[str]] = page.evaluate(
+        """Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, [...ranges].map(
+            (it) => it.startContainer.data.slice(it.startOffset, it.endOffset))]))"""
+    )
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_views_are_accessible_and_no_wider_than_their_window(quiet_page: Page, url: str, theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme)
+    for address in (f"/{SHORT}?view=tokens", f"/{BARE}?view=tokens", f"/{THINKING}", "/1?view=tokens"):
+        quiet_page.goto(url + address)
+        expect(quiet_page.locator(".trained")).to_be_visible()
+        assert violations(quiet_page) == [], address
+        for width in (390, 900, 1440):
+            quiet_page.set_viewport_size({"width": width, "height": 900})
+            assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
+
+
+def test_tokens_are_painted_by_surprise_and_only_what_was_sampled(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{SHORT}?view=tokens")
+    tokens, _ = three_segments()
+    segments = page.locator(".segment .spelt")
+    expect(segments).to_have_count(4)  # with the prompt
+    assert segments.evaluate_all("all => all.map(it => it.childNodes.length)") == [1, 1, 1, 1]
+    assert segments.nth(1).inner_text().startswith("The answer is 4 🐈")
+    ranges = painted(page)
+    assert tokens.mask is not None
+    sampled = [level for level, own in zip(surprise_levels(tokens), tokens.mask, strict=True) if own]
+    assert {len(ranges[f"heat-{level}"]) > 0 for level in set(sampled) - {0}} == {True}
+    inserted = page.locator(".segment.inserted .spelt").inner_text()
+    assert not any(text and text == inserted for name in ranges for text in ranges[name])
+    assert ranges["token-label"] == ["⟨RLO⟩"]
+    assert ranges["token-end"] == ["↵"]
+    assert "".join(ranges["heat-5"]), "the strongest"
+    expect(page.locator(".segment.inserted")).to_contain_text("not trained on")
+
+
+def surprise_levels(tokens: Tokens) -> list[int]:
+    assert tokens.logprobs is not None
+    return [sum(-float(logp) >= level for level in (0.1, 0.5, 1, 2, 4)) for logp in tokens.logprobs]
+
+
+def test_the_token_under_the_pointer_says_its_figures(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{SHORT}?view=tokens")
+    tokens, _ = three_segments()
+    text = page.locator(".segment.own .spelt").first
+    said = page.locator("#token-said")
+    text.hover(position={"x": 3, "y": 8})
+    expect(said).to_contain_text("token 0")
+    expect(said).to_contain_text(f"id {tokens.completion_ids[0]}")
+    expect(said).to_contain_text("log p \u22120.010  p 99.0 %  mask 1")
+    assert painted(page)["token-here"] == [make_tokenizer().decode([tokens.completion_ids[0]])]
+    cat = text.evaluate(
+        """it => { const r = document.createRange(), at = it.firstChild.data.indexOf("🐈");
+                   r.setStart(it.firstChild, at); r.setEnd(it.firstChild, at + 2);
+                   const b = r.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }"""
+    )
+    page.mouse.move(*cat)
+    expect(said).to_contain_text(re.compile(r'"🐈" part 1 of \d'))
+    assert painted(page)["token-here"] == ["🐈"]
+    page.mouse.move(2, 2)
+    expect(said).to_have_text("")
+    page.locator(".segment.inserted .spelt").hover(position={"x": 3, "y": 8})
+    expect(said).to_contain_text("mask 0")
+
+
+def test_keys_go_from_surprise_to_surprise_and_from_token_to_token(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{SHORT}?view=tokens")
+    tokens, _ = three_segments()
+    assert tokens.mask is not None
+    own = [i for i, level in enumerate(surprise_levels(tokens)) if level == 5 and tokens.mask[i]]
+    assert len(own) > 1
+    said = page.locator("#token-said")
+    for i in (*own, own[0]):  # round the end
+        page.keyboard.press(".")
+        expect(said).to_contain_text(re.compile(rf"^token {i} "))
+    page.keyboard.press(",")
+    expect(said).to_contain_text(re.compile(rf"^token {own[-1]} "))
+    expect(page.locator("#said")).to_contain_text("log p \u22126.000")
+    page.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(re.compile(rf"^token {own[-1] - 1} "))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+    expect(said).to_have_text("")
+    page.get_by_role("button", name="1", exact=True).click()
+    least = next(i for i, level in enumerate(surprise_levels(tokens)) if level >= 3 and tokens.mask[i])
+    expect(said).to_contain_text(re.compile(rf"^token {least} "))
+    expect(page.get_by_role("button", name="1", exact=True)).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_surprise_far_down_is_scrolled_to(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{LONG}?view=tokens")
+    page.keyboard.press(",")  # the last one, round the beginning
+    expect(page.locator("#token-said")).to_contain_text(re.compile(r"^token 3\d,?\d{3} "))
+    assert page.evaluate("scrollY") > 2_000
+    expect(page.locator("#token-bar")).to_be_in_viewport()
+
+
+def test_32_thousand_tokens_are_painted_at_once(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    html = page.request.get(f"{url}/{LONG}?view=tokens").body()
+    assert len(html) < 400_000
+    page.goto(f"{url}/{LONG}?view=tokens")
+    assert page.evaluate("document.querySelectorAll('.spelt *').length") == 0
+    assert sum(len(ranges) for name, ranges in painted(page).items() if name.startswith("heat-")) > 10_000
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    before = script_time(session)
+    page.evaluate("document.dispatchEvent(new CustomEvent('htmx:after:swap', {detail: {ctx: {}}}))")
+    assert script_time(session) - before < 3, "0.1 s on a machine of its own"
+
+
+def script_time(session: Any) -> float:
+    """Seconds of script so far."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "ScriptDuration"))
+
+
+def test_three_views_have_three_keys_and_keep_the_filter(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{SHORT}")
+    page.keyboard.press("2")
+    expect(page).to_have_url(re.compile(r"view=tokens"))
+    page.keyboard.press("n")
+    page.locator(".outline a").last.click()
+    expect(page).to_have_url(re.compile(r"view=tokens#tokens-2$"))
+    expect(page.locator("#tokens-2")).to_be_in_viewport()
+    page.keyboard.press("3")
+    expect(page).to_have_url(re.compile(r"view=raw"))
+    page.keyboard.press("1")
+    expect(page).to_have_url(re.compile(rf"/{SHORT}$"))
+
+
+def test_what_is_missing_is_named(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/{BARE}?view=tokens")
+    expect(quiet_page.locator(".hint.missing")).to_contain_text("No tokens.")
+    expect(quiet_page.locator(".hint.missing")).to_contain_text("return_token_ids")
+    expect(quiet_page.locator("#token-bar")).to_have_count(0)
+
+
+def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, engine: Engine, url: str) -> None:
+    dead = row_id(engine, RUN, col(EvaluationRow.step) == 2)
+    for view in ("timeline", "tokens", "raw"):
+        quiet_page.goto(f"{url}/{dead}?view={view}")
+        expect(quiet_page.locator(".trained")).to_contain_text("Did not move the policy: its advantage is 0: all")
+    quiet_page.goto(f"{url}/{SHORT}")
+    expect(quiet_page.locator(".trained")).to_contain_text(re.compile(r"Sampled [\d,]+ tokens, trained on [\d,]+, adv"))
+
+
+def test_reasoning_within_the_content_is_folded_with_its_length(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/{THINKING}")
+    fold = quiet_page.locator(".card .fold", has_text="Reasoning")
+    expect(fold).to_contain_text("1,199 characters")
+    expect(fold.locator(".text")).to_be_hidden()
+    expect(quiet_page.locator(".card > .text")).to_have_text("four")
+
+
+def test_tokens_are_read_without_javascript(browser: Browser, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{url}/{SHORT}")
+    page.get_by_role("link", name="Tokens", exact=True).click()
+    expect(page.locator(".segment.own .spelt").first).to_contain_text("The answer is 4")
+    expect(page.get_by_text("need JavaScript")).to_be_visible()
+    expect(page.locator(".heat-legend")).to_be_hidden()
+    page.locator(".segment.prompt summary").click()
+    expect(page.locator(".segment.prompt .spelt")).to_be_visible()
+    context.close()
+
+
+def test_the_words_that_were_searched_for_are_marked_where_they_stand(quiet_page: Page, url: str) -> None:
+    marked = "() => [...CSS.highlights.get('searched')].map(String)"
+    quiet_page.goto(f'{url}/{SEARCHED}?where="patisserie closed" -text:user')
+    assert quiet_page.evaluate(marked) == ["PATISSERIE, closed"], "a phrase, whatever its signs and case"
+    fold = quiet_page.locator("details.fold", has_text="Reasoning")
+    expect(fold).to_have_attribute("open", "")
+    assert quiet_page.evaluate("scrollY") > 0
+    quiet_page.goto(f"{url}/{SEARCHED}?where=pat%2A")
+    assert quiet_page.evaluate(marked) == ["patisserie", "PATISSERIE", "p\u00e2tisserie"]
+    assert quiet_page.locator(".text b").count() == 0, "what a model wrote stays text"
+    quiet_page.goto(f"{url}/{SEARCHED}?where=status:ok")
+    assert quiet_page.evaluate("CSS.highlights.has('searched')") is False

@@ -1,0 +1,147 @@
+"""Token ids as text: nothing is lost, and nothing is shifted."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from logs_ui.app.pages.rollout.token_text import TokenText, Vocabularies, Vocabulary
+from logs_ui.recorder.errors import LogsUIError
+
+WORDS = ("the", "cat", "sat", "on", "mat", "a", "s", ".", "é", "猫", "🐈", "##s", "n't")
+KINDS = ("bytes", "byte fallback", "metaspace", "word piece", "word ends", "no decoder")
+
+
+@cache
+def tokenizer(kind: str) -> Tokenizer:
+    """Of each kind that models come with, small."""
+    spaced = ["<unk>", "▁", *(f"▁{word}" for word in WORDS), *WORDS]
+    match kind:
+        case "bytes":  # GPT-2, Qwen, Llama 3; here with few merges
+            letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+            merges = [("t", "h"), ("th", "e"), ("Ã", "©")]
+            pieces = [*letters, *(a + b for a, b in merges)]
+            made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
+            made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            made.decoder = decoders.ByteLevel()
+        case "byte fallback":  # Llama 2, Mistral, Gemma
+            pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), *spaced]
+            made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+            made.decoder = decoders.Sequence(
+                [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            )
+        case "metaspace":
+            made = words_of(spaced)
+            made.decoder = decoders.Metaspace()
+        case "word piece":
+            made = words_of(list(WORDS))
+            made.decoder = decoders.WordPiece(cleanup=False)
+        case "word ends":
+            made = words_of([*WORDS, *(f"{word}</w>" for word in WORDS)])
+            made.decoder = decoders.BPEDecoder()
+        case _:
+            made = words_of(list(WORDS))
+    made.add_special_tokens(["<|end|>"])
+    return made
+
+
+def words_of(pieces: list[str]) -> Tokenizer:
+    return Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, pieces[0]))
+
+
+@cache
+def vocabulary(kind: str) -> Vocabulary:
+    return Vocabulary(tokenizer(kind).to_str().encode())
+
+
+def id_of(kind: str, name: str) -> int:
+    found = tokenizer(kind).token_to_id(name)
+    assert found is not None
+    return found
+
+
+def said(spelt: TokenText) -> list[str]:
+    """By token."""
+    return [spelt.text[start:end] for start, end in zip(spelt.starts, spelt.ends, strict=True)]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(KINDS), st.data())
+def test_tokens_say_together_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(0, tokenizer(kind).get_vocab_size() - 1), max_size=40))
+    spelt = vocabulary(kind).spell(ids)
+    whole = tokenizer(kind).decode(ids, skip_special_tokens=False)
+    assert spelt.text.removesuffix(" ") == whole.removesuffix(" "), "at its end, one kind drops a space"
+    assert [0, *spelt.ends][: len(ids)] >= list(spelt.starts), "no gap"
+    assert sorted(spelt.starts) == list(spelt.starts)
+    assert sorted(spelt.ends) == list(spelt.ends)
+    assert not ids or spelt.ends[-1] == len(spelt.text)
+
+
+@given(st.text(), st.sets(st.integers(0, 80), max_size=4))
+def test_what_stands_behind_broken_characters_is_not_shifted(text: str, lost: set[int]) -> None:
+    made = tokenizer("bytes")
+    kept = [token for i, token in enumerate(made.encode(text).ids) if i not in lost]
+    behind = made.encode(" and the end").ids
+    spelt = vocabulary("bytes").spell([*kept, *behind])
+    assert spelt.text == made.decode([*kept, *behind])
+    assert "".join(said(spelt)[len(kept) :]) == " and the end"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "byte fallback"])
+def test_parts_of_one_character_share_it(kind: str) -> None:
+    letters = "ðŁĲĪ"  # the four bytes of a cat, as byte level tokenizers write them
+    names = list(letters) if kind == "bytes" else [f"<0x{byte:02X}>" for byte in "🐈".encode()]
+    cat = [id_of(kind, name) for name in names]
+    the = id_of(kind, "the")
+    assert said(vocabulary(kind).spell([the, *cat, the])) == ["the", "🐈", "🐈", "🐈", "🐈", "the"]
+
+
+def test_a_character_that_breaks_off_is_replaced_and_nothing_else() -> None:
+    e, acute, the = (id_of("bytes", name) for name in ("Ã", "©", "the"))
+    assert said(vocabulary("bytes").spell([e, the])) == ["\ufffd", "the"]
+    assert said(vocabulary("bytes").spell([the, acute, the])) == ["the", "\ufffd", "the"]
+    assert said(vocabulary("bytes").spell([the, e])) == ["the", "\ufffd"]
+
+
+def test_ids_that_the_tokenizer_has_not_are_spelt_as_numbers() -> None:
+    for kind in KINDS:
+        the, size = id_of(kind, "the"), tokenizer(kind).get_vocab_size()
+        words = said(vocabulary(kind).spell([the, size, -1, 2**31 - 1, the]))
+        assert words[1:4] == [f"⟨{size}⟩", "⟨-1⟩", f"⟨{2**31 - 1}⟩"]
+        assert words[0].strip() == words[4].strip() == "the"
+        assert not vocabulary(kind).has(size)
+        assert vocabulary(kind).has(the)
+
+
+def test_special_tokens_are_known() -> None:
+    end = id_of("metaspace", "<|end|>")
+    assert vocabulary("metaspace").special == {end}
+    assert said(vocabulary("metaspace").spell([1, end]))[-1] == "<|end|>"
+
+
+def test_a_tokenizer_is_read_once_and_the_last_four_are_kept() -> None:
+    read: list[str] = []
+    kept = Vocabularies()
+
+    def get(name: str) -> Vocabulary:
+        def source() -> bytes:
+            read.append(name)
+            return tokenizer("bytes").to_str().encode()
+
+        return kept.get(name, source)
+
+    assert get("a") is get("a")
+    for name in ("b", "c", "d", "a", "e", "a"):
+        get(name)
+    assert read == ["a", "b", "c", "d", "e"]
+    get("b")
+    assert read[-1] == "b"
+
+
+def test_a_tokenizer_that_cannot_be_read_is_one_line() -> None:
+    with pytest.raises(LogsUIError, match="cannot read the stored tokenizer") as raised:
+        Vocabulary(b"{}")
+    assert "\n" not in str(raised.value)

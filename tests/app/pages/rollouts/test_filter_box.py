@@ -1,0 +1,337 @@
+"""The line that a filter is written in: what it offers, by HTTP and under a hand, and what it and the column beside it
+make of each other.
+"""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+import pytest
+from markupsafe import escape
+from playwright.sync_api import Browser, Page, Route, expect
+from sqlalchemy import insert, select
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.main import create_app
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.queries.notebook import Notebook, Subject
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, RunState
+from tests.support.axe import violations
+from tests.support.factory import make_run
+
+RUN = "main-run-1234"
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run; its rollouts 1 and 2 are starred, 2 has a note, 3 and 4 have tags."""
+    path = tmp_path_factory.mktemp("box") / "logs-ui.db"
+    engine = writing_engine(path)
+    run_id = make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
+    with engine.begin() as connection:
+        uids = {row.id: row.uid for row in connection.execute(select(col(EvaluationRow.id), col(EvaluationRow.uid)))}
+        connection.execute(insert(RowTag), {"run_id": run_id, "tag": "by function", "row_id": 3})
+    engine.dispose()
+    notebook = Notebook(path)
+    for row_id in (1, 2):
+        notebook.star(Subject(RUN, uids[row_id]), starred=True)
+    notebook.note(Subject(RUN, uids[2]), "Look AGAIN at 100%")
+    notebook.tag(Subject(RUN, uids[4]), "seen")
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(db: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def offered(client: TestClient, written: str, at: int | None = None) -> list[str]:
+    """The whole line as each suggestion would make it."""
+    parameters: dict[str, Any] = {"where": written} | ({} if at is None else {"at": at})
+    answer = client.get(f"/runs/{RUN}/suggestions", params=parameters)
+    assert answer.status_code == 200
+    return [unescape(text) for text in re.findall(r'data-text="([^"]*)"', answer.text)]
+
+
+# --- What people say of rollouts, as terms
+
+
+@pytest.mark.parametrize(
+    ("line", "ids"),
+    [
+        ("is:starred", [1, 2]),
+        ("is:starred note:again", [2]),
+        ('note:"100%"', [2]),
+        ("note:1_0", []),
+        ("-note:none", [2]),
+        ("is:starred note:none", [1]),
+        ("tag:seen", [4]),
+        ('tag:seen,"by function"', [3, 4]),
+        ("-tag:none", [3, 4]),
+        ("tag:none id<=5", [1, 2, 5]),
+        ("-tag:seen id<=5", [1, 2, 3, 5]),
+        ("-tag:nobody id<=2", [1, 2]),
+    ],
+)
+def test_rollouts_are_found_by_what_is_said_of_them(db: Path, line: str, ids: list[int]) -> None:
+    engine = reading_engine(db)
+    run_id, where = queries.find_run(engine, RUN).id or 0, parse_where(line)
+    queries.check_names(engine, run_id, where)
+    assert sorted(row.id or 0 for row in queries.page(engine, run_id, where).rows) == ids
+    assert queries.count(engine, run_id, where).value == len(ids)
+    assert sum(count for _, count in queries.facets(engine, run_id, where).modes) == len(ids)
+    engine.dispose()
+
+
+# --- What is offered
+
+
+def test_names_are_offered_then_the_values_that_the_run_has(client: TestClient) -> None:
+    assert {"status:", "reward", "tag:", "rewards."} < set(offered(client, ""))
+    assert offered(client, "reward<1 sta")[0] == "reward<1 status:"
+    assert offered(client, "-stat")[0] == "-status:"
+    assert offered(client, "rewards.so") == ["rewards.solved"]
+    assert offered(client, "status:er") == ["status:error "]
+    assert 'task:"find the largest file" ' in offered(client, "task:")
+    assert offered(client, 'task:"find the l') == ['task:"find the largest file" ']
+    assert offered(client, "tag:") == ['tag:"by function" ', "tag:seen ", "tag:none "]
+    assert offered(client, "is:") == ["is:starred "]
+    assert "since:2h " in offered(client, "since:")
+    assert offered(client, "mode:eval,") == ["mode:eval,train "]
+    assert "status:error " in offered(client, "erro")
+    for nothing in ("reward<", '"status', "group:", "nosuch:x"):
+        assert offered(client, nothing) == []
+
+
+def test_what_is_offered_stands_at_the_cursor(client: TestClient) -> None:
+    assert offered(client, "sta reward<1", 3)[0] == "status: reward<1"
+    assert offered(client, "status:er,ok", 9) == ["status:error,ok"]
+    assert offered(client, "sta:ok", 3)[0] == "status:ok"
+    answer = client.get(f"/runs/{RUN}/suggestions", params={"where": '"👩‍👩" status:er x', "at": 17}).text
+    assert 'data-text="&#34;👩‍👩&#34; status:error x"' in answer
+    assert 'data-caret="20"' in answer, "browsers count in units of UTF-16"
+
+
+def test_a_value_says_how_many_rollouts_it_leaves_under_the_rest(client: TestClient) -> None:
+    def counts(written: str) -> dict[str, int]:
+        html = client.get(f"/runs/{RUN}/suggestions", params={"where": written}).text
+        return {name: int(n) for name, n in re.findall(r'class="mono"><bdi>(\w+)</bdi>.*?class="n">(\d+)<', html)} or {
+            name: int(n) for name, n in re.findall(r'class="mono">(\w+)<.*?class="n">(\d+)<', html)
+        }
+
+    everything, some = counts("mode:"), counts("step:1..3 mode:")
+    assert everything["train"] > some["train"] > 0
+    assert counts("step:x mode:") == everything, "what cannot be read is left out"
+
+
+def test_a_hostile_task_is_offered_as_text(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/suggestions", params={"where": "task:<"}).text
+    assert "<img" not in html
+    assert "&lt;img" in html
+
+
+# --- The line and the column
+
+
+def hidden(html: str) -> list[str]:
+    form = re.search(r'<form id="filters".*?</form>', html, re.DOTALL)
+    assert form
+    return [unescape(found) for found in re.findall(r'type="hidden" name="where" value="([^"]*)"', form[0])]
+
+
+def test_the_column_shows_what_it_can_and_carries_the_rest_along(client: TestClient) -> None:
+    line = "status:error -stop:length group:g step:2..9 reward>0.1 reward<=0.9 turns>1"
+    html = client.get(f"/runs/{RUN}?where={quote(line)}").text
+    assert f'<input id="where" name="where" value="{escape(line)}"' in html
+    assert hidden(html) == ["-stop:length group:g turns>1"]
+    fields = {name: unescape(value) for name, value in re.findall(r'name="(\w+_m\w+)" value="([^"]*)"', html)}
+    assert fields == {"step_min": "2", "step_max": "9", "reward_min": ">0.1", "reward_max": "0.9"}
+    assert re.search(r'name="status" value="error" checked', html)
+    sent = [("where", hidden(html)[0]), ("status", "error"), *fields.items()]
+    answer = client.get(f"/runs/{RUN}?{urlencode(sent)}", follow_redirects=False)
+    assert (answer.status_code, unquote(answer.headers["location"])) == (303, f"/runs/{RUN}?where={line}")
+
+
+def test_the_chart_marks_strict_ends_too(client: TestClient) -> None:
+    def marked(line: str) -> list[bool]:
+        html = client.get(f"/runs/{RUN}?where={quote(line)}").text
+        (chart,) = re.findall(r'<svg class="histogram".*?</svg>', html, re.DOTALL)
+        return [" out" not in classes for classes in re.findall(r'<rect class="((?:posi|nega)tive[^"]*)" x', chart)]
+
+    assert all(marked(""))
+    assert marked("reward<0.2") == marked("reward<=0.2")
+    assert 0 < sum(marked("reward>0.2")) < len(marked(""))
+    assert [low or high for low, high in zip(marked("reward<0.2"), marked("reward>=0.2"), strict=True)] == marked("")
+
+
+@pytest.mark.parametrize("line", ["status:eror x", 'task:"open', "reward>1 reward<0", "tag:nobody"])
+def test_a_mistake_in_the_line_marks_the_line_and_keeps_it(client: TestClient, line: str) -> None:
+    html = client.get(f"/runs/{RUN}?where={quote(line)}").text
+    line_field, reward_field = re.findall(r'<input id="(?:where|filter-reward_min)".*?>\n', html, re.DOTALL)
+    assert f'value="{escape(line)}"' in line_field
+    assert 'aria-invalid="true"' in line_field
+    assert "aria-invalid" not in reward_field
+
+
+# --- Under a hand
+
+
+@pytest.fixture(scope="module")
+def url(db: Path) -> Iterator[str]:
+    with BackgroundServer(db) as server:
+        yield server.url
+
+
+def test_a_filter_is_written_with_the_keyboard_alone(quiet_page: Page, url: str) -> None:
+    page, box, options = quiet_page, quiet_page.locator("#where"), quiet_page.locator("#suggested [role=option]")
+    page.goto(f"{url}/runs/{RUN}")
+    page.keyboard.press("/")
+    expect(box).to_have_attribute("aria-expanded", "true")
+    page.keyboard.type("stat")
+    expect(options.first).to_contain_text("status:")
+    page.keyboard.press("Tab")
+    expect(box).to_have_value("status:")
+    expect(options.first).to_contain_text("ok")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(box).to_have_attribute("aria-activedescendant", "suggestion-2")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("status:error ")
+    expect(page.locator("#suggestions")).to_be_hidden()
+    page.keyboard.type("step")
+    expect(options.first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#suggestions")).to_be_hidden()
+    expect(box).to_be_focused()
+    page.keyboard.type(">2")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{RUN}?where=status:error%20step%3E%3D3")
+    expect(box).to_have_value("status:error step>=3")
+    page.keyboard.press("Escape")
+    expect(box).not_to_be_focused()
+
+
+def test_the_list_follows_the_hand_and_closes_behind_it(quiet_page: Page, url: str) -> None:
+    page, box, options = quiet_page, quiet_page.locator("#where"), quiet_page.locator("#suggested [role=option]")
+    page.goto(f"{url}/runs/{RUN}?where=status:ok")
+    box.click()
+    page.keyboard.press("End")
+    page.keyboard.type(" mode:")
+    page.locator('#suggested [data-text="status:ok mode:eval "]').click()
+    expect(box).to_have_value("status:ok mode:eval ")
+    expect(box).to_be_focused()
+    page.keyboard.type("ta")
+    expect(options.first).to_be_visible()
+    page.locator("#run-line").click()
+    expect(page.locator("#suggestions")).to_be_hidden()
+
+
+def test_what_was_offered_for_another_line_takes_nothing_back(quiet_page: Page, url: str) -> None:
+    page, box, options = quiet_page, quiet_page.locator("#where"), quiet_page.locator("#suggested [role=option]")
+    page.goto(f"{url}/runs/{RUN}")
+    box.press_sequentially("mode")
+    expect(page.locator('#suggestions[data-for="mode"]')).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/suggestions?*", hold)
+    box.press_sequentially(":tr")
+    options.first.click()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("mode:tr")
+    page.keyboard.press("Tab")
+    expect(box).to_be_focused()
+    held[-1].continue_()
+    expect(box).to_have_value("mode:train ")
+    box.press_sequentially("st")  # this answer never comes
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(box).not_to_be_focused()
+    expect(box).to_have_value("mode:train st")
+
+
+def test_a_tick_changes_the_line_and_a_line_the_ticks(quiet_page: Page, url: str) -> None:
+    page, box = quiet_page, quiet_page.locator("#where")
+    page.goto(f"{url}/runs/{RUN}?where=turns>1 -stop:length")
+    page.locator("#filters").get_by_text("ok", exact=True).click()
+    expect(page).to_have_url(re.compile(r"where=status:ok%20-stop:length%20turns%3E1$"))
+    expect(box).to_have_value("status:ok -stop:length turns>1")
+    page.get_by_label("Reward to").fill("<0.5")
+    page.get_by_label("Reward to").press("Enter")
+    expect(box).to_have_value("status:ok -stop:length reward<0.5 turns>1")
+    box.fill("status:error reward<=0.5")
+    box.press("Enter")
+    expect(page.locator("input[name=status][value=error]")).to_be_checked()
+    expect(page.locator("input[name=status][value=ok]")).not_to_be_checked()
+    expect(page.get_by_label("Reward to")).to_have_value("0.5")
+    expect(page.locator("#filters input[name=where]")).to_have_count(0)
+    page.go_back()
+    expect(box).to_have_value("status:ok -stop:length reward<0.5 turns>1")
+    page.locator(".chip", has_text="turns").click()
+    expect(box).to_have_value("status:ok -stop:length reward<0.5")
+
+
+def test_an_order_is_kept_when_a_line_is_sent(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{RUN}?sort=slowest")
+    page.locator("#where").fill("status:ok")
+    page.locator("#where").press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{RUN}?where=status:ok&sort=slowest")
+
+
+def test_what_is_mended_is_one_click_away(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{RUN}")
+    page.locator("#where").fill("stauts:ok step:1")
+    page.locator("#where").press("Enter")
+    expect(page.locator("#where")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#where")).to_have_value("stauts:ok step:1")
+    page.locator("#mistake").get_by_role("link", name="status").click()
+    expect(page.locator("#where")).to_have_value("status:ok step:1")
+    expect(page.locator("#where")).not_to_have_attribute("aria-invalid", "true")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_open_list_is_accessible(quiet_page: Page, url: str, theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    quiet_page.goto(f"{url}/runs/{RUN}")
+    quiet_page.locator("#where").fill("status:")
+    expect(quiet_page.locator("#suggested [role=option]").first).to_be_visible()
+    quiet_page.keyboard.press("ArrowDown")
+    expect(quiet_page.locator("#suggested [aria-selected=true]")).to_be_visible()
+    assert violations(quiet_page) == []
+
+
+def test_the_line_works_without_javascript(browser: Browser, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{url}/runs/{RUN}")
+    page.locator("#where").fill("status:error step>2")
+    page.locator("#where").press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{RUN}?where=status:error%20step%3E%3D3")
+    expect(page.locator("input[name=status][value=error]")).to_be_checked()
+    page.locator("#filters").get_by_role("button", name="Apply").click()
+    expect(page).to_have_url(f"{url}/runs/{RUN}?where=status:error%20step%3E%3D3")
+    context.close()
+
+
+def test_escape_closes_the_list_and_then_gives_back_the_filter_that_is_shown(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{RUN}?where=stop:length")
+    box = quiet_page.locator("#where")
+    box.fill("stop:len")
+    expect(quiet_page.locator("#suggested [role=option]").first).to_be_visible()
+    box.press("Escape")
+    expect(box).to_have_value("stop:len")
+    box.press("Escape")
+    expect(box).to_have_value("stop:length")

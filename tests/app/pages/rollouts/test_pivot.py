@@ -1,0 +1,166 @@
+"""Rollouts by two of their properties."""
+
+import importlib
+from collections.abc import Iterator
+from statistics import mean
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, String, cast, insert, select, update
+from sqlmodel import col
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure, Pivot, pivot
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
+from logs_ui.recorder.queries.notebook import Notebook, Subject
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, RunState, Status
+from tests.support import factory
+from tests.support.postgres import DATABASES, fresh_database
+
+EVERYTHING = RolloutFilter()
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def db(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("pivot")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def engine(db: Address) -> Iterator[Engine]:
+    engine = writing_engine(db)
+    factory.make_run(engine, uid="one", steps=43, seed=1, state=RunState.FINISHED)
+    factory.make_run(engine, uid="two", steps=6, seed=2)  # silent since long: what runs in it is aborted
+    yield engine
+    engine.dispose()
+
+
+def rows(engine: Engine, run_id: int = 1) -> list[EvaluationRow]:
+    found: list[EvaluationRow] = []
+    after = None
+    while True:
+        page = queries.page(engine, run_id, EVERYTHING, after=after, limit=500)
+        found += page.rows
+        after = page.next
+        if after is None:
+            return found
+
+
+def value(row: EvaluationRow, measure: Measure) -> float | None:
+    ended = row.status in {Status.OK, Status.ERROR}
+    return {
+        Measure.COUNT: 1,
+        Measure.REWARD: row.reward,
+        Measure.TOKENS: row.completion_tokens,
+        Measure.TURNS: row.turns,
+        Measure.SECONDS: row.seconds,
+        Measure.TRUNCATED: float(row.stop_reason == "length") if ended else None,
+        Measure.ERRORS: float(row.status == Status.ERROR) if ended else None,
+    }[measure]
+
+
+@pytest.mark.parametrize("measure", list(Measure))
+@pytest.mark.parametrize(
+    ("where", "keep"),
+    [
+        ("", lambda _: True),
+        ("step:5..9", lambda row: 5 <= row.step <= 9),
+        ("reward>0.2 -stop:length", lambda row: (row.reward or 0) > 0.2 and row.stop_reason != "length"),
+    ],
+)
+def test_a_cell_says_what_its_rollouts_come_to(engine: Engine, measure: Measure, where: str, keep: Any) -> None:
+    found = pivot(engine, 1, parse_where(where), Dimension.TASK, Dimension.STOP, measure)
+    kept = [row for row in rows(engine) if keep(row)]
+    assert found.overall.count == len(kept)
+    for (task, stop), cell in found.cells.items():
+        of_cell = [row for row in kept if (row.task, row.stop_reason) == (task.value, stop.value)]
+        values = [it for row in of_cell if (it := value(row, measure)) is not None]
+        assert cell.count == len(of_cell)
+        assert cell.mean == pytest.approx(mean(values) if values else None)
+    assert sum(cell.count for cell in found.cells.values()) == len(kept)
+    assert found.of_rows[found.rows[0]].count >= found.of_rows[found.rows[-1]].count
+
+
+@pytest.mark.parametrize("measure", [Measure.COUNT, Measure.REWARD])
+def test_step_statistics_give_the_same_as_the_rows(engine: Engine, measure: Measure) -> None:
+    quick = pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.MODE, measure)
+    slow = pivot(engine, 1, parse_where("seconds>=0"), Dimension.STEP, Dimension.MODE, measure)
+    assert [it.value for it in quick.rows] == [it.value for it in slow.rows]
+    for place, cell in slow.cells.items():
+        assert quick.cells[place].count == cell.count
+        assert quick.cells[place].mean == pytest.approx(cell.mean)
+
+
+def test_steps_stand_in_at_most_twenty_ranges_that_hold_all_of_them(engine: Engine) -> None:
+    found = pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.EVAL, Measure.COUNT)
+    assert [(it.value, it.until) for it in found.rows][:2] == [(1, 5), (6, 10)]
+    assert (found.rows[-1].value, found.rows[-1].until) == (41, 43)
+    few = pivot(engine, 1, parse_where("step:3..9"), Dimension.STEP, Dimension.EVAL, Measure.COUNT)
+    assert few.rows == [Heading(step) for step in range(3, 10)]
+    for heading in found.rows:
+        where = parse_where(f"step:{heading.value}..{heading.until}")
+        assert found.of_rows[heading].count == queries.count(engine, 1, where).value
+
+
+def test_rollouts_of_a_process_that_died_are_aborted_here_too(engine: Engine) -> None:
+    found = pivot(engine, 2, EVERYTHING, Dimension.STATUS, Dimension.STOP, Measure.ERRORS)
+    statuses = {str(it.value): found.of_rows[it] for it in found.rows}
+    assert "running" not in statuses
+    assert statuses["aborted"].count == queries.count(engine, 2, parse_where("status:aborted")).value > 0
+    assert statuses["aborted"].mean is None  # it came to no end of its own
+    assert statuses["error"].mean == 1
+    assert statuses["ok"].mean == 0
+
+
+def test_a_rollout_counts_with_each_of_its_tags_and_one_without_any_stands_apart(db: Address, engine: Engine) -> None:
+    one, other, third = rows(engine)[:3]
+    with engine.begin() as connection:
+        tags = [{"run_id": 1, "row_id": one.id, "tag": "a"}, {"run_id": 1, "row_id": one.id, "tag": "b"}]
+        connection.execute(insert(RowTag), tags)
+    book = Notebook(db)
+    book.tag(Subject("one", other.uid), "b")
+    book.tag(Subject("one", one.uid), "b")  # by both: still once
+    book.tag(Subject("two", third.uid), "elsewhere")
+    reading = reading_engine(db)
+    found = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
+    reading.dispose()
+    counts = {it.value: found.of_rows[it].count for it in found.rows}
+    assert counts == {None: len(rows(engine)) - 2, "a": 1, "b": 2}
+
+
+def test_what_lies_beyond_the_bounds_is_in_the_sums(address: Address) -> None:
+    engine = writing_engine(address)
+    factory.make_run(engine, uid="one", steps=40, state=RunState.FINISHED)
+    with engine.begin() as connection:
+        task = "task " + cast(col(EvaluationRow.id), String)
+        connection.execute(update(EvaluationRow).values(task=task))
+        total = len(connection.execute(select(col(EvaluationRow.id))).all())
+    found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.TASK, Measure.COUNT)
+    assert (len(found.rows), len(found.columns)) == (queries.MOST_ROWS, queries.MOST_COLUMNS)
+    assert (found.rows_beyond, found.columns_beyond) == (total - 50, total - 40)
+    assert found.overall == Cell(total, float(total), total)
+    engine.dispose()
+
+
+def test_a_large_run_is_counted_by_its_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "MOST_COUNTED", 100)
+    monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "LARGE", 100)
+    found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.STOP, Measure.TOKENS)
+    newest = rows(engine)[:100]
+    assert (found.counted, found.overall.count) == (100, 100)
+    assert found.overall.total == sum(row.completion_tokens or 0 for row in newest)
+    assert pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.MODE, Measure.REWARD).counted is None
+    assert pivot(engine, 1, parse_where("step:1"), Dimension.TASK, Dimension.STOP, Measure.TOKENS).counted is None
+
+
+def test_nothing_matches(engine: Engine) -> None:
+    found: Pivot = pivot(engine, 1, parse_where("reward>99"), Dimension.TASK, Dimension.STEP, Measure.REWARD)
+    assert (found.rows, found.cells, found.overall) == ([], {}, Cell())
+
+
+def test_policy_age_is_the_steps_between(engine: Engine) -> None:
+    found = pivot(engine, 1, EVERYTHING, Dimension.AGE, Dimension.MODEL, Measure.COUNT)
+    assert found.rows == [Heading(1)]
+    assert found.columns == [Heading("Qwen/Qwen3-0.6B")]

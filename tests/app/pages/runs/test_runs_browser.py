@@ -1,0 +1,229 @@
+"""The list of runs, and runs compared, in a real Chromium, as a hand and an eye have them."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, update
+from sqlmodel import col
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.recorder.capture.source_code import Source
+from logs_ui.recorder.queries.notebook import Notebook, Subject
+from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import Run, RunState, SourceKind
+from logs_ui.recorder.storage.writes import run_writes
+from tests.support.axe import violations
+from tests.support.factory import START_US, make_run
+
+FIRST, SECOND, LIVE = "first-a1b2", "second-c3d4", "live-e5f6"
+PAGES = {
+    "runs": "/",
+    "narrowed": "/?state=failed&tag=sweep&q=grpo",
+    "none": "/?q=nothing+like+it",
+    "chosen by tag": "/?tag=sweep",
+    "two": f"/compare?run={FIRST}&run={SECOND}",
+    "three": f"/compare?run={FIRST}&run={SECOND}&run={LIVE}&steps=all&arguments=all&x=time&figure=kl",
+    "one": f"/compare?run={FIRST}",
+    "nothing": "/compare",
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs-browser") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    now = time.time_ns() // 1000
+    make_run(engine, uid=FIRST, name="grpo lr=1e-6", steps=20, state=RunState.FINISHED, seed=1)
+    make_run(engine, uid=SECOND, name="grpo lr=1e-4", steps=8, state=RunState.FAILED, created=START_US + 10**9, seed=2)
+    make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 900_000_000)
+    with engine.begin() as connection:
+        ids = run_writes.run_ids(connection, [FIRST, SECOND], 0)
+        texts = ["def solved(x):\n    return x\n", "def solved(x):\n    return 2 * x  # </script>\n"]
+        for uid, text in zip((FIRST, SECOND), texts, strict=True):
+            parts = (
+                Source(SourceKind.REWARD, "solved", text, 1.0),
+                Source(SourceKind.CHANGED_FILES, "", "1\t1\tt.py\n"),
+                Source(SourceKind.CHANGES, "", f"--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+{uid}\n"),
+            )
+            run_writes.write_sources(connection, [SourcesChange(uid, parts)], ids)
+        connection.execute(update(Run).where(col(Run.uid) == SECOND).values(error="ValueError: <b>no</b>"))
+    notebook = Notebook(path)
+    notebook.tag(Subject(SECOND), "sweep")
+    notebook.note(Subject(FIRST), "the baseline")
+    notebook.star(Subject(FIRST), starred=True)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, path: Path) -> Iterator[str]:
+    del engine
+    with BackgroundServer(path) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    for name, address in PAGES.items():
+        quiet_page.goto(url + address)
+        for details in quiet_page.locator("details").all():
+            details.evaluate("it => it.open = true")
+        assert violations(quiet_page) == [], name
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_no_page_is_wider_than_its_window(quiet_page: Page, url: str, width: int) -> None:
+    quiet_page.set_viewport_size({"width": width, "height": 900})
+    for name, address in PAGES.items():
+        quiet_page.goto(url + address)
+        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(url)
+    compare = page.get_by_role("button", name="Compare")
+    expect(compare).to_be_disabled()
+    for key in ("j", "x", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.get_by_text("2 ticked")).to_be_visible()
+    expect(compare).to_be_enabled()
+    page.keyboard.press("c")
+    expect(page).to_have_url(f"{url}/compare?run={LIVE}&run={SECOND}")
+    page.go_back()
+    expect(page.locator(".tick input[name=run]:checked")).to_have_count(0)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{LIVE}/overview")
+
+
+def test_the_search_follows_what_is_typed_and_back_undoes_it(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(url)
+    page.keyboard.press("/")
+    page.keyboard.type("lr=1e-4")
+    expect(page.locator("tbody .row-link")).to_have_count(0)  # no argument is called lr
+    page.locator("#q").fill("grpo")
+    expect(page).to_have_url(f"{url}/?q=grpo")
+    expect(page.locator("tbody .row-link")).to_have_count(2)
+    page.locator(".facet", has_text="failed").click()
+    expect(page).to_have_url(f"{url}/?q=grpo&state=failed")
+    expect(page.locator("tbody .row-link")).to_have_text(["grpo lr=1e-4"])
+    page.locator("#q").fill("")
+    expect(page).to_have_url(f"{url}/?state=failed")
+    page.go_back()
+    expect(page).to_have_url(f"{url}/?q=grpo&state=failed")
+    expect(page.locator("#q")).to_have_value("grpo")
+
+
+def test_ticks_outlive_what_comes_in_and_rows_stay_where_they_are(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(url)
+    page.locator(f"input[name=run][value={LIVE}]").check()
+    page.locator(f"input[name=run][value={FIRST}]").check()
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(name="renamed meanwhile", changed=99))
+    now = time.time_ns() // 1000
+    make_run(engine, uid=f"newest-{now}", name="newest", steps=1, state=RunState.FINISHED, created=now)
+    page.locator(f"input[name=run][value={FIRST}]").hover()
+    expect(page.locator(".row-link").first).to_have_text("renamed meanwhile")
+    expect(page.get_by_role("link", name="1 new")).to_be_visible()
+    expect(page.get_by_text("2 ticked")).to_be_visible()
+    expect(page.locator(f"input[name=run][value={LIVE}]")).to_be_checked()
+    page.get_by_role("link", name="1 new").click()
+    expect(page.locator(".row-link").first).to_have_text("newest")
+    expect(page.locator(f"input[name=run][value={LIVE}]")).to_be_checked()
+
+
+def test_ticked_runs_are_tagged_and_a_star_sticks(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/?q={LIVE}")
+    page.locator("tbody input[name=run]").check()
+    page.get_by_text("Tag", exact=True).click()
+    page.get_by_label("Tag of the ticked runs").fill("watch it")
+    page.get_by_role("button", name="Add").click()
+    expect(page).to_have_url(f"{url}/?q={LIVE}")
+    expect(page.locator("tbody .tag")).to_have_text(["watch it"])
+    page.locator("tbody .star").click()
+    expect(page.locator("tbody .star")).to_have_attribute("aria-pressed", "true")
+    page.reload()
+    expect(page.locator("tbody .star")).to_have_attribute("aria-pressed", "true")
+    page.locator("tbody .tag").click()
+    expect(page).to_have_url(re.compile(r"/\?tag=watch%20it"))
+
+
+def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
+    page.locator("#figure").select_option("loss")
+    expect(page).to_have_url(re.compile(r"figure=loss"))
+    page.get_by_text("rollouts seen").click()
+    expect(page).to_have_url(re.compile(r"x=rollouts"))
+    expect(page.locator(".across")).to_contain_text("rollouts")
+    page.get_by_label("solved from reward").fill("0.5")
+    page.get_by_label("solved from reward").press("Enter")
+    expect(page).to_have_url(re.compile(r"solved=0\.5"))
+    expect(page.locator("#tasks")).to_contain_text("reaches a reward of 0.5")
+    page.locator("#add-run").select_option(LIVE)
+    expect(page.locator(".plot .key")).to_have_count(3)
+    page.get_by_role("link", name="Leave out grpo lr=1e-6").click()
+    expect(page.locator(".plot .key")).to_have_count(2)
+    page.go_back()
+    expect(page.locator(".plot .key")).to_have_count(3)
+
+
+def test_the_pointer_tells_values_and_a_click_leads_to_the_step(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
+    box = page.locator(".plot > svg").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40)
+    expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 15$"))
+    expect(page.locator(".key output").last).to_have_text(re.compile(r"at step 7$"))
+    page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + 40)
+    expect(page).to_have_url(re.compile(rf"/runs/{FIRST}\?.*15"))
+
+
+def test_the_arrow_keys_walk_along_the_curves(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
+    page.locator(".plot > svg").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 3$"))
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/runs/({FIRST}|{SECOND})\?.*3"))
+
+
+def test_without_scripts_runs_are_found_tagged_and_compared(browser: Browser, url: str) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(url)
+    page.locator("#q").fill("grpo")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("tbody .row-link")).to_have_count(2)
+    for uid in (FIRST, SECOND):
+        page.locator(f"input[name=run][value={uid}]").check()
+    page.get_by_text("Tag", exact=True).click()
+    page.get_by_label("Tag of the ticked runs").fill("pair")
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("tbody .tag", has_text="pair")).to_have_count(2)
+    for uid in (FIRST, SECOND):
+        page.locator(f"input[name=run][value={uid}]").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page).to_have_url(re.compile(rf"/compare\?run=({FIRST}|{SECOND})&run=({FIRST}|{SECOND})$"))
+    expect(page.locator(".plot polyline.smoothed")).to_have_count(2)
+    page.locator("#figure").select_option("kl")
+    page.locator(".chart-panel").get_by_role("button", name="Apply").click()
+    expect(page).to_have_url(re.compile("figure=kl"))
+    page.close()

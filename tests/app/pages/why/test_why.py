@@ -1,0 +1,530 @@
+"""The page that says why rewards are low: over HTTP and in a real Chromium, on runs that are low for many reasons."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from starlette.testclient import TestClient
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.main import create_app, make_templates
+from logs_ui.app.pages.why.why_cards import line, make_cards, thinned
+from logs_ui.app.parts.loss_waterfall import make_fall
+from logs_ui.app.web import urls
+from logs_ui.recorder import flush, queries, start_run
+from logs_ui.recorder.analysis.diagnose import Diagnosis
+from logs_ui.recorder.diagnosis import Card, Settings
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, Share, Waterfall
+from logs_ui.recorder.storage.address import db_option
+from logs_ui.recorder.storage.database import reading_engine
+from tests.app.pages.overview.test_overview import text_of
+from tests.app.test_app import fragment
+from tests.faults.scripts import Place, Played, Shape, Turn, play
+from tests.recorder.queries.test_notes import OURS
+from tests.support.axe import violations
+from tests.support.factory import HOSTILE_TASK
+
+_LOOK = Turn("<a>look</a>", action="look", observation="a room", done=False)
+
+
+def low(place: Place) -> Played:
+    """Dies, is cut off more and more, or runs out of turns."""
+    chance, dice = place.random.random(), place.random
+    if chance < 0.15:
+        return Played([_LOOK], None, raises="ConnectionError: session lost")
+    if chance < 0.15 + 0.35 * place.progress:
+        return Played([_LOOK, Turn(f"{dice.random()} and so on", action=None)], -0.2, stop="length")
+    if chance < 0.7:
+        return Played([_LOOK, Turn(f"<a>{dice.random()}</a>", action=f"{dice.random()}")], 0.1, stop="turn_limit")
+    action = f"open {dice.random()}"
+    won = 1.5 if chance > 0.995 else 1.0
+    return Played([Turn(f"<a>{action}</a>", action=action, observation="open", done=True)], won)
+
+
+def well(place: Place) -> Played:
+    return answered(place, 0.8 + 0.19 * place.progress)
+
+
+def half(place: Place) -> Played:
+    """Nothing is wrong but the answers."""
+    return answered(place, 0.4 + 0.2 * place.progress)
+
+
+def answered(place: Place, chance: float) -> Played:
+    action = f"open {place.random.random()}"
+    reward = 1.0 if place.random.random() < chance else 0.0
+    return Played([Turn(f"<a>{action}</a>", action=action, observation="open", done=True)], reward)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("why")
+    play(folder / "low.db", low, Shape(steps=20, groups=4, size=6, tasks=5))
+    play(folder / "well.db", well, Shape(steps=20, groups=4, size=6))
+    play(folder / "half.db", half, Shape(steps=20, groups=4, size=6))
+    play(folder / "early.db", low, Shape(steps=1, groups=2, size=4, ended=False))
+    run = start_run("nothing yet", eval_name="planted", db=folder / "none.db")
+    run.rollout([{"role": "user", "content": "?"}], task=HOSTILE_TASK, step=1)
+    flush()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clients(folder: Path) -> Iterator[dict[str, TestClient]]:
+    found = {it.stem: TestClient(create_app(it), base_url="http://127.0.0.1") for it in folder.glob("*.db")}
+    yield found
+    for client in found.values():
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    with BackgroundServer(folder / "low.db") as server:
+        yield server.url
+
+
+def latest(path: Path) -> str:
+    engine = reading_engine(path)
+    try:
+        return queries.find_run(engine, "latest").uid
+    finally:
+        engine.dispose()
+
+
+def page_of(clients: dict[str, TestClient], name: str, folder: Path, **given: object) -> str:
+    answer = clients[name].get(urls.why(latest(folder / f"{name}.db"), **given))
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+# --- The waterfall
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"step_min": 3, "step_max": 9},
+        {"step_max": 1},
+        {"task": "task 2"},
+        {"step_min": 5, "task": "task 4", "eval": "planted"},
+    ],
+)
+def test_the_parts_add_up_and_each_opens_exactly_its_rollouts(
+    clients: dict[str, TestClient], folder: Path, chosen: dict[str, object]
+) -> None:
+    html = page_of(clients, "low", folder, **chosen)
+    lines = []
+    for row in re.findall(r'<tr class="of-.*?</tr>', html, re.DOTALL):
+        address = re.search(r'class="row-link" href="([^"]+)"', row)
+        cells = re.findall(r'<td class="num[^"]*">([^<]*)</td>', row)
+        lines.append((row.partition('"')[2].partition('"')[0][3:], address[1] if address else "", *cells))
+    names = [name for name, *_ in lines]
+    assert (names[0], names[-1]) == ("best", "mean")
+    assert len(names) > 3
+    figures = [float(reward.replace("\u2212", "-")) for _, _, reward, *_ in lines]
+    assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.0005 * len(figures))
+    assert sum(int(share[:-1]) for *_, share, _ in lines if share) == pytest.approx(100, abs=len(lines))
+    for name, address, *_, count in lines:
+        if name not in {"best", "above"}:
+            assert f"<strong>{count}</strong> rollout" in clients["low"].get(unescape(address)).text, (name, address)
+    lost = sum(int(count) for name, *_, count in lines if name in {cause.id for cause in CAUSES})
+    assert lost <= int(lines[-1][-1])
+
+
+def test_what_a_rollout_has_above_the_best_is_a_bar_of_its_own_and_a_negative_mean_lies_left_of_zero() -> None:
+    of = {cause.id.value: cause for cause in CAUSES}
+    costs = (("truncation", 1.6), ("wrong_answer", 0.05))
+    shares = tuple(Share(of[name], cost, 1, f"cause:{name}") for name, cost in costs)
+    fall = make_fall(Waterfall(1.0, -0.6, 1.6, 0.05, shares), "as set", "a-run", "step:1..2", 5)
+    assert [(it.id, it.reward) for it in fall.stairs] == [
+        ("best", 1.0), ("above", 0.05), ("truncation", -1.6), ("wrong_answer", -0.05), ("mean", -0.6),
+    ]  # fmt: skip
+    assert fall.kept == 0
+    # From -0.6 to 1.05 in parts of 100.
+    assert fall.zero == pytest.approx(100 * 0.6 / 1.65, abs=0.01)
+    best, _, cut, wrong, mean = fall.stairs
+    assert (best.start, best.length) == pytest.approx((fall.zero, 100 / 1.65), abs=0.02)
+    assert (cut.start, cut.length) == pytest.approx((100 * 0.05 / 1.65, 100 * 1.6 / 1.65), abs=0.02)
+    assert (mean.start, mean.length) == pytest.approx((0, fall.zero), abs=0.02)
+    assert wrong.before == cut.after
+    assert [it.share for it in fall.causes] == pytest.approx([1.6 / 1.65, 0.05 / 1.65])
+
+
+# --- The cards
+
+
+def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
+    clients: dict[str, TestClient], folder: Path
+) -> None:
+    engine = reading_engine(folder / "low.db")
+    run = queries.find_run(engine, "latest")
+    report = Diagnosis.of(engine, run).now(engine, run).report
+    engine.dispose()
+    html = page_of(clients, "low", folder)
+    said = text_of(html[html.index('class="verdict"') :])
+    first = report.cards[0]
+    assert said.index(first.title) < said.index("Where the reward went")
+    assert f"Mean reward {report.fall.mean:.3f} of 1.000 : on average a rollout loses {report.fall.lost:.3f}" in said
+    assert first.suggestion in said
+    assert "best reward 1.000: the run's 99th percentile" in said
+    unscored = int(re.findall(r", of which (\d+) without a reward count as 0", said)[0])
+    assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
+    for card in report.cards:
+        assert f'id="card-{card.id}"' in html
+        told = text_of(html[html.index(f'id="card-{card.id}"') :].partition("</article>")[0])
+        assert f"\u2212{card.cost:.3f}" in told
+        assert all(sentence in told for sentence in card.evidence)
+        assert ("part of the waterfall" if card.is_part else "overlaps with others") in told
+    assert len(report.cards) > 2
+    assert (
+        html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
+    )
+
+
+def test_a_card_opens_as_many_rollouts_as_its_button_says(clients: dict[str, TestClient], folder: Path) -> None:
+    html = page_of(clients, "low", folder)
+    buttons = re.findall(r'<a class="button" href="([^"]+)">(?:(?!</a>).)*?Open its ([\d,]+) rollouts', html, re.DOTALL)
+    assert len(buttons) > 2
+    for address, count in buttons:
+        assert f"<strong>{count}</strong> rollouts" in clients["low"].get(unescape(address)).text, address
+
+
+def a_card(name: str, cost: float, *explains: str, where: str = "") -> Card:
+    return Card(name, f"it is {name}", cost, ("so",), "do", where, explains=explains)
+
+
+def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
+    cards = (
+        a_card("truncation", 0.5, "never_acted", "dead_groups"),
+        a_card("never_acted", 0.4, "dead_groups"),
+        a_card("dead_groups", 0.3),
+        a_card("mine", 0.2, "truncation"),  # which stands above: no circle
+    )
+    shown = make_cards(cards, 1.0, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
+    assert [(it.card.id, [below.card.id for below in it.follows]) for it in shown] == [
+        ("truncation", ["never_acted", "dead_groups"]),
+        ("mine", []),
+    ]
+    assert shown[0].follows[1].follows_from == [("truncation", "Truncation"), ("never_acted", "Never acted")]
+    assert shown[1].diagnostic is None  # somebody's own
+
+
+def test_commands_to_copy_name_the_database_that_is_served(
+    clients: dict[str, TestClient], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, db = latest(folder / "low.db"), folder / "low.db"
+    assert f"logs-ui diagnose {run} --db {db} --threshold ID=VALUE --save" in page_of(clients, "low", folder)
+    part = "{% from 'why/_why_tabs.html' import part %}{{ part({'uid': 'r'}, 'some') }}"
+    said = make_templates(db=db_option(db)).from_string(part).render()
+    assert f"<code>logs-ui diagnose r --db {db} --all</code>" in said
+    monkeypatch.setenv("LOGS_UI_DB", str(db))
+    assert db_option(db) == f" --db {db}", "another terminal does not know the variable"
+    own = folder / "logs-ui" / "logs-ui.db"
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    assert db_option(own) == f" --db {own}", "LOGS_UI_DB names another"
+    monkeypatch.delenv("LOGS_UI_DB")
+    assert db_option(own) == "", "it is found without"
+
+
+def test_a_card_whose_filter_cannot_be_read_leads_nowhere() -> None:
+    (shown,) = make_cards((a_card("mine", 0.2, where="no_such_field>3"),), 1.0, Settings(), "a-run", lambda _: _never())
+    assert (shown.address, shown.count) == (None, None)
+
+
+def _never() -> queries.Count:
+    raise AssertionError
+
+
+def test_a_trend_is_drawn_with_its_threshold_from_the_step_on_which_it_is_bad() -> None:
+    trend = line(((10, 0.0), (20, 1.0), (30, 2.0)), 20, 4.0)
+    assert trend is not None
+    # 180 by 34, with an edge of 3; the threshold, 4, is the highest.
+    assert trend.points == "3.0,31.0 90.0,24.0 177.0,17.0"
+    assert (trend.limit, trend.since, trend.end) == (3.0, 90.0, (177.0, 17.0))
+    assert line(((10, 0.0),), None) is None
+    many = tuple((step, float(step)) for step in range(1000))
+    assert len(thinned(many)) <= 121
+    assert thinned(many)[-1] == many[-1]
+
+
+def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
+    clients: dict[str, TestClient], folder: Path
+) -> None:
+    html = page_of(clients, "low", folder)
+    (address,) = re.findall(r'<tr class="of-truncation">.*?class="row-link" href="([^"]+)"', html, re.DOTALL)
+    table = clients["low"].get(unescape(address)).text
+    row = re.findall(r'<tr id="row-(\d+)"', table)[0]
+    said = text_of(clients["low"].get(urls.rollout(latest(folder / "low.db"), int(row))).text)
+    assert "ended by truncated lost by it \u22121.200" in said
+
+
+# --- Nothing to say
+
+
+def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient], folder: Path) -> None:
+    html = page_of(clients, "well", folder)
+    assert "Nothing found that holds rewards down" in html
+    assert "What to change" not in html
+    assert "Looked at and fine" in html
+    assert "Not recorded" in html
+    assert "needs" in html[html.index("Not recorded") :]
+    assert "Where the reward went" in html
+
+
+def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
+    page = page_of(clients, "half", folder)
+    verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
+    short = clients["half"].get(urls.why_short(latest(folder / "half.db"))).text
+    for html in (verdict, short):
+        assert "No diagnostic says why rewards are low" in html
+        assert "Nothing found" not in html
+        assert "tone-good" not in html
+    assert "Where the reward went is shown below." in verdict
+    assert 'class="of-wrong_answer"' in short
+    assert 'class="thin-fall"' in short
+    assert "<ol>" not in short
+
+
+def test_a_figure_that_was_bad_before_is_bad_again() -> None:
+    def began(*values: float, limit: float | None = 0.2) -> str:
+        trend = tuple(enumerate(values, 1))
+        return replace(a_card("mine", 0.1), trend=trend, since_step=3, limit=limit).began
+
+    assert began(0.1, 0.1, 0.3, 0.3) == "since step 3"
+    assert began(0.3, 0.1, 0.3, 0.3) == "again since step 3"
+    assert began(0.3, 0.1, 0.3, 0.3, limit=None) == "since step 3"
+    assert a_card("mine", 0.1).began == ""
+
+
+def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient], folder: Path) -> None:
+    said = text_of(page_of(clients, "early", folder))
+    assert "Too early to say" in said
+    assert "Needs 32 rollouts of 2 steps, has 8 rollouts of 1 step." in said
+    assert "Looked at and fine" not in said
+
+
+def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient], folder: Path) -> None:
+    said = text_of(page_of(clients, "low", folder, step_min=4, step_max=4))
+    assert "Too few rollouts to say" in said
+    assert "among these there are 24" in said
+    assert "Where the reward went" in said
+
+
+def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient], folder: Path) -> None:
+    said = text_of(page_of(clients, "none", folder))
+    assert "No rollout has come to an end yet." in said
+    assert "from 32 rollouts of 2 steps on" in said
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("step_min=x", "step_min &#39;x&#39; is not a whole number"),
+        ("step_min=9&step_max=3", "change sides"),
+        ("step_min=900", "no rollout that came to an end is among these"),
+        ("task=task+9", "unknown task &#39;task 9&#39;"),
+        ("eval=plantd", "&#39;planted&#39;"),
+        ("tsk=1", "unknown parameter"),
+    ],
+)
+def test_a_slice_that_cannot_be_is_one_line(
+    clients: dict[str, TestClient], folder: Path, query: str, says: str
+) -> None:
+    answer = clients["low"].get(f"{urls.why(latest(folder / 'low.db'))}?{query}")
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+def test_a_name_leads_to_the_runs_own_address(clients: dict[str, TestClient], folder: Path) -> None:
+    answer = clients["low"].get("/runs/planted/why?task=task+2", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, urls.why(latest(folder / "low.db"), task="task 2"))
+
+
+# --- Kept up
+
+
+def test_a_page_that_nothing_is_new_for_is_told_so(clients: dict[str, TestClient], folder: Path) -> None:
+    html = page_of(clients, "early", folder)
+    poll = re.search(r'data-poll hx-get="([^"]+)"', html)
+    assert poll
+    assert clients["early"].get(unescape(poll[1]), headers=fragment("why")).status_code == 204
+    stale = clients["early"].get(re.sub("seen=[^&]*", "seen=0", unescape(poll[1])), headers=fragment("why"))
+    assert stale.text.lstrip().startswith('<div id="why"')
+    assert 'hx-target="#run-line"' in stale.text
+    assert "data-poll" not in page_of(clients, "low", folder)  # it has ended
+
+
+# --- Settings
+
+
+def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> None:
+    uid = latest(folder / "low.db")
+    with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1", headers=OURS) as client:
+        given = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
+        answer = client.post(urls.why_settings(uid), data=given, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{urls.why(uid)}#settings")
+        html = client.get(urls.why(uid)).text
+        assert "best reward 2.000: as set" in text_of(html)
+        assert "steps 16\u201320" in html
+        assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in html
+        with reading_engine(folder / "low.db").connect() as db:
+            saved = queries.saved_settings(db, uid)
+        assert saved == {"max_reward": 2.0, "solved_at": None, "steps": 5, "thresholds": {"truncation": 0.2}}
+        # What the form does not name stays.
+        client.post(urls.why_settings(uid), data={"max_reward": "1.5"})
+        assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in client.get(urls.why(uid)).text
+        for wrong, says in (
+            ({"max_reward": "lots"}, "is not a number"),
+            ({"steps": "0"}, "from 1 on"),
+            ({"threshold.turn_limit": "-1"}, "The threshold of turn_limit is a number from 0 to 1, not -1."),
+        ):
+            refused = client.post(urls.why_settings(uid), data=wrong)
+            assert refused.status_code == 422
+            assert says in refused.text
+            assert f'href="{urls.why(uid)}"' in refused.text
+        client.post(urls.why_settings(uid), data={"reset": "1"})
+        assert "the run's 99th percentile" in text_of(client.get(urls.why(uid)).text)
+        elsewhere = {"Sec-Fetch-Site": "cross-site"}
+        assert client.post(urls.why_settings(uid), data=given, headers=elsewhere).status_code == 403
+
+
+# --- The overview
+
+
+def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder: Path) -> None:
+    uid = latest(folder / "low.db")
+    with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
+        first = client.get(urls.overview(uid)).text
+        assert f'hx-get="{urls.why_short(uid)}" hx-trigger="load"' in first
+        assert f'<a href="{urls.why(uid)}">see what holds them down</a>' in first
+        short = client.get(urls.why_short(uid), headers=fragment("why-short")).text
+        then = client.get(urls.overview(uid)).text
+        assert 'hx-trigger="load"' not in then
+        for html in (short, then):
+            assert 'class="thin-fall"' in html
+            assert 1 <= len(re.findall(r"<li><strong>\u2212[\d.]+</strong><a href", html)) <= 3
+        cards = re.findall(r'href="([^"#]+)#(card-[\w]+)"', short)
+        page = client.get(cards[0][0]).text
+        assert all(f'id="{card}"' in page for _, card in cards)
+
+
+def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_one_nothing(
+    clients: dict[str, TestClient], folder: Path
+) -> None:
+    calm = clients["well"].get(urls.why_short(latest(folder / "well.db"))).text
+    assert "Nothing found that holds rewards down" in calm
+    assert "<ol>" not in calm
+    early = clients["early"].get(urls.why_short(latest(folder / "early.db"))).text
+    assert early.strip() == '<div id="why-short" hidden></div>'
+
+
+# --- In a browser
+
+
+def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str, folder: Path) -> None:
+    run, page = latest(folder / "low.db"), browser.new_page(viewport={"width": 390, "height": 900})
+    try:
+        page.goto(url + urls.why(run))
+        heads = page.locator(".waterfall thead th")
+        expect(heads).to_have_text(["Cause", "Reward", "Of the loss", "Rollouts"])
+        assert heads.evaluate_all("all => all.every((it) => it.scrollWidth <= it.clientWidth)")
+        expect(page.locator(".waterfall .of-mean td:last-child")).to_be_visible()
+        page.goto(url + urls.overview(run))
+        expect(page.locator("#how")).to_have_css("display", "block")
+        expect(page.locator("#chart-reward .at")).to_have_text("last step, 20")
+        page.goto(url + urls.why_actions(run))
+        for title in ("First action", "Last action"):
+            table = page.locator(f'.scroll-x[aria-label="{title}"]')
+            assert table.evaluate("it => it.scrollWidth <= it.clientWidth"), title
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, theme: str) -> None:
+    page = browser.new_page(color_scheme=theme)  # type: ignore[arg-type]
+    uid = latest(folder / "low.db")
+    for width in (1440, 900, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(url + urls.why(uid))
+        for told in page.locator("details").all():
+            told.evaluate("it => it.open = true")
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto(url + urls.overview(uid))
+    expect(page.locator("#why-short .thin-fall")).to_be_visible()
+    assert violations(page) == []
+    page.close()
+
+
+def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, folder: Path) -> None:
+    quiet_page.set_viewport_size({"width": 700, "height": 700})
+    quiet_page.goto(url + urls.why_tasks(latest(folder / "low.db")))
+    table = quiet_page.locator(".why-tasks .scroll-x")
+    faded = "it => parseFloat(getComputedStyle(it).getPropertyValue('--beyond'))"
+    assert table.evaluate("it => it.scrollWidth > it.clientWidth + 20")
+    assert table.evaluate(faded) == 44
+    table.evaluate("it => new Promise(done => { it.scrollLeft = 1e6; requestAnimationFrame(() => setTimeout(done)); })")
+    assert table.evaluate(faded) == 0
+    quiet_page.set_viewport_size({"width": 1900, "height": 700})
+    assert table.evaluate(faded) == 0
+
+
+def test_a_slice_is_chosen_without_leaving_the_page_and_the_key_w_leads_to_it(
+    quiet_page: Page, url: str, folder: Path
+) -> None:
+    page, uid = quiet_page, latest(folder / "low.db")
+    page.goto(url + urls.overview(uid))
+    page.keyboard.press("w")
+    expect(page).to_have_url(url + urls.why(uid))
+    page.get_by_label("Last step").fill("6")
+    page.get_by_label("Last step").press("Enter")
+    expect(page).to_have_url(url + urls.why(uid, step_max=6))
+    expect(page.locator(".basis")).to_contain_text("steps 1\u20136 \u00b7 144 rollouts")
+    page.locator(".of-mean .row-link").click()
+    expect(page.locator(".found strong").first).to_have_text("144")
+
+
+def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_written(
+    quiet_page: Page, tmp_path: Path
+) -> None:
+    page, db = quiet_page, tmp_path / "alive.db"
+    run = start_run("alive", eval_name="planted", db=db)
+
+    def record(step: int, count: int) -> None:
+        for number in range(count):
+            with run.rollout([{"role": "user", "content": "?"}], step=step, group=f"{step}/{number // 4}") as row:
+                row.turn("look", action="look", observation="a room", done=False)
+                row.stop("length" if number % 2 else "done")
+            row.score(reward=0.0 if number % 2 else 1.0)
+        flush()
+
+    flush()
+    with BackgroundServer(db) as server:
+        page.goto(server.url + urls.why(latest(db)))
+        expect(page.get_by_role("heading", name="No rollout has come to an end yet.")).to_be_visible()
+        record(1, 8)
+        expect(page.locator("#verdict")).to_have_text("Too early to say")
+        page.locator("#settings summary").click()
+        page.get_by_label("Best reward", exact=True).fill("3")
+        record(2, 40)
+        expect(page.locator("#verdict")).to_contain_text("cut off")
+        expect(page.get_by_label("Best reward", exact=True)).to_have_value("3")
+        expect(page.locator("#run-line")).to_contain_text("48 rollouts")
+    run.finish()
+
+
+def test_without_a_script_the_form_and_the_links_do_the_same(browser: Browser, url: str, folder: Path) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    uid = latest(folder / "low.db")
+    page.goto(url + urls.overview(uid))
+    page.get_by_role("link", name=re.compile("see what holds them down|what to change|findings")).click()
+    page.get_by_label("First step").fill("2")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator(".basis")).to_contain_text("steps 2\u201320")
+    page.close()

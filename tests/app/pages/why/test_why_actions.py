@@ -1,0 +1,258 @@
+"""What rollouts did in their environments, and the page that shows it."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, select, update
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.why.why_actions import readable
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.tables.action_kinds import kind_names, words_of
+from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, sampled
+from logs_ui.recorder.diagnosis.tables.action_table import habits, tallies
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.rows.text_facts import facts
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, RunState
+from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
+from tests.support.factory import COMMANDS, HOSTILE_TASK, make_run
+
+RUN, SILENT, HOSTILE = "main-run-1234", "silent-5678", "hostile-9012"
+
+
+def entry(action: Any = None, observation: Any = None, error: str | None = None, turn: int = 1) -> dict[str, Any]:
+    return {"turn": turn, "text": None, "action": action, "observation": observation, "error": error}
+
+
+# --- What actions are called
+
+
+@pytest.mark.parametrize(
+    ("actions", "names"),
+    [
+        # a tool call, as OpenEnv's MCP, OpenAI and others write it
+        ([{"type": "call_tool", "tool_name": "search", "arguments": {"q": "a"}, "metadata": {}}], ["search"]),
+        ([{"function": {"name": "search", "arguments": "{}"}}], ["search"]),
+        ([{"tool": "search", "input": 1}, {"name": "open", "arguments": {}}], ["search", "open"]),
+        # a name without arguments is no tool's
+        ([{"name": "Ann"}], ["name: Ann"]),
+        ([{"type": "list_tools", "metadata": {}}], ["type: list_tools"]),
+        # the field that tells actions of one shape apart
+        ([{"op": op, "at": at} for op in ("push", "pop") for at in ("a b c", "d e f", "g h i")],
+         ["op: push"] * 3 + ["op: pop"] * 3),
+        ([{"x": 1, "y": 2}], ["{x, y}"]),
+        # few texts are themselves, many are called by their first word
+        (["look", " look ", "go north"], ["look", "look", "go north"]),
+        ([f"click({n})" for n in range(13)], ["click …"] * 13),
+        ([f"<b>{n}" for n in range(13)], ["b …"] * 13),
+        ([{"guess": n, "metadata": {}} for n in range(13)], ["guess: any number"] * 13),
+        ([{"guess": 3}, {"guess": 4}], ["guess: 3", "guess: 4"]),
+        ([{"command": f"ls -la {n}"} for n in range(13)], ["command: ls …"] * 13),
+        ([{}], ["{}"]),
+        ([[1, 2], 7], ["[1,2]", "7"]),
+    ],
+)  # fmt: skip
+def test_actions_that_are_alike_have_one_name(actions: list[Any], names: list[str]) -> None:
+    assert kind_names(actions) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("search", "search"),
+        ("click …", "click"),
+        ("guess: any number", "guess"),
+        ("op: push", "op: push"),
+        ("{x}", None),
+    ],
+)
+def test_a_kind_is_looked_for_by_words_that_its_actions_have(name: str, words: str | None) -> None:
+    assert words_of(name) == words
+
+
+# --- What went wrong
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [
+        (entry("a", error="TimeoutError: 30 s\nTraceback"), "TimeoutError: 30 s"),
+        (entry("a", {"error": "no such file"}), "no such file"),
+        (entry("a", {"error": {"error_type": "bad", "message": "no such tool"}}), "no such tool"),
+        (entry("a", {"last_action_error": True}), "last_action_error"),
+        (entry("a", {"stdout": "", "exit_code": 127}), "exit_code 127"),
+        (entry("a", {"stdout": "", "exit_code": 0, "error": None}), None),
+        (entry("a", "an error is mentioned"), None),
+        (entry("a"), None),
+    ],
+)
+def test_an_error_is_what_was_raised_or_what_the_observation_calls_one(answered: dict[str, Any], said: str) -> None:
+    assert failure(answered) == said
+
+
+def test_a_sample_is_what_its_rollouts_did() -> None:
+    look, fetch = {"tool_name": "look"}, {"tool_name": "fetch", "arguments": {}}
+    found = sampled(
+        [
+            Played(
+                1, 0.0, [entry(None, "start", turn=0), *[entry(look, "a wall")] * 3, entry(fetch, {"error": "gone"})]
+            ),
+            Played(2, 1.0, [entry(fetch, "it"), entry(look, "it")]),
+            Played(3, None, [entry(None, "start", turn=0)]),
+        ]
+    )
+    assert (found.rollouts, found.actions) == (3, 6)
+    by_name = {kind.name: kind for kind in found.kinds}
+    assert [kind.name for kind in found.kinds] == ["look", "fetch"]
+    assert (by_name["look"].times, by_name["look"].rollouts, by_name["look"].looped_in) == (4, [1, 2], [1])
+    assert (by_name["look"].first_in, by_name["look"].last_in, by_name["look"].last_rewards) == ([1], [2], [1.0])
+    assert (by_name["fetch"].failed, by_name["fetch"].failed_in, by_name["fetch"].last_in) == (1, [1], [1])
+    assert [(it.text, it.times, it.rollouts, list(it.after)) for it in found.errors] == [("gone", 1, [1], ["fetch"])]
+    assert [(it.text, it.times, it.rollouts) for it in found.repeated] == [("a wall", 2, [1]), ("it", 1, [2])]
+
+
+# --- Over all rollouts
+
+
+def test_tallies_are_of_every_rollout() -> None:
+    rows = rows_of(
+        8, steps=2, reward=[1, 0, NAN, 1, 1, 0.5, 1, 0], first_action=["a", "a", "a", "b", None, "b", "b", None]
+    )
+    found = tallies(rows, Scale(1.0, 1.0, ""), "first_action")
+    assert [(it.value, it.rollouts, it.scored, it.solved) for it in found] == [
+        ("a", 3, 2, 1), ("b", 3, 3, 2), (None, 2, 2, 1)
+    ]  # fmt: skip
+    assert [it.mean for it in found] == pytest.approx([0.5, 2.5 / 3, 0.5])
+
+
+def test_habits_are_of_those_rollouts_that_tell() -> None:
+    rows = rows_of(4, steps=1, reward=[1, 0, 0, 1], action_streak=[1, 3, 4, NAN], tool_calls=[0, 0, 0, 0])
+    found = {it.habit.id: it for it in habits(rows)}
+    assert set(found) == {"streak"}, "what no column tells is no habit, nor is what no rollout ever does otherwise"
+    assert (found["streak"].rollouts, found["streak"].known) == (2, 3)
+    assert (found["streak"].mean, found["streak"].mean_others) == (0.0, 1.0)
+
+
+def test_empty_metadata_is_left_out_of_what_is_read() -> None:
+    assert readable('{"guess":3,"metadata":{}}') == '{"guess":3}'
+    assert readable('{"guess":3,"metadata":{"a":1}}') == '{"guess":3,"metadata":{"a":1}}'
+
+
+# --- The page
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("actions") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    """A run of a shell, one of which no action is known, and a short one that begins with hostile rollouts."""
+    engine = writing_engine(path)
+    make_run(engine, uid=RUN, steps=40, state=RunState.FINISHED)
+    make_run(engine, uid=SILENT, steps=3, state=RunState.FINISHED, seed=1)
+    make_run(engine, uid=HOSTILE, steps=3, state=RunState.FINISHED, seed=2)
+    run_id, silent, hostile = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT, HOSTILE))
+    of_silent = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == silent)
+    found = [it for of in (run_id, hostile) for chunk in queries.rollouts(engine, of, RolloutFilter()) for it in chunk]
+    with engine.begin() as db:
+        db.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(of_silent)))
+        for it in found:
+            known = facts(it.messages, it.actions, [], it.tokens)
+            known |= {"first_action": HOSTILE_TASK} if it.row.task == HOSTILE_TASK and it.row.run_id == hostile else {}
+            db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == it.row.id).values(**known))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def page(client: TestClient, uid: str = RUN, query: str = "") -> str:
+    answer = client.get(f"/runs/{uid}/why/actions{query}")
+    assert answer.status_code == 200, answer.text[:400]
+    return answer.text
+
+
+def counted(client: TestClient, address: str) -> int:
+    html = client.get(unescape(address)).text
+    found = re.search(r'id="found".*?<strong>([\d,]+)</strong>', html, re.DOTALL)
+    assert found is not None, html[:400]
+    return int(found[1].replace(",", ""))
+
+
+def section(html: str, id_: str) -> str:
+    return html.partition(f'aria-labelledby="{id_}"')[2].partition("</section>")[0]
+
+
+@pytest.mark.parametrize("query", ["", "?steps=all"])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_each_first_and_last_action_leads_to_exactly_its_rollouts(client: TestClient, which: str, query: str) -> None:
+    lines = re.findall(
+        r'<th scope="row" class="what"><a href="([^"]+)"[^>]*>(.*?)</a></th><td class="num">(\d+)</td>',
+        section(page(client, RUN, query), which),
+    )
+    assert len(lines) == len(COMMANDS) + 1, "and those that did nothing"
+    for address, _, rollouts in lines:
+        assert counted(client, address) == int(rollouts)
+
+
+def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient) -> None:
+    lines = re.findall(r'<a href="([^"]+)">([^<]+)</a></th><td class="num">(\d+)</td>', section(page(client), "habits"))
+    assert {"never act", "run into an error"} <= {name for _, name, _ in lines}
+    for address, _, rollouts in lines:
+        assert counted(client, address) == int(rollouts)
+
+
+def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient) -> None:
+    html = section(page(client, RUN, "?steps=all"), "used")
+    assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
+    lines = re.findall(r"<tr>\s*<th scope=\"row\".*?</tr>", html, re.DOTALL)
+    assert len(lines) == len(COMMANDS)
+    for line in lines:
+        for address, rollouts in re.findall(r'<td class="num"><a href="([^"]+)">(\d+)</a></td>', line):
+            assert counted(client, address) == min(int(rollouts), 60)
+        kind, title = re.findall(r'title="([^"]+)"><a href="([^"]+)"', line)[0]
+        assert counted(client, title) >= 1, kind
+
+
+def test_errors_and_what_came_before_them_are_shown(client: TestClient) -> None:
+    errors = section(page(client, RUN, "?steps=all"), "errors")
+    assert "TimeoutError: the environment did not answer within 30 s" in errors
+    assert "command: " in errors
+
+
+def test_hostile_actions_and_observations_are_text(client: TestClient) -> None:
+    html = page(client, HOSTILE)
+    assert HOSTILE_TASK not in html
+    assert HOSTILE_TASK in unescape(section(html, "first"))
+    assert "<script>alert" not in html
+    assert "<script>alert" in unescape(section(html, "again"))
+
+
+def test_a_run_without_actions_says_how_to_get_them(client: TestClient) -> None:
+    html = page(client, SILENT)
+    assert "No action was recorded in steps 1\u20133" in html
+    assert "record_environment()" in html
+
+
+def test_what_is_misspelt_is_an_error(client: TestClient) -> None:
+    assert client.get(f"/runs/{RUN}/why/actions?steps=some").status_code == 422
+    assert client.get(f"/runs/{RUN}/why/actions?step=all").status_code == 422
+
+
+def test_any_name_of_the_run_leads_to_its_own_address(client: TestClient) -> None:
+    answer = client.get(f"/runs/{RUN[:8]}/why/actions?steps=all", follow_redirects=False)
+    assert answer.headers["location"] == f"/runs/{RUN}/why/actions?steps=all"

@@ -1,0 +1,368 @@
+"""Which rollouts moved the policy: over columns as of each row, by filters that have exactly those, and as a page."""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine, insert, update
+from sqlmodel import Session, col, select
+from starlette.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.tables.masks import RATIO, masks
+from logs_ui.recorder.diagnosis.tables.movement import signals
+from logs_ui.recorder.diagnosis.tables.training_outcome import (
+    OUTCOMES,
+    Outcome,
+    Tokens,
+    counts,
+    outcomes,
+    where,
+)
+from logs_ui.recorder.diagnosis.trained_row import Moved, training
+from logs_ui.recorder.queries import RunColumns
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Mode,
+    Run,
+    RunState,
+    Scalar,
+    Status,
+    StepStatistics,
+    StopReason,
+)
+from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
+from tests.support import factory
+
+COUNT = 800
+SOLVED = 1.0
+CONFIG = {"mask_truncated_completions": True, "beta": 0.04, "logging_steps": 1, "steps_per_generation": 2}
+RUN = "a-run-of-every-kind"
+_WHY = {
+    Outcome.STALE: "dropped as stale",
+    Outcome.OVERSIZE: "dropped as oversize",
+    Outcome.NOTHING_RETURNED: "before it returned anything",
+    Outcome.RUN_ENDED: "the run ended before it was scored",
+    Outcome.AWAITED: "awaits its reward",
+    Outcome.NOT_RECORDED: "not recorded",
+    Outcome.UNSAMPLED: "none of its tokens was sampled",
+    Outcome.TRUNCATED: "mask_truncated_completions",
+    Outcome.FAILED_GROUP: "of its group were rewarded alike",
+    Outcome.PASSED_GROUP: "of its group were rewarded alike",
+    Outcome.NO_ADVANTAGE: "its advantage is 0",
+    Outcome.TRAINED: "",
+}
+
+
+def rows_of(run_id: int) -> list[dict[str, Any]]:
+    """Of every kind, in groups of four."""
+    draw = random.Random(4)
+
+    def row(number: int) -> dict[str, Any]:
+        kind = random.Random(number // 4).choice(["mixed", "mixed", "failed", "passed"])
+        alike = {"failed": 0.2, "passed": 1.0 + draw.choice([0, 5e-7])}.get(kind)
+        mixed = draw.choice([0.1, 0.5, 0.9, 0.1, 0.5, 0.9, 0.1, None])
+        reward = alike if alike is not None or mixed is None else mixed + number % 4 / 100
+        drawn = draw.choice([-0.7, 0.7, 0.0]) if alike is None else draw.choice([0.0, -6e-4, 0.0])
+        advantage = None if reward is None else draw.choice([*[drawn] * 30, None])
+        status = draw.choice([*Status, *[Status.OK] * 12])
+        nothing = dict.fromkeys(("reward", "advantage", "scored", "completion_tokens", "dropped"))
+        return {
+            "run_id": run_id, "uid": str(number), "changed": 1, "eval_name": "e", "status": status,
+            "mode": Mode.EVAL if number >= COUNT else Mode.TRAIN, "step": 1 + number // 40, "policy_step": number // 40,
+            "group": str(number // 4), "generation": number % 4, "process": 0, "created": number, "message_count": 0,
+            "stop_reason": draw.choice([StopReason.LENGTH, StopReason.NOT_RECORDED, *[StopReason.DONE] * 6]),
+            "reward": reward, "advantage": advantage, "scored": draw.choice([1, 1, 1, None]) if reward is None else 1,
+            "rewards": {"a": reward}, "reward_weights": {"a": 1.0},
+            "completion_tokens": draw.choice([None, None, 0, 40, 40, 70, 70]), "env_tokens": draw.choice([None, 0, 9]),
+            "dropped": draw.choice(["stale", "oversize", *[None] * 20]),
+            **(nothing if status == Status.RUNNING else {}),
+        }  # fmt: skip
+
+    return [row(number) for number in range(COUNT + 40)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained") / "a.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    with engine.begin() as connection:
+        made = {"uid": RUN, "name": RUN, "created": 0, "heartbeat": 0, "state": RunState.FINISHED, "changed": 1}
+        run_id = factory.insert_run(connection, made | {"config": CONFIG, "versions": {}})
+        rows = rows_of(run_id)
+        connection.execute(insert(EvaluationRow), rows)
+        sums = {"run_id": run_id, "eval_name": "e", "scored": 0, "reward_sum": 0, "errors": 0, "truncated": 0}
+        steps = sorted({(row["mode"], row["step"]) for row in rows})
+        connection.execute(
+            insert(StepStatistics), [sums | {"mode": mode, "step": step, "rollouts": 40} for mode, step in steps]
+        )
+        values = {"grad_norm": 0.5, "learning_rate": 1e-6, "entropy": 1.5}
+        figures = [(name, step, value) for name, value in values.items() for step in range(1, 21)]
+        figures = [(name, step, 0.0 if name == "learning_rate" and step >= 11 else it) for name, step, it in figures]
+        told = [{"run_id": run_id, "name": name, "step": step, "value": value} for name, step, value in figures]
+        connection.execute(insert(Scalar), told)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def columns(engine: Engine) -> Rows:
+    return RunColumns(1, Mode.TRAIN).refresh(engine)
+
+
+def stored(engine: Engine) -> dict[int, EvaluationRow]:
+    with Session(engine) as session:
+        return {it.id or 0: it for it in session.exec(select(EvaluationRow)).all()}
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.FINISHED, "died"])
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str, *, is_masked: bool) -> None:
+    config = CONFIG | {"mask_truncated_completions": is_masked}
+    rows, known = columns(engine), stored(engine)
+    groups: dict[str, list[EvaluationRow]] = defaultdict(list)
+    for row in known.values():
+        groups[row.group].append(row)
+    found = outcomes(rows, solved=SOLVED, is_running=state == RunState.RUNNING, config=config)
+    assert len(found) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in known.values())
+    for place, row_id in enumerate(rows.id.tolist()):
+        row, outcome = known[row_id], OUTCOMES[found[place]]
+        told = training(row, groups[row.group], state=state, config=config)
+        assert (told.moved == Moved.YES) == (outcome == Outcome.TRAINED), (told, outcome)
+        assert _WHY[outcome] in told.why, (told, outcome)
+        assert ("rewarded alike" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
+        if outcome == Outcome.TRAINED:
+            assert told.tokens == row.completion_tokens
+    expected = set(OUTCOMES) - {Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED}
+    expected -= set() if is_masked else {Outcome.TRUNCATED}
+    assert {OUTCOMES[it] for it in found} == expected
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, outcome: Outcome) -> None:
+    rows = columns(engine)
+    found = outcomes(rows, solved=SOLVED, is_running=False, config=CONFIG)
+    said = where(outcome, rows, found, solved=SOLVED)
+    mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
+    if outcome == Outcome.AWAITED:
+        assert (said, mine) == ("", set())
+        return
+    chosen = parse_where(f"{said} mode:train")
+    assert {it.row.id for chunk in queries.rollouts(engine, 1, chosen) for it in chunk} == mine
+    assert mine
+
+
+def test_where_a_dead_group_has_real_advantages_no_filter_says_which_were_trained_on() -> None:
+    rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4, *[0.0] * 398])
+    found = outcomes(rows, solved=SOLVED, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, found, solved=SOLVED) == "id:1"
+    rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4] * 200)
+    found = outcomes(rows, solved=SOLVED, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, found, solved=SOLVED) == ""
+
+
+def test_tokens_are_those_of_a_gradient_of_all_that_were_sampled() -> None:
+    """Four rollouts: two of a mixed group with 10 and 20 tokens, one masked with 30, one dropped with 40."""
+    rows = columns_of(
+        4, steps=1, reward=[0, 1, 1, 0], advantage=[-0.7, 0.7, 0.7, -0.7], completion_tokens=[10, 20, 30, 40],
+        stop_reason=["done", "done", "length", "done"], dropped=[None, None, None, "stale"], env_tokens=[1, 2, 3, NAN],
+    )  # fmt: skip
+    found = outcomes(rows, solved=1, is_running=False, config={"mask_truncated_completions": True})
+    assert counts(found)[Outcome.TRAINED] == 2
+    assert Tokens.of(rows, found) == Tokens(trained=30, all=100, unknown=40, inserted=6)
+
+
+NAN = float("nan")
+VLLM: dict[str, Any] = {
+    "use_vllm": True, "vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_max": 3.0, "logging_steps": 1, "steps_per_generation": 4,
+    "gradient_accumulation_steps": 4,
+}  # fmt: skip
+
+
+def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_that_it_dropped_nothing() -> None:
+    rows = columns_of(48, steps=6)
+    trained = np.ones(48, bool)
+    (mask,) = masks(rows, trained, VLLM, {})
+    assert (mask.what, mask.rollouts) == ("dropped all of a rollout (sequence_mask, above 3.0)", 48)
+    assert mask.logged == f"The trainer logged no {RATIO}, which would be 0 where something was dropped."
+    logged: dict[str, Trend] = {RATIO: ((1, 0.4), (2, 0.0), (3, 0.9), (9, 0.9))}
+    (mask,) = masks(rows, trained, VLLM, logged)
+    assert mask.rollouts == 32  # steps 1 and 3 are told
+    assert mask.where == "id:9..16,25..48"
+    assert mask.logged.endswith("is 0 at 1 of 3 steps: something was dropped there; at 2 nothing was.")
+    (mask,) = masks(rows, trained, VLLM | {"logging_steps": 10}, logged)
+    assert mask.rollouts == 48  # a mean of minima above 0 says nothing of each
+    (mask,) = masks(rows, trained, VLLM | {"vllm_importance_sampling_mode": "token_mask"}, {})
+    assert "some of a rollout's tokens" in mask.what
+    for off in ({"use_vllm": False}, {"vllm_importance_sampling_mode": "sequence_truncate"}):
+        assert masks(rows, trained, VLLM | off, {}) == ()
+
+
+def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: Engine) -> None:
+    config = VLLM | CONFIG | {"off_policy_mask_threshold": 0.5}
+    rows, known = columns(engine), stored(engine)
+    found = outcomes(rows, solved=SOLVED, is_running=False, config=config)
+    trained = found == OUTCOMES.index(Outcome.TRAINED)
+    told = [
+        training(known[it], [row for row in known.values() if row.group == known[it].group], state="x", config=config)
+        for it in rows.id[trained].tolist()
+    ]
+    expected = [
+        sum(any(word in clause for clause in it.unknown) for it in told)
+        for word in ("importance sampling", "off-policy", "masked as truncated")
+    ]
+    assert [mask.rollouts for mask in masks(rows, trained, config, {})] == expected
+    assert min(expected) > 0
+
+
+def flat(value: float, steps: Sequence[int] = range(1, 31)) -> Trend:
+    return tuple((step, value) for step in steps)
+
+
+def test_one_sentence_on_each_figure_of_the_policy() -> None:
+    config = {"beta": 0.0, "num_iterations": 1, "steps_per_generation": 4, "gradient_accumulation_steps": 4}
+    scalars: dict[str, Trend] = {
+        "grad_norm": ((1, 0.5), (19, 0.25)),
+        "learning_rate": (*flat(1e-6, range(1, 12)), *flat(0.0, range(12, 20))),
+        "clip_ratio/region_mean": flat(0.0),
+        "entropy": (*flat(2.0, range(1, 11)), (19, 0.01)),
+    }
+    said = {it.name: (it.said, it.is_bad) for it in signals(scalars, config, 12)}
+    assert said == {
+        "grad_norm": ("Above 1e\u221208 at all 2 logged steps, from 0.25 to 0.5.", False),
+        "learning_rate": ("It is 0 since step 12: the policy does not move.", True),
+        "clip_ratio/region_mean": (
+            "No token was clipped at any of 30 logged steps: each batch is trained on once.",
+            False,
+        ),
+        "kl": ("Not logged: beta is 0, so that no KL penalty is worked out.", False),
+        "entropy": (
+            "<1% of its median over the first 10 logged steps, 2 nats: less than half, and below 0.02 nats.",
+            True,
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "trend", "said"),
+    [
+        ("learning_rate", flat(1e-6, [3]), "Above 1e\u221212 at the one logged step, 3."),
+        ("grad_norm", flat(0.0), "It is 0 at all 30 logged steps: the policy does not move."),
+        ("grad_norm", ((1, 1.0), (2, 1e-9)), "It is at most 1e\u221209 since step 2: the policy does not move."),
+        ("grad_norm", ((1, 0.0), (2, 1.0)), "At 1 of 2 logged steps it was at most 1e\u221208; now it is above."),
+        ("clip_ratio", ((1, 0.0), (2, 0.25), (3, 0.1)), "At most 25% of tokens were clipped, at step 2."),
+        ("kl", ((1, 0.0), (2, 0.5), (3, 0.25)), "From 0 at step 1 to 0.25; highest was 0.5 at step 2."),
+        ("kl", ((1, 0.0),), "Logged once, at step 1."),
+        ("entropy", ((1, 2.0), (2, 1.0)), "From 2 at step 1 to 1; highest was 2 at step 1."),
+        ("entropy", (), "Not logged."),
+        ("entropy", (*flat(2.0), (31, 0.5)), "25% of its median over the first 10 logged steps, 2 nats."),
+    ],
+)
+def test_the_sentence_follows_the_figure(name: str, trend: Trend, said: str) -> None:
+    assert next(it.said for it in signals({name: trend}, {}, 2) if it.name == name) == said
+
+
+def test_a_figure_that_was_nothing_only_lately_is_said_and_is_no_verdict() -> None:
+    """A schedule that ends at 0 is how a training ends."""
+    found = signals({"learning_rate": (*flat(1e-6), (31, 0.0))}, {}, 22)[1]
+    assert (found.said, found.is_bad) == ("It is 0 since step 31.", False)
+    found = signals({"learning_rate": flat(0.0)}, {}, 22)[1]
+    assert found.is_bad
+
+
+def test_a_policy_that_stays_where_it_began() -> None:
+    found = next(it for it in signals({"kl": flat(1e-12)}, {"beta": 0.04}, 22) if it.name == "kl")
+    assert found.is_bad
+    assert found.said == "It is at most 1e\u221212 at all 30 logged steps: the policy does not move."
+    assert not next(it for it in signals({"kl": flat(0.0, [1, 2])}, {"beta": 0.04}, 1) if it.name == "kl").is_bad
+
+
+def test_a_learning_rate_that_was_not_logged_is_what_the_trainer_was_given() -> None:
+    assert signals({}, {"learning_rate": 1e-6})[1].said == "Not logged; the trainer was given 1e\u221206."
+
+
+def test_a_gradient_that_is_no_number_any_more_is_said() -> None:
+    found = signals({"grad_norm": ((1, 0.5),), "learning_rate": flat(1e-6)}, {})[0]
+    assert found.is_bad
+    assert found.said == "No finite number of it since step 1, though learning_rate was logged up to step 30."
+    assert found.clause.startswith("grad_norm: No finite number of it since step 1")
+
+
+def links(html: str) -> dict[str, str]:
+    return {
+        unescape(text).strip(): unescape(address)
+        for address, text in re.findall(r'<a [^>]*href="([^"]*)"[^>]*>([^<]*)</a>', html)
+    }
+
+
+def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Engine, client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/why/trained?steps=all").text
+    rows = columns(engine)
+    found = counts(outcomes(rows, solved=SOLVED, is_running=False, config=CONFIG))
+    for name, outcome in (("trained on", Outcome.TRAINED), ("masked: truncated", Outcome.TRUNCATED)):
+        opened = client.get(links(html)[name]).text
+        assert f"<strong>{found[outcome]:,.0f}</strong> rollouts" in opened
+    assert f"{found[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
+    assert "and the policy does not move: learning_rate is 0 since step 11." in html
+    assert "the KL penalty pulls on those whose advantage is 0, too" in html
+    assert "of evaluations, never trained on" in html
+
+
+def test_the_last_steps_are_shown_unless_all_are_asked_for(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/why/trained").text
+    assert "steps 11\u201320" in html
+    assert 'aria-current="true">last 10 steps' in html
+    assert "step%3A11..20" in html or "step:11..20" in html
+    wrong = client.get(f"/runs/{RUN}/why/trained?steps=first")
+    assert wrong.status_code == 422
+    assert "first" in wrong.text
+
+
+def test_a_short_name_leads_to_the_whole_one(client: TestClient) -> None:
+    answer = client.get("/runs/latest/why/trained?steps=all", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{RUN}/why/trained?steps=all")
+
+
+def test_runs_that_train_nothing_or_have_nothing_yet_say_so(tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "b.db")
+    with engine.begin() as connection:
+        made = {
+            "name": "n",
+            "created": 0,
+            "heartbeat": 0,
+            "state": "finished",
+            "changed": 1,
+            "config": {},
+            "versions": {},
+        }
+        factory.insert_run(connection, made | {"uid": "empty"})
+    factory.make_run(engine, uid="tested", steps=4, state=RunState.FINISHED)
+    with engine.begin() as connection:
+        connection.execute(update(EvaluationRow).values(mode=Mode.EVAL))
+        connection.execute(update(StepStatistics).values(mode=Mode.EVAL, eval_name="e" + col(StepStatistics.eval_name)))
+        connection.execute(update(Run).values(changed=2))
+    engine.dispose()
+    with TestClient(create_app(tmp_path / "b.db"), base_url="http://127.0.0.1") as client:
+        assert "trains no policy" in client.get("/runs/tested/why/trained").text
+        assert client.get("/runs/empty/why/trained").status_code == 200

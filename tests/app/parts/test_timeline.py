@@ -1,0 +1,136 @@
+"""What a reader follows: reasoning apart from what was said, tokens and rewards by turn, and texts of any size."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.app.main import make_templates
+from logs_ui.app.parts import safe_text, timeline
+from logs_ui.app.parts.timeline import Card
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.storage.tables import EvaluationRow
+from tests.support.factory import HOSTILE_TEXT
+
+
+def cards(
+    messages: list[dict[str, Any]], *, mask: list[int] | None = None, actions: list[dict[str, Any]] | None = None
+) -> list[Card]:
+    row = EvaluationRow(
+        uid="a",
+        run_id=1,
+        eval_name="e",
+        mode="train",
+        step=1,
+        policy_step=0,
+        group="g",
+        generation=0,
+        process=0,
+        created=1,
+    )
+    tokens = None
+    if mask is not None:
+        ids = np.arange(len(mask), dtype=np.int32)
+        tokens = Tokens(ids, ids, None, np.array(mask, np.uint8))
+    return timeline.make_timeline(Rollout(row, messages, actions or [], {}, {}, tokens))
+
+
+def assistant(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("message", "thought", "said"),
+    [
+        (assistant("<think>\nlet me see\n</think>\n\nfour"), "let me see", "four"),
+        (assistant("let me see</think>four"), "let me see", "four"),  # the prompt opened it
+        (assistant("<think>let me"), "let me", None),  # it was cut off
+        (assistant("four", reasoning_content="let me see"), "let me see", "four"),
+        (assistant("<think>a</think>b", reasoning_content="let me see"), "let me see", "<think>a</think>b"),
+        (assistant("four"), None, "four"),
+        ({"role": "user", "content": "<think>say this</think>"}, None, "<think>say this</think>"),
+    ],
+)
+def test_reasoning_is_told_from_what_was_said(message: dict[str, Any], thought: str | None, said: str | None) -> None:
+    (card,) = cards([message])
+    assert (card.reasoning and card.reasoning.value, card.content and card.content.value) == (thought, said)
+
+
+def test_each_turn_has_the_tokens_that_were_sampled_and_those_that_were_inserted_behind_it() -> None:
+    messages = [assistant("a"), {"role": "user", "content": "seen"}, assistant("b"), {"role": "tool", "content": "end"}]
+    told = [(card.role, card.tokens) for card in cards(messages, mask=[1, 1, 1, 0, 0, 1, 0])]
+    assert told == [("assistant", 3), ("user", 2), ("assistant", 1), ("tool", 1)]
+    assert [card.tokens for card in cards(messages, mask=[1, 0, 1, 0, 1])] == [None] * 4, "three were sampled, of two"
+    two = [*messages[:2], {"role": "user", "content": "and more"}, *messages[2:]]
+    assert [card.tokens for card in cards(two, mask=[1, 0, 0, 1, 0])] == [1, None, None, 1, 1], "which of both is it?"
+
+
+def test_the_outline_says_each_steps_reward() -> None:
+    step = {"turn": 1, "text": "go", "action": {"go": 1}, "observation": "a wall", "reward": -0.25, "done": False}
+    found = cards([assistant("go")], actions=[step])
+    template = make_templates().get_template("rollout/_outline.html")
+    html = template.render(
+        cards=found, view="timeline", tokens=None, anomaly=None, most_tokens=1, summary=None, row=None
+    )
+    assert "\u22120.25" in html
+    assert 'title="reward of this step"' in html
+
+
+def test_three_megabytes_in_one_message_are_quick_and_cut() -> None:
+    said = (HOSTILE_TEXT + "<think>") * 20_000
+    assert len(said) > 3_000_000
+    begun = time.process_time()
+    (card,) = cards([assistant(said, tool_calls=[{"function": {"name": "run", "arguments": said}}])])
+    assert card.content
+    html = safe_text.block(card.content.value)
+    assert time.process_time() - begun < 10
+    assert len(html) < 400_000
+    assert card.content.is_cut
+    assert card.content.value == said
+
+
+def test_a_model_call_that_failed_stands_before_the_answer_of_its_turn() -> None:
+    bare = dict.fromkeys(("text", "action", "observation", "reward", "done", "metadata", "seconds", "error"))
+    failed = {"turn": 2, **bare, "generation": {"seconds": 30.0, "error": "APIConnectionError: <b>refused</b>"}}
+    first = {"turn": 1, **bare, "text": "a", "action": "a", "generation": {"seconds": 0.5, "finish": "stop"}}
+    second = {"turn": 2, **bare, "text": "b", "generation": {"seconds": 1.25, "finish": "length"}}
+    waiting = {"turn": 3, **bare, "generation": {"waiting": True}}
+    messages = [{"role": "user", "content": "go"}, assistant("a"), {"role": "user", "content": "low"}, assistant("b")]
+    found = cards(messages, actions=[first, failed, second, waiting])
+    assert [(card.role, card.turn, card.seconds, card.finish) for card in found] == [
+        ("user", None, None, ""),
+        ("assistant", 1, 0.5, "stop"),
+        ("environment", 1, None, ""),
+        ("user", 1, None, ""),
+        ("model", 2, None, ""),
+        ("assistant", 2, 1.25, "length"),
+        ("model", 3, None, ""),
+    ]
+    refused, hangs = (card for card in found if card.role == "model")
+    assert refused.answer is not None
+    assert hangs.answer is not None
+    assert (refused.anomaly, refused.tone, refused.answer.seconds) == ("the model did not answer", "bad", 30.0)
+    assert (hangs.anomaly, hangs.answer.is_waited_for) == (None, True)
+    assert timeline.texts(found)["failure-2-0-error"] == "APIConnectionError: <b>refused</b>"
+
+
+def test_an_answer_without_an_action_is_marked_whatever_was_sent_for_it() -> None:
+    bare = dict.fromkeys(("text", "action", "observation", "reward", "done", "metadata", "seconds", "error"))
+    entries: list[dict[str, Any]] = [
+        {"turn": 1, **bare, "text": "hm", "action": "look", "metadata": {"parsed": False}},
+        {"turn": 2, **bare, "text": "go", "action": "go", "metadata": {"parsed": True}},
+        {"turn": 3, **bare, "text": "no environment", "metadata": {"parsed": False}},
+        {"turn": 4, **bare, "text": "it is not said", "metadata": {"parsed": None}},
+    ]
+    found = cards([{"role": "user", "content": "?"}, *[assistant(it["text"]) for it in entries]], actions=entries)
+    marks = [card.anomaly for card in found if card.role == "assistant"]
+    assert marks == ["no action was found in it", None, "no action was found in it", None]
+
+
+@pytest.mark.parametrize("call", [None, [], "x", {"seconds": "a", "finish": {"a": 1}}, {"error": 3, "seconds": []}])
+def test_what_is_said_of_a_model_call_may_be_anything(call: Any) -> None:
+    action = {"turn": 1, "text": "a", "generation": call}
+    said = [card.content.value for card in cards([assistant("a")], actions=[action]) if card.content]
+    assert said == ["a"]

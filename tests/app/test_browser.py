@@ -1,0 +1,491 @@
+"""The dashboard in a real Chromium, as a hand and an eye have it."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import Engine, func, insert, select, update
+from sqlmodel import col
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status, StopReason
+from tests.support.axe import violations
+from tests.support.factory import make_run
+
+STEPS = 12
+FINISHED, LIVE, TROUBLED = "finished-a1b2", "live-c3d4", "troubled-e5f6"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("browser") / "logs-ui.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    now = time.time_ns() // 1000
+    make_run(engine, uid=FINISHED, name="finished run", steps=STEPS, generations=8, state=RunState.FINISHED)
+    make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
+    make_run(engine, uid=TROUBLED, name="troubled run", steps=2, groups_per_step=1, state=RunState.FAILED)
+    with engine.begin() as connection:
+        trouble = {
+            "error": "ValueError: no",
+            "traceback": "Traceback\n  line",
+            "recorder_errors": 3,
+            "dropped": 2,
+            "dropped_payloads": 40,
+            "last_recorder_error": "OSError: no space left",
+        }
+        connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**trouble))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine, path: Path) -> Iterator[str]:
+    with BackgroundServer(path) as server:
+        yield server.url
+
+
+def row_id(engine: Engine, run: str, *conditions: Any) -> int:
+    of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == run).scalar_subquery()
+    with engine.connect() as connection:
+        return int(connection.scalars(select(col(EvaluationRow.id)).where(of_run, *conditions)).first() or 0)
+
+
+def pages(engine: Engine) -> dict[str, str]:
+    """Every kind of page there is, with what can be on it."""
+    failed = row_id(engine, FINISHED, col(EvaluationRow.status) == Status.ERROR)
+    hostile = row_id(engine, FINISHED, col(EvaluationRow.step) == 1)
+    running = row_id(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    return {
+        "runs": "/",
+        "table": f"/runs/{FINISHED}",
+        "filtered": f"/runs/{FINISHED}?stop=length&reward_max=0.5&sort=lowest-reward",
+        "empty": f"/runs/{FINISHED}?status=aborted&step_min=3",
+        "pivot": f"/runs/{FINISHED}?view=pivot&columns=stop",
+        "columns": f"/runs/{FINISHED}?cols=reward,bar,rewards.solved,task,tags,model,created,preview",
+        "searched": f"/runs/{FINISHED}?where=largest",
+        "live": f"/runs/{LIVE}",
+        "overview": f"/runs/{FINISHED}/overview",
+        "troubled": f"/runs/{TROUBLED}",
+        "hostile": f"/runs/{FINISHED}/rollouts/{hostile}",
+        "failed": f"/runs/{FINISHED}/rollouts/{failed}",
+        "running": f"/runs/{LIVE}/rollouts/{running}",
+        "raw": f"/runs/{FINISHED}/rollouts/{hostile}?view=raw",
+    }
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_quiet_and_accessible(quiet_page: Page, engine: Engine, url: str, theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    skipped = {"filtered", "running", "raw"} if theme == "dark" else set()  # they add no colours
+    for name, address in pages(engine).items():
+        if name in skipped:
+            continue
+        quiet_page.goto(url + address)
+        assert violations(quiet_page) == [], name
+
+
+def test_the_help_and_an_error_are_accessible(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}?step_min=x")
+    assert violations(page) == []
+    page.goto(f"{url}/runs/nobody")
+    assert violations(page) == []
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_no_page_is_wider_than_its_window(quiet_page: Page, engine: Engine, url: str, width: int) -> None:
+    quiet_page.set_viewport_size({"width": width, "height": 900})
+    for name, address in pages(engine).items():
+        quiet_page.goto(url + address)
+        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_filtering_changes_the_address_and_back_undoes_it(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    everything = page.locator(".found strong").first.inner_text()
+    page.locator("#filters").get_by_text("length", exact=True).click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
+    expect(page.locator(".chip")).to_have_count(1)
+    page.get_by_label("Step from").fill("3")
+    page.get_by_label("Step from").press("Enter")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length%20step%3E%3D3")
+    page.go_back()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
+    expect(page.get_by_label("Step from")).to_have_value("")
+    expect(page.locator(".chip")).to_have_count(1)
+    page.go_back()
+    expect(page.locator(".found strong").first).to_have_text(everything)
+    expect(page.locator("input[name=stop][value=length]")).not_to_be_checked()
+    page.go_forward()
+    expect(page.locator("input[name=stop][value=length]")).to_be_checked()
+
+
+def test_removing_a_chip_clears_its_field(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}?stop=length&reward_max=0.5")
+    page.locator(".chip", has_text="reward").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
+    expect(page.get_by_label("Reward to")).to_have_value("")
+    page.locator(".chip").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}")
+    expect(page.locator("input[name=stop][value=length]")).not_to_be_checked()
+
+
+def test_a_value_in_the_table_filters_by_it(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{FINISHED}")
+    quiet_page.locator("td.step a").first.click()
+    expect(quiet_page).to_have_url(re.compile(rf"where=step:{STEPS}$"))
+    expect(quiet_page.get_by_label("Step to")).to_have_value(str(STEPS))
+
+
+def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.get_by_label("Reward from").fill("high")
+    page.get_by_label("Reward from").press("Enter")
+    expect(page.locator("#mistake")).to_contain_text("reward_min 'high' is not a number")
+    expect(page.get_by_label("Reward from")).to_have_value("high")
+    expect(page.get_by_label("Reward from")).to_have_attribute("aria-invalid", "true")
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}")
+    page.get_by_text("Go on without it").click()
+    expect(page.locator("table.rollouts")).to_be_visible()
+    expect(page.get_by_label("Reward from")).to_have_value("")
+
+
+@pytest.mark.parametrize("width", [390, 900])
+def test_a_mistake_stands_directly_under_the_line_of_a_narrow_page(page: Page, url: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 1300})
+    page.goto(f"{url}/runs/{FINISHED}?stop=lenght&step_max=9")
+    line = page.locator("#where-form").evaluate("it => it.getBoundingClientRect().bottom")
+    mistake = page.locator("#mistake").evaluate("it => it.getBoundingClientRect().toJSON()")
+    filters = page.locator("#filters-panel").evaluate("it => it.getBoundingClientRect().top")
+    assert 0 <= mistake["top"] - line <= 16
+    assert 0 <= filters - mistake["bottom"] <= 90, "the chips, and whatever else belongs to the table"
+
+
+def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    total = int(page.locator(".found strong").first.inner_text().replace(",", ""))
+    while page.locator("#more").count():
+        page.locator(".scroll").evaluate("pane => pane.scrollTo(0, pane.scrollHeight)")
+        page.wait_for_timeout(60)
+    ids = page.locator("table.rollouts tr[id^=row-]").evaluate_all("rows => rows.map(row => row.id)")
+    assert len(ids) == total
+    assert len(set(ids)) == total
+
+
+def test_a_drag_over_the_histogram_filters_by_its_range(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.locator(".histogram").scroll_into_view_if_needed()
+    box = page.locator(".histogram").bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle, steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"where=reward%3E%3D[\d.-]+%20reward%3C[\d.-]+$"))
+    expect(page.locator(".chip")).to_have_count(2)
+    expect(page.get_by_label("Reward to")).to_have_value(re.compile("^<"))
+    assert float(page.get_by_label("Reward from").input_value()) < float(
+        page.get_by_label("Reward to").input_value()[1:]
+    )
+    page.get_by_label("Reward from").fill("")  # the fields are the keyboard's way to the same
+    page.get_by_label("Reward from").press("Enter")
+    expect(page.locator(".chip")).to_have_count(1)
+
+
+def test_columns_are_chosen_and_a_file_is_downloaded(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
+    page.locator("#columns > summary").click()
+    page.get_by_label("rewards.solved").check()
+    page.get_by_role("button", name="Show these").click()
+    expect(page.get_by_role("columnheader", name="solved")).to_be_visible()
+    page.locator("#export > summary").click()
+    assert violations(page) == []
+    with page.expect_download() as download:
+        page.get_by_role("button", name="JSON lines").click()
+    assert download.value.suggested_filename == f"{FINISHED}_stop-length.jsonl"
+    page.keyboard.press("Escape")
+    expect(page.locator("#export .sheet")).to_be_hidden()
+    page.locator("#columns > summary").click()
+    page.get_by_role("link", name="Back to the usual ones").click()
+    expect(page.get_by_role("columnheader", name="solved")).to_have_count(0)
+
+
+def test_keys_walk_the_table_and_the_rollouts_of_the_filter(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    table = f"{url}/runs/{FINISHED}?where=stop:length"
+    page.goto(table)
+    links = page.locator(".row-link")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(links.nth(1)).to_be_focused()
+    page.keyboard.press("k")
+    expect(links.nth(0)).to_be_focused()
+    second = links.nth(1).inner_text()
+    page.keyboard.press("Enter")
+    expect(page.locator(".neighbours")).to_contain_text("1 of")
+    page.wait_for_load_state()  # keys are a script's
+    page.keyboard.press("j")
+    expect(page).to_have_url(re.compile(rf"/rollouts/{second}\?where=stop:length$"))
+    page.wait_for_load_state()
+    page.keyboard.press("3")
+    expect(page).to_have_url(re.compile("view=raw"))
+    page.keyboard.press("1")
+    expect(page.locator(".timeline .card.own").first).to_be_visible()
+    page.keyboard.press("u")
+    expect(page).to_have_url(table)
+
+
+def test_slash_goes_to_the_filters_and_keys_are_left_alone_there(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.keyboard.press("/")
+    expect(page.locator("#where")).to_be_focused()
+    page.get_by_label("Time, UTC or age from").focus()
+    page.keyboard.type("jt?")
+    expect(page.get_by_label("Time, UTC or age from")).to_have_value("jt?")
+
+
+def test_the_theme_is_remembered(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.emulate_media(color_scheme="light")
+    page.goto(url)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.keyboard.press("t")
+    page.goto(f"{url}/runs/{FINISHED}")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+
+
+def test_a_truncated_rollout_opens_where_it_was_cut_off(quiet_page: Page, engine: Engine, url: str) -> None:
+    long = (col(EvaluationRow.stop_reason) == StopReason.LENGTH, col(EvaluationRow.turns) >= 5)
+    quiet_page.set_viewport_size({"width": 1440, "height": 500})
+    quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
+    cut_off = quiet_page.locator(".card.anomaly")
+    expect(cut_off).to_contain_text("cut off at the token limit")
+    expect(cut_off).to_be_in_viewport()
+    expect(quiet_page.locator(".outline [aria-current]")).to_contain_text("assistant")
+
+
+def asked_again(page: Page) -> None:
+    """The page, as it is now, has asked for news: an answer that was under way belonged to what it was before."""
+    with page.expect_request("**/live?*") as asked:
+        pass
+    asked.value.response()
+
+
+def three_more(engine: Engine) -> int:
+    """Of the live run, like its last; returns the id of the newest."""
+    with engine.begin() as connection:
+        top = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
+        of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == LIVE).scalar_subquery()
+        last = select(EvaluationRow).where(of_run).order_by(col(EvaluationRow.id).desc()).limit(1)
+        row = dict(connection.execute(last).mappings().one())
+        copies = [row | {"id": top + 1 + i, "uid": f"new-{top + i}", "changed": 100} for i in range(3)]
+        connection.execute(insert(EvaluationRow), copies)
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=col(Run.changed) + 100))
+    return top + 3
+
+
+def test_new_rollouts_wait_behind_a_pill_while_a_hand_is_on_the_table(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}")
+    expect(page.locator("#live")).to_contain_text("live")
+    first = page.locator(".row-link").first.inner_text()
+    page.locator("#rows tr").nth(3).hover()
+    asked_again(page)
+    newest = three_more(engine)
+    pill = page.locator("#live .pill")
+    expect(pill).to_have_text("3 new")
+    assert page.locator(".row-link").first.inner_text() == first
+    pill.click()
+    expect(page.locator(".pill")).to_have_count(0)
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+
+
+def test_the_top_of_the_table_follows_and_so_do_the_counts(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/runs/{LIVE}")
+    before = int(page.locator("#found strong").first.inner_text())
+    length = page.locator("label.box:has(input[name=mode][value=train]) .n")
+    trained = int(length.inner_text()) if length.count() else 0
+    page.get_by_label("Step from").fill("7")  # somebody is writing a filter meanwhile
+    newest = three_more(engine)
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+    expect(page.locator("#found strong").first).to_have_text(str(before + 3))
+    if trained:
+        expect(length).to_have_text(str(trained + 3))
+    expect(page.locator(".pill")).to_have_count(0)
+    expect(page.get_by_label("Step from")).to_have_value("7")
+    page.locator(".scroll").evaluate("pane => pane.scrollTo(0, 200)")
+    asked_again(page)
+    three_more(engine)
+    expect(page.locator(".pill")).to_have_text("3 new")
+    expect(page.locator(".row-link").first).to_have_text(str(newest))
+
+
+def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
+    long = (col(EvaluationRow.stop_reason) == StopReason.LENGTH, col(EvaluationRow.turns) >= 5)
+    for width in (1440, 900):
+        quiet_page.set_viewport_size({"width": width, "height": 500})
+        quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, *long)}")
+        expect(quiet_page.locator(".card.anomaly")).to_be_in_viewport()
+        assert quiet_page.evaluate("scrollY") > 0
+        box = {
+            name: bounds(quiet_page, name) for name in (".topbar", ".headline", ".tabs", ".bars", ".outline", ".side")
+        }
+        assert box[".topbar"]["top"] == 0
+        assert box[".headline"]["top"] == pytest.approx(box[".topbar"]["bottom"], abs=1)
+        assert box[".tabs"]["top"] == pytest.approx(box[".headline"]["bottom"], abs=1)
+        assert (box[".headline"]["height"] > 60) == (width == 900), "of two lines, so that heights are no constants"
+        assert width < 1180 or box[".outline"]["top"] == pytest.approx(box[".bars"]["bottom"] + 14, abs=1)
+        for _ in range(quiet_page.locator(".card").count()):
+            quiet_page.keyboard.press("p")
+        below = pytest.approx(box[".bars"]["bottom"] + 12, abs=1)
+        assert quiet_page.locator(".card").first.evaluate(TOP) == below
+        for n in (1, 2):
+            quiet_page.keyboard.press("n")
+            assert quiet_page.locator(".card").nth(n).evaluate(TOP) == below
+
+
+TOP = "it => it.getBoundingClientRect().top"
+
+
+def test_what_an_address_names_is_unfolded(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{FINISHED}/why")
+    settings = quiet_page.locator("#settings")
+    expect(settings).not_to_have_attribute("open", "")
+    quiet_page.get_by_role("link", name="set it").first.click()
+    expect(settings).to_have_attribute("open", "")
+    quiet_page.goto(f"{url}/runs/{FINISHED}")
+    quiet_page.goto(f"{url}/runs/{FINISHED}/why#settings")
+    expect(settings).to_have_attribute("open", "")
+    expect(settings).to_be_in_viewport()
+
+
+def bounds(page: Page, selector: str) -> dict[str, float]:
+    """Where the first of these stands in the window."""
+    found: dict[str, float] = page.locator(selector).first.evaluate("it => it.getBoundingClientRect().toJSON()")
+    return found
+
+
+def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    address = f"{url}/runs/{FINISHED}/rollouts/{row_id(engine, FINISHED, col(EvaluationRow.step) == 1)}"
+    page.goto(f"{address}?view=raw")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.locator("#said")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(copied)["messages"]
+    assert copied == page.request.get(f"{address}/text/raw").text()
+
+
+def test_a_suggestion_is_a_link(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{FINISHED}?stop=lenght")
+    page.locator("#mistake").get_by_role("link", name="length").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
+    expect(page.locator(".chip")).to_contain_text("stop: length")
+
+
+def test_a_reward_that_arrives_shows_in_its_row(quiet_page: Page, engine: Engine, url: str) -> None:
+    page = quiet_page
+    awaiting = row_id(engine, LIVE, col(EvaluationRow.status) == Status.OK, col(EvaluationRow.scored).is_(None))
+    page.goto(f"{url}/runs/{LIVE}")
+    row = page.locator(f"#row-{awaiting}")
+    expect(row).to_contain_text("awaiting")
+    with engine.begin() as connection:
+        scored = {"reward": 0.777, "scored": time.time_ns() // 1000, "changed": 200}
+        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == awaiting).values(**scored))
+        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=200))
+    expect(row).to_contain_text("0.777")
+    expect(row).to_contain_text("ok")
+
+
+def test_a_lost_connection_is_said_and_a_regained_one_too(page: Page, url: str) -> None:
+    page.goto(f"{url}/runs/{LIVE}")
+    expect(page.locator("#live .is-live")).to_be_visible()
+    page.route("**/live?*", lambda route: route.abort())
+    expect(page.locator("#live .lost")).to_be_visible()
+    expect(page.locator("#live .is-live")).to_be_hidden()
+    page.unroute("**/live?*")
+    expect(page.locator("#live .is-live")).to_be_visible()
+
+
+def test_the_first_page_comes_alive_when_the_file_appears(quiet_page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "later.db"
+    with BackgroundServer(path) as server:
+        quiet_page.goto(server.url)
+        expect(quiet_page.get_by_text("No recording yet")).to_be_visible()
+        assert violations(quiet_page) == []
+        engine = writing_engine(path)
+        make_run(engine, name="first run", steps=2)
+        engine.dispose()
+        expect(quiet_page.get_by_text("first run")).to_be_visible()
+
+
+def test_a_page_that_could_not_be_read_comes_back_by_itself(page: Page, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    db.write_text("no database" * 100)
+    with BackgroundServer(db) as server:
+        page.goto(server.url)
+        expect(page.get_by_text("comes back by itself")).to_be_visible()
+        db.unlink()
+        expect(page.get_by_role("heading", name="No recording yet")).to_be_visible()
+
+
+def test_everything_can_be_read_without_javascript(browser: Browser, url: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(url)
+    page.get_by_text("finished run").click()
+    page.get_by_role("link", name="Rollouts", exact=True).click()
+    page.locator("input[name=stop][value=length]").check()
+    page.get_by_text("Apply").click()
+    expect(page).to_have_url(f"{url}/runs/{FINISHED}?where=stop:length")
+    page.goto(f"{url}/runs/{FINISHED}")
+    page.get_by_text("Next rollouts").click()
+    expect(page).to_have_url(re.compile("after="))
+    page.locator(".row-link").first.click()
+    expect(page.locator(".timeline .card").first).to_be_visible()
+    context.close()
+
+
+def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
+    quiet_page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    quiet_page.goto(f"{url}/runs/{FINISHED}?stop=length")
+    quiet_page.get_by_role("button", name="Copy link").click()
+    expect(quiet_page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(quiet_page.locator("#said")).to_have_text("Copied")
+    assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:length"
+
+
+def test_the_link_of_a_filter_that_cannot_be_read_is_the_filters_own(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
+    page.locator("#where").fill("stop:lenght")
+    page.locator("#where").press("Enter")
+    expect(page.locator("#mistake")).to_be_visible()
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:lenght"

@@ -1,0 +1,245 @@
+"""record() round OpenEnv's own rollout functions: its harness, a real OpenEnv server, a real trainer."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openenv.core.env_server.mcp_types import Tool
+from openenv.core.harness import (
+    HarnessRunLimits,
+    MCPHarnessAdapter,
+    ModelStepResult,
+    ResourceSession,
+    ResourceSessionFactory,
+    StepEnvSessionAdapter,
+    ToolResult,
+    VerifyResult,
+    build_harness_rollout_func,
+)
+from openenv.core.llm_client import LLMResponse, ToolCall
+
+from logs_ui.recorder import load_run, record
+from logs_ui.rollout.demo.guess_env import TURNS, GuessAction, GuessEnv
+from logs_ui.rollout.demo.guess_rollout import feedback, parse_guess
+from tests.support.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer
+
+pytestmark = pytest.mark.versions
+
+GUESS = Tool(
+    name="guess",
+    description="Guess the number.",
+    input_schema={"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with guess_server() as url:
+        yield url
+
+
+class Games(ResourceSessionFactory):  # type: ignore[misc]
+    """A game of its own for each prompt, through OpenEnv's adapter for clients."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
+        return StepEnvSessionAdapter(
+            GuessEnv(base_url=self.url),
+            task=task,
+            tool_specs=[GUESS],
+            action_builder=lambda _, arguments: GuessAction(guess=arguments["number"]),
+            initial_messages_builder=lambda _, messages: [dict(message) for message in messages],
+            tool_result_builder=heard,
+            verify_builder=verified,
+            reset_kwargs=game_of(task),
+        )
+
+
+class CheckedGames(Games):
+    """As a user may have it: what it overrides is called."""
+
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
+        return super().create(task, seed, episode_id)
+
+
+def heard(name: str, arguments: dict[str, Any], result: Any, state: Any) -> ToolResult:
+    told = None if result.done else feedback(result.observation)
+    return ToolResult(told, done=result.done, metadata={"reward": result.reward}, error=None)
+
+
+def verified(messages: list[dict[str, Any]], final: Any, last: Any, state: Any) -> VerifyResult:
+    tries = sum(message["role"] == "tool" for message in messages)
+    return VerifyResult(0.0 if last is None else last.reward, metrics={"tries": tries})
+
+
+def playing(seen: list[Any]) -> Callable[[Any, ResourceSession], Callable[..., ModelStepResult]]:
+    """Builds model steps; `seen` collects, a list for each session, the context, the answer and the text of each."""
+
+    def build(trainer: Any, session: ResourceSession) -> Callable[..., ModelStepResult]:
+        tokenizer = trainer.processing_class
+        steps: list[Any] = []
+        seen.append(steps)
+
+        def step(messages: Any, tools: Any, sampling: Any) -> ModelStepResult:
+            context = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            (answer,) = generate(trainer, [context])
+            steps.append((context, answer.ids, answer.text))
+            guess = parse_guess(answer.text)
+            calls = [] if guess is None else [ToolCall(f"call-{len(steps)}", "guess", {"number": guess})]
+            return ModelStepResult(LLMResponse(answer.text, calls), context, answer.ids, answer.logprobs)
+
+        return step
+
+    return build
+
+
+@pytest.mark.parametrize(("factory", "reward_key"), [(Games, "env_reward"), (CheckedGames, "score")])
+def test_turns_tools_metrics_and_reward_are_on_their_rows(
+    server: str, tmp_path: Path, factory: type[Games], reward_key: str
+) -> None:
+    seen: list[Any] = []
+    returned: list[dict[str, Any]] = []
+    rollout_func = build_harness_rollout_func(
+        session_factory=factory(server),
+        harness_adapter=MCPHarnessAdapter(),
+        model_step_builder=playing(seen),
+        limits=HarnessRunLimits(max_turns=TURNS),
+        reward_key=reward_key,
+    )
+    db = tmp_path / "a.db"
+    recorded = record(rollout_func, eval_name="harness", db=db)
+
+    def noting(prompts: Any, trainer: Any) -> Any:
+        returned.append(recorded(prompts, trainer))
+        return returned[-1]
+
+    def score(**columns: Any) -> list[float]:
+        rewards: list[float] = columns[reward_key]
+        return rewards
+
+    make_trainer(noting, tmp_path / "out", reward_funcs=[score], warm=200).train()
+    rows = load_run(db=db).to_dict("records")
+    assert len(rows) == 2 * ROWS == len(seen)
+    assert [set(output) for output in returned] == [
+        {"prompt_ids", "completion_ids", "logprobs", reward_key, "verify_metrics"}
+    ] * 2, "what the function returns is passed on as it is"
+    rewards = [reward for output in returned for reward in output[reward_key]]
+    metrics = [metric for output in returned for metric in output["verify_metrics"]]
+    joined = []
+    for i, (row, steps) in enumerate(zip(rows, seen, strict=True)):
+        assert row["generation"] == i % GROUP
+        assert row["metadata"]["attribution"] == "scope"
+        assert row["turns"] == len(steps)
+        turns = [action for action in row["actions"] if action["turn"] > 0]
+        assert [action["text"] for action in turns] == [text for *_, text in steps]
+        guesses = [parse_guess(text) for *_, text in steps]
+        assert [action["action"] for action in turns] == [
+            None if guess is None else {"name": "guess", "arguments": {"number": guess}} for guess in guesses
+        ]
+        for action in turns:
+            if action["action"] is not None:
+                (step,) = action["metadata"]["calls"]
+                assert step["action"]["guess"] == action["action"]["arguments"]["number"]
+                assert step["reward"] == action["reward"] == action["metadata"]["reward"]
+                told = None if action["done"] else feedback_of(step["observation"])
+                assert action["observation"] == told
+        assert row["actions"][0]["metadata"]["reset"]["task"] == row["task"]
+        assert row["metadata"]["verify_metrics"] == metrics[i]
+        assert row["rollout_reward"] == rewards[i]
+        assert row["rewards"]["score"] == pytest.approx(rewards[i])
+        assert row["metadata"]["notes"]["harness"] == {
+            "turns": len(steps),
+            "tool_calls": sum(guess is not None for guess in guesses),
+        }
+        np.testing.assert_array_equal(row["prompt_ids"], [token for context, *_ in steps for token in context])
+        assert ("prompt_ids" in row["metadata"]["notes"]) == (len(steps) > 1)
+        joined.append(len(steps) > 1)
+    assert set(joined) == {True, False}, "some rows have one turn, some more"
+
+
+def feedback_of(observation: dict[str, Any]) -> str:
+    return f"{observation['hint']}. {observation['turns_left']} left, {observation['low']} to {observation['high']}"
+
+
+class Broken(ResourceSession):  # type: ignore[misc]
+    """A session that is no client of OpenEnv's, and whose tool fails twice: it says so, then it raises."""
+
+    def __init__(self, messages: Any) -> None:
+        self.messages = messages
+        self.calls = 0
+
+    def initial_messages(self) -> Any:
+        return [dict(message) for message in self.messages]
+
+    def list_tools(self) -> Any:
+        return [GUESS]
+
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        self.calls += 1
+        if self.calls == 2:
+            raise OSError("the table broke")
+        return ToolResult({"reward": 0.25}, error="not your turn")
+
+    def verify(self, transcript: Any, final_state: Any = None) -> VerifyResult:
+        return VerifyResult()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Tables(ResourceSessionFactory):  # type: ignore[misc]
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
+        return Broken(task)
+
+
+def test_tools_that_fail_are_on_the_row_that_they_failed_in(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+
+    def build(trainer: Any, session: ResourceSession) -> Callable[..., ModelStepResult]:
+        return lambda *_: ModelStepResult(LLMResponse("", [ToolCall("1", "guess", {"number": 7})]), [1], [2], [0.0])
+
+    rollout_func = record(
+        build_harness_rollout_func(
+            session_factory=Tables(), harness_adapter=MCPHarnessAdapter(), model_step_builder=build
+        ),
+        db=db,
+    )
+    trainer = make_trainer(rollout_func, tmp_path / "out", warm=0)
+    with pytest.raises(OSError, match="the table broke"):
+        trainer.train()
+    rows = load_run(db=db)
+    first = rows.actions[0]
+    assert [action["action"] for action in first] == [{"name": "guess", "arguments": {"number": 7}}] * 2
+    assert first[0]["reward"] == 0.25
+    assert first[0]["metadata"]["error"] == "not your turn"
+    assert first[0]["error"] is None
+    assert first[1]["error"] == "OSError: the table broke"
+    assert all(len(actions) == 0 for actions in rows.actions[1:])
+    assert rows.stop_reason[0] == "environment_error"
+
+
+def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(server: str, tmp_path: Path) -> None:
+    """Rows are told by the sessions' order in the harness's own function alone."""
+    db = tmp_path / "a.db"
+    build, adapter, games = playing([]), MCPHarnessAdapter(), Games(server)
+
+    @record(db=db)
+    def backwards(prompts: Any, trainer: Any) -> Any:
+        rows = []
+        for prompt in reversed(prompts):
+            session = games.create(prompt)
+            result = adapter.run_white_box(build(trainer, session), session, HarnessRunLimits(max_turns=1))
+            rows.append((result.prompt_ids, result.completion_ids, result.logprobs))
+            session.close()
+        columns = zip(*reversed(rows), strict=True)
+        return dict(zip(("prompt_ids", "completion_ids", "logprobs"), map(list, columns), strict=True))
+
+    make_trainer(backwards, tmp_path / "out", reward_funcs=[lambda prompts, **_: [0.0] * len(prompts)]).train()
+    rows = load_run(db=db).to_dict("records")
+    assert {row["metadata"]["attribution"] for row in rows}.isdisjoint({"scope"})
+    for row in rows:
+        assert row["actions"][0]["metadata"]["reset"]["task"] == row["task"]

@@ -1,0 +1,94 @@
+"""What is installed, and what importing it brings along."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+import venv
+from pathlib import Path
+
+import pytest
+
+import logs_ui.recorder
+
+ROOT = Path(__file__).parents[2]
+TRAINING = {"torch", "trl", "transformers", "openenv", "vllm", "datasets", "accelerate"}
+WEB = {"fastapi", "starlette", "jinja2", "typer", "uvicorn"}
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys, json; print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_recording_imports_neither_the_web_nor_pandas_nor_a_trainer() -> None:
+    brought = modules_after("from logs_ui.recorder import record; record(lambda prompts, trainer: None)")
+    assert not brought & (WEB | TRAINING | {"pandas", "pyarrow"})
+
+
+def test_the_dashboard_imports_no_trainer() -> None:
+    brought = modules_after("from logs_ui.app.main import create_app; import logs_ui.app.commands.cli")
+    assert not brought & TRAINING
+
+
+def test_the_public_names_are_sorted_and_there() -> None:
+    names = logs_ui.recorder.__all__
+    assert names == sorted(names)
+    assert all(getattr(logs_ui.recorder, name).__doc__ for name in names)
+
+
+def test_every_subpackage_is_listed_for_the_wheel() -> None:
+    listed = set(re.findall(r'"logs_ui\.([a-z_.]+)"', (ROOT / "pyproject.toml").read_text()))
+    found = {
+        str(path.parent.relative_to(ROOT)).replace("/", ".")
+        for folder in ("app", "recorder", "rollout")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert found <= listed
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a fresh environment that has the built wheel and what it depends on, and no more."""
+    folder = tmp_path_factory.mktemp("fresh")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv")
+    binaries = folder / "venv" / "bin"  # what is imported is compiled then; to compile all of it takes longer
+    subprocess.run([*pip, "--python", str(binaries / "python"), "install", "--no-compile", str(wheel)], check=True)
+    return binaries
+
+
+@pytest.mark.timeout(600)
+def test_the_wheel_serves_the_dashboard_without_a_trainer(installed: Path, tmp_path: Path) -> None:
+    for package in TRAINING:
+        found = subprocess.run([installed / "python", "-c", f"import {package}"], capture_output=True, check=False)
+        assert found.returncode != 0, package
+    with subprocess.Popen(
+        [installed / "logs-ui", "serve", "--port", "0", "--db", str(tmp_path / "none.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=tmp_path,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            said = ""
+            for line in server.stdout:
+                said += line
+                if address := re.search(r"http://127\.0\.0\.1:\d+", line):
+                    break
+            assert address, said
+            page = urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
+            assert "record(" in page
+            for asset in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
+                assert urllib.request.urlopen(address[0] + asset).status == 200  # noqa: S310
+        finally:
+            server.terminate()
+    missing = subprocess.run([installed / "logs-ui", "demo"], capture_output=True, text=True, check=False, timeout=120)
+    assert missing.returncode == 1
+    assert 'pip install "logs-ui[demo]"' in missing.stderr
+    assert "Traceback" not in missing.stderr

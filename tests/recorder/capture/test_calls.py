@@ -1,0 +1,605 @@
+"""What is seen of calls while a rollout function runs: in threads, in children, cancelled, of other models."""
+
+import asyncio
+import contextvars
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlmodel import Session, col, select
+
+from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
+from logs_ui.recorder.capture.calls import (
+    CallLog,
+    EnvironmentCall,
+    Generation,
+    Sequence,
+    TokenBatch,
+    collecting,
+)
+from logs_ui.recorder.capture.forked_children import CallsOfChildren
+from logs_ui.recorder.capture.instruments import concurrency, transformers
+from logs_ui.recorder.capture.instruments.patch import Patches, patches
+from logs_ui.recorder.capture.strands import current_strand
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
+
+TOKENIZER = make_tokenizer()
+
+
+def generation(context: int, sampled: int) -> Generation:
+    return Generation(0, 0, 0, [Sequence(np.zeros(context, np.int32), np.zeros(sampled, np.int32), "stop")], {})
+
+
+def step(sent: bytes, observation: bytes | None) -> EnvironmentCall:
+    return EnvironmentCall(0, 0, 0, 0, "step", sent, observation, None, None, None, None)
+
+
+def generate(model: Any) -> Any:
+    return model.generate(input_ids=torch.tensor([[1, 2]]), max_new_tokens=2, pad_token_id=0)
+
+
+def test_a_log_knows_the_bytes_that_it_keeps_alive() -> None:
+    log = CallLog([generation(10, 5)], [step(b"{}", None)])
+    assert log.size == 4 * 15 + 2
+    log.add(generation(3, 1))
+    log.add(step(b"{}", b"12345"))
+    assert log.size == 4 * 19 + 9
+    log.release()
+    assert (log.generations, log.environment_calls, log.size) == ([], [], 0)
+
+
+def test_what_is_counted_is_what_is_kept_alive() -> None:
+    transformers.install()
+    log = CallLog()
+    with collecting(log):
+        make_model(TOKENIZER, 0).generate(input_ids=torch.ones(8, 2, dtype=torch.long), max_new_tokens=2)
+    batch = log.generations[0].sequences
+    assert isinstance(batch, TokenBatch)
+    pairs = [(one.context, one.sampled) for one in batch]
+    assert len(pairs) == len(batch) == 8
+    assert {id(array.base) for pair in pairs for array in pair if array is not None} == {
+        id(batch.given),
+        id(batch.answers),
+    }
+    assert batch.given.base is batch.answers.base is batch.kept is None
+    assert log.size == batch.given.nbytes + batch.answers.nbytes == batch.size
+
+
+def test_a_log_that_ends_within_another_leaves_the_other_in_place() -> None:
+    outer, inner = CallLog([generation(10, 5)]), CallLog([generation(10, 5)])
+    with collecting(outer):
+        with collecting(inner):
+            assert current_strand() is inner.tree.root
+        assert current_strand() is outer.tree.root
+    assert current_strand() is None
+
+
+def test_generations_that_run_at_once_are_all_recorded() -> None:
+    together = threading.Barrier(4, timeout=30)
+
+    class Model:
+        generation_config = None
+
+        def generate(self, input_ids: Any) -> Any:
+            together.wait()
+            return torch.cat([input_ids, torch.tensor([[5]])], 1)
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        threads = [threading.Thread(target=Model().generate, args=(torch.tensor([[1, 2]]),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(log.generations) == 4
+
+
+def test_a_generation_within_another_is_recorded_once() -> None:
+    transformers.install()
+    inner = make_model(TOKENIZER, 0)
+
+    class Wrapped:
+        generation_config = inner.generation_config
+
+        def generate(self, **kwargs: Any) -> Any:
+            return inner.generate(**kwargs)
+
+    Patches().method(Wrapped, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        generate(Wrapped())
+        generate(inner)
+    assert len(log.generations) == 2
+
+
+@pytest.mark.parametrize(
+    ("eos", "pad", "answers", "finish"),
+    [
+        (9, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "stop", "stop", "length"]),
+        ([8, 9], None, [[5, 9], [5, 6, 9], [0, 0, 0], [5, 6, 7]], ["stop", "stop", "length", "length"]),
+        (None, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "length", "stop", "length"]),
+    ],
+)
+def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
+    eos: Any, pad: int | None, answers: list[list[int]], finish: list[str]
+) -> None:
+    class Model:
+        generation_config = SimpleNamespace(eos_token_id=eos, pad_token_id=pad, max_new_tokens=3)
+
+        def generate(self, input_ids: Any, attention_mask: Any) -> Any:
+            return torch.cat([input_ids, torch.tensor([[5, 9, 0], [5, 6, 9], [0, 0, 0], [5, 6, 7]])], 1)
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        Model().generate(torch.tensor([[0, 1]] * 4), attention_mask=torch.tensor([[0, 1]] * 4))
+    sequences = log.generations[0].sequences
+    assert [ids(sequence.context) for sequence in sequences] == [[1]] * 4
+    assert [ids(sequence.sampled) for sequence in sequences] == answers
+    assert [sequence.finish for sequence in sequences] == finish
+
+
+@pytest.mark.parametrize(
+    ("mask", "contexts"),
+    [
+        ([[0, 0, 1], [1, 1, 1]], [[7], [5, 6, 7]]),
+        ([[1, 0, 0], [1, 1, 0]], [[5], [5, 6]]),
+        ([[1, 0, 1], [0, 1, 0]], [[5, 7], [6]]),
+        ([[0, 0, 0], [0, 1, 1]], [[], [6, 7]]),
+        (None, [[5, 6, 7], [5, 6, 7]]),
+    ],
+)
+def test_a_context_is_what_the_mask_keeps_and_stays_as_it_was(mask: Any, contexts: list[list[int]]) -> None:
+    class Model:
+        generation_config = SimpleNamespace(eos_token_id=9, pad_token_id=0, max_new_tokens=1)
+
+        def generate(self, input_ids: Any, **_: Any) -> Any:
+            return torch.cat([input_ids, torch.tensor([[8], [9]])], 1)
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log, given = CallLog(), torch.tensor([[5, 6, 7]] * 2)
+    with collecting(log):
+        Model().generate(given, attention_mask=None if mask is None else torch.tensor(mask))
+    given.fill_(0)
+    assert [ids(sequence.context) for sequence in log.generations[0].sequences] == contexts
+
+
+def test_a_batch_is_taken_apart_when_it_is_asked_for() -> None:
+    given, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
+    batch = TokenBatch(given, mask, np.array([[5, 9], [6, 7], [9, 0], [5, 0]], np.int32), (9,), 0, 2)
+    assert (len(batch), batch.size) == (4, given.nbytes + mask.nbytes + 32)
+    assert [(ids(one.context), ids(one.sampled), one.finish) for one in batch] == [
+        ([1], [5, 9], "stop"),
+        ([1], [6, 7], "length"),
+        ([2, 3], [9], "stop"),
+        ([2, 3], [5], "stop"),
+    ]
+    assert batch[0] is batch[:1][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "mask", "answers"),
+    [((2, 3), (2, 2), (2, 1)), ((2, 3), None, (3, 1)), ((3,), None, (1, 1)), ((0, 3), None, (0, 1))],
+)
+def test_arrays_that_are_no_batch_are_refused_while_their_call_can_be_told(given: Any, mask: Any, answers: Any) -> None:
+    ids, kept = np.zeros(given, np.int32), None if mask is None else np.zeros(mask, np.bool_)
+    with pytest.raises(ValueError, match=r"no batch|answers to"):
+        TokenBatch(ids, kept, np.zeros(answers, np.int32), (), None, 0)
+
+
+def ids(array: Any) -> list[int]:
+    """As numbers."""
+    return [int(number) for number in array]
+
+
+class Prompted(torch.nn.Module):
+    """A model with a parameter of the wrapper's before its own."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.prompt = torch.nn.Parameter(torch.zeros(1))
+        self.model = model
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, torch.nn.DataParallel, Prompted])
+def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callable[[Any], Any]) -> None:
+    transformers.install()
+    policy, judge = make_model(TOKENIZER, 0), make_model(TOKENIZER, 0)
+    log = CallLog(model=wrap(policy))
+    with collecting(log):
+        generate(judge)
+        generate(policy)
+        generate(judge)
+    assert len(log.generations) == 1
+
+
+FORKED = """
+import os, sys
+from logs_ui.recorder import trace_env
+from logs_ui.recorder.calls import CallLog, collecting
+from logs_ui.recorder.strands import current_strand
+tool, log = trace_env(lambda action: action), CallLog()
+with collecting(log) as _:
+    child = os.fork() == 0
+    if child:
+        tool(1)
+if child:
+    sys.exit(len(log.environment_calls))
+print(os.waitstatus_to_exitcode(os.wait()[1]), log.environment_calls)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_child_records_into_nothing_and_leaves_in_peace() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 []\n", "")
+
+
+POOL = """
+import json, multiprocessing, os, sys
+from types import SimpleNamespace
+from logs_ui.recorder import current_row, load_run, record, start_run, trace_env, unrecorded
+from logs_ui.rollout.guess_model import make_tokenizer
+
+tool = trace_env(lambda action: action)
+outer = trace_env(lambda: tool(3))
+
+def call(action):
+    outer() if action == 2 else tool(action)
+    with unrecorded():
+        tool("a judge's")
+    if action == 1 and (grandchild := os.fork()) == 0:
+        tool("a grandchild's")
+        os._exit(0)
+    elif action == 1:
+        os.waitpid(grandchild, 0)
+
+def rollout(prompts, args, processing_class):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(call, [0, 1, 2])
+    return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
+
+db = sys.argv[1]
+args = SimpleNamespace(num_generations=1, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+record(rollout, db=db, announce=False)(["a", "b"], args, make_tokenizer())
+with start_run(db=db) as run, run.rollout("c"):
+    if (child := os.fork()) == 0:
+        tool("a child's")
+        os._exit(0)
+    os.waitpid(child, 0)
+with start_run(db=db) as run, run.rollout("d"):
+    tool("its own")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_calls_that_forked_children_make_are_counted_on_the_run(tmp_path: Path) -> None:
+    db, command = tmp_path / "a.db", [sys.executable, "-c", POOL]
+    done = subprocess.run([*command, db], capture_output=True, text=True, check=True, timeout=120)
+    with Session(reading_engine(db)) as session:
+        counted = session.exec(select(Run.unattributed_calls).order_by(col(Run.created))).all()
+    assert counted == [4, 1, 0], "of the pool's child two, one with another within it, and of its child one"
+    assert done.stderr.count("forked while a rollout was recorded") == 1
+
+
+def test_so_many_calls_of_children_are_counted_in_portions() -> None:
+    counted = CallsOfChildren()
+    for _ in range(3):
+        counted.add()
+    assert counted.take() == 0, "nothing was forked"
+    counted.there_are()
+    assert [counted.take(), counted.take()] == [3, 0]
+
+
+class Parent:
+    def speak(self) -> str:
+        return "parent"
+
+
+class Child(Parent):
+    pass
+
+
+def loudly(original: Callable[..., str]) -> Callable[..., str]:
+    return lambda self: original(self).upper()
+
+
+def test_what_was_patched_once_is_undone_by_the_same_object_and_can_be_patched_again() -> None:
+    original = Parent.__dict__["speak"]
+    for _ in range(2):
+        own = Patches()
+        own.method(Parent, "speak", loudly)
+        own.method(Parent, "speak", loudly)
+        own.method(Child, "speak", loudly)
+        assert Child().speak() == "PARENT"
+        own.undo()
+        assert Parent.__dict__["speak"] is original
+        assert "speak" not in Child.__dict__
+
+
+def test_undoing_gives_a_library_its_own_methods_back() -> None:
+    from transformers.generation import utils
+
+    patches.undo()
+    original = utils.GenerationMixin.__dict__["generate"]
+    transformers.install()
+    assert utils.GenerationMixin.__dict__["generate"] is not original
+    patches.undo()
+    assert utils.GenerationMixin.__dict__["generate"] is original
+    transformers.install()
+    log = CallLog()
+    with collecting(log):
+        generate(make_model(TOKENIZER, 0))
+    assert len(log.generations) == 1
+
+
+def test_a_task_factory_of_the_users_own_is_called_as_ever() -> None:
+    concurrency.install()
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(lambda loop, coro: asyncio.Task(coro, loop=loop))
+        return await asyncio.create_task(asyncio.sleep(0, "done"))
+
+    with collecting(CallLog()):
+        assert asyncio.run(main()) == "done"
+
+
+def test_what_comes_after_the_end_is_not_kept() -> None:
+    log = CallLog()
+    log.close()
+    log.add(step(b"{}", None))
+    assert (log.environment_calls, log.size) == ([], 0)
+
+
+GIVEN_UP = "TimeoutError: the rollout ended before this call came back"
+
+
+@pytest.fixture
+def hung() -> Iterator[threading.Event]:
+    """What hangs waits for it, until the test is over."""
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+class Hangs:
+    """An environment that never answers a step, unless it is told to go on."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self.over = over
+        self.came_back = threading.Event()
+
+    def reset(self) -> str:
+        return "go"
+
+    def step(self, action: str) -> str:
+        self.over.wait(30)
+        self.came_back.set()
+        return action
+
+
+def give_up(call: Callable[..., Any], *args: Any) -> None:
+    """As a rollout function does that waits only so long."""
+    executor = ThreadPoolExecutor(1)
+    try:
+        executor.submit(call, *args).result(timeout=0.1)
+    finally:
+        executor.shutdown(wait=False)
+
+
+def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any]:
+    """Of a function that may raise a timeout."""
+
+    def function(prompts: list[Any], args: Any, processing_class: Any) -> Any:
+        with row_scope(0):
+            return rollout_func()
+
+    args = SimpleNamespace(num_generations=1, max_steps=1, run_name="r", output_dir=str(folder), to_dict=dict)
+    recorder = record(function, db=folder / "a.db", announce=False)
+    with suppress(TimeoutError):
+        recorder(["p"], args, object())
+    assert flush()
+    (row,) = load_run(db=folder / "a.db").to_dict("records")
+    return {str(name): value for name, value in row.items()}
+
+
+def test_a_step_that_never_came_back_is_the_rows_timeout(hung: threading.Event, tmp_path: Path) -> None:
+    def raises() -> None:
+        env = trace_env(Hangs(hung))
+        env.reset()
+        give_up(env.step, "go")
+
+    row = recorded_row(raises, tmp_path)
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError")
+    reset, step = row["actions"]
+    assert (reset["error"], step["action"], step["error"]) == (None, "go", GIVEN_UP)
+    assert step["observation"] is None
+    assert 0.1 <= step["seconds"] < 10
+
+
+def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: threading.Event, tmp_path: Path) -> None:
+    def goes_on() -> dict[str, Any]:
+        transformers.install()
+        env = trace_env(Hangs(hung))
+        env.reset()
+        output = generate(make_model(TOKENIZER, 0))[0, 2:].tolist()
+        with pytest.raises(TimeoutError):
+            give_up(env.step, "go")
+        return {"prompt_ids": [[1, 2]], "completion_ids": [output], "logprobs": None}
+
+    row = recorded_row(goes_on, tmp_path)
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", GIVEN_UP)
+    assert row["actions"][-1]["action"] == "go"
+
+
+def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None:
+    class Model:
+        generation_config = None
+
+        def generate(self, input_ids: Any) -> Any:
+            hung.wait(30)
+            return input_ids
+
+    Patches().method(Model, "generate", transformers._recorded)
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(Model().generate, torch.tensor([[1, 2]]))
+    log.close()
+    assert [(one.error, one.seam, one.sequences) for one in log.generations] == [(GIVEN_UP, "transformers", [])]
+    assert (log.generations[0].seconds or 0) >= 0.1
+
+
+def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threading.Event) -> None:
+    env = trace_env(Hangs(hung))
+
+    @trace_env
+    def tool(action: str) -> str:
+        return env.step(action)
+
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(tool, "go")
+    log.close()
+    outer, inner = log.environment_calls
+    assert (outer.kind, outer.within, outer.error) == ("tool", None, GIVEN_UP)
+    assert (inner.kind, inner.within, inner.error) == ("step", outer.order, GIVEN_UP)
+
+
+def test_what_comes_back_after_the_end_changes_nothing(hung: threading.Event) -> None:
+    environment = Hangs(hung)
+    concurrency.install()
+    log = CallLog()
+    with collecting(log), pytest.raises(TimeoutError):
+        give_up(trace_env(environment).step, "go")
+    log.close()
+    kept, size = list(log.environment_calls), log.size
+    hung.set()
+    assert environment.came_back.wait(30)
+    assert (log.environment_calls, log.size) == (kept, size)
+    assert size == sum(call.size for call in kept)
+
+
+def test_a_generation_of_which_nothing_can_be_recorded_is_not_waited_for() -> None:
+    class Model:
+        generation_config = SimpleNamespace()
+
+        def generate(self, inputs_embeds: Any) -> Any:
+            return inputs_embeds
+
+    Patches().method(Model, "generate", transformers._recorded)
+    log = CallLog()
+    with collecting(log):
+        Model().generate(inputs_embeds=torch.ones(1, 2, 3))
+    log.close()
+    assert log.generations == []
+
+
+DESTRUCTOR = """
+import gc, threading
+from logs_ui.recorder import trace_env
+from logs_ui.recorder.calls import CallLog, collecting
+
+class Env:
+    def step(self, action):
+        return action
+
+class Quits(Env):
+    def __del__(self):
+        env.step("quit")
+
+class QuitsElsewhere(Env):
+    def __del__(self):
+        thread = threading.Thread(target=env.step, args=("quit",))
+        thread.start()
+        thread.join()
+
+env = trace_env(Env())
+log = CallLog()
+with collecting(log):
+    gc.set_threshold(1)
+    for number in range(100):
+        env.step(number)
+        unreachable = Quits()
+        unreachable.itself = unreachable
+        del unreachable
+    gc.set_threshold(700)
+    gc.collect()
+    trace_env(Quits()).step(1)
+    trace_env(QuitsElsewhere()).step(1)
+    log.close()  # it was the last to hold the two
+print(len([call for call in log.environment_calls if call.sent == b'"quit"']))
+"""
+
+
+def test_a_destructor_that_calls_an_environment_may_run_at_any_time() -> None:
+    done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("100\n", "")
+
+
+def called() -> Any:
+    """A tool that is traced."""
+    return trace_env(lambda action: action)
+
+
+def turns_taken(*playing: Iterator[None]) -> None:
+    """Generators that take turns, in one context."""
+    left = list(playing)
+    while left:
+        left = [play for play in left if next(play, "over") is None]
+
+
+def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_is_open() -> None:
+    log, tool = CallLog(), called()
+
+    def play(index: int, turns: int) -> Iterator[None]:
+        with row_scope(index) as row:
+            for turn in range(turns):
+                tool((index, turn))
+                row.tag(f"{index}")
+                yield
+
+    with collecting(log):
+        turns_taken(play(0, 2), play(1, 4))
+        tool("after both")
+        with row_scope(2), row_scope(2):
+            tool("of two, twice")
+        with row_scope(3):
+            with row_scope(4):
+                tool("of either")
+            tool("of three")
+    said = [None if call.strand is None else call.strand.row for call in log.environment_calls]
+    assert said == [0, None, None, None, 1, 1, None, 2, None, 3]
+    assert [note.strand.row for note in log.notes if note.strand] == [0, 1, 0, 1, 1, 1], "each is told of its own"
+
+
+def test_a_scope_holds_on_where_its_context_went() -> None:
+    log, tool, over = CallLog(), called(), threading.Event()
+
+    def work() -> None:
+        assert over.wait(60)
+        tool("late")
+
+    with collecting(log):
+        with row_scope(1):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+            thread.start()
+        with row_scope(2):
+            over.set()
+            thread.join(60)
+    assert [call.strand.row for call in log.environment_calls if call.strand] == [1]

@@ -1,0 +1,302 @@
+"""What recorder/ relies on in TRL that is private or may change. Each test fails on its own, and says what is lost.
+
+No recorder here: a real trainer, and a subclass that looks on.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+from trl import GRPOTrainer
+
+from tests.support.training import GROUP, ROWS, make_trainer
+
+pytestmark = pytest.mark.versions
+
+EVAL_GROUP = 2
+
+
+@dataclass
+class Rollout:
+    """One call of the rollout function, and where the trainer stood."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    training: bool
+    step: int
+    epoch: float | None
+    generating: bool
+
+
+@dataclass
+class Seen:
+    """What a training showed."""
+
+    trainer: Any = None
+    rollouts: list[Rollout] = field(default_factory=list)
+    batches: list[Any] = field(default_factory=list)
+    scored: list[Any] = field(default_factory=list)
+    rewarded: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = field(default_factory=list)
+    generated: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
+    reward_kwargs: list[dict[str, Any]] = field(default_factory=list)
+    logged: list[tuple[int, set[str]]] = field(default_factory=list)
+    ended: int = 0
+    generating: bool = False
+
+
+seen = Seen()
+
+
+class Watched(GRPOTrainer):  # type: ignore[misc]
+    """Keeps what passes through the private methods that the recorder patches."""
+
+    def _generate_and_score_completions(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.generating = True
+        seen.batches.append(inputs)
+        scored = super()._generate_and_score_completions(inputs, *args, **kwargs)
+        seen.scored.append(scored)
+        seen.generating = False
+        return scored
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        gathered = super()._calculate_rewards(*args, **kwargs)
+        seen.rewarded.append((args, kwargs, gathered))
+        return gathered
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        generated = super()._generate(*args, **kwargs)
+        seen.generated.append((args, generated))
+        return generated
+
+
+class Listening(TrainerCallback):  # type: ignore[misc]
+    """Added in the middle of the training, as the recorder adds its own."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        seen.logged.append((state.global_step, set(logs)))
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        seen.ended += 1
+
+
+def rolled_out(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    trainer = args[1] if len(args) == 2 else seen.trainer
+    if not seen.rollouts:
+        trainer.add_callback(Listening())
+    state = trainer.state
+    where = (bool(trainer.model.training), state.global_step, state.epoch, seen.generating)
+    seen.rollouts.append(Rollout(args, kwargs, *where))
+    rows = range(len(args[0]))
+    eos = trainer.processing_class.eos_token_id
+    return {
+        "prompt_ids": [[1, 2, 3] for _ in rows],
+        "completion_ids": [[4, 5, i % 3 + 4, eos] for i in rows],
+        "logprobs": [[-1.0] * 4 for _ in rows],
+        "env_mask": [[1, 0, 1, 1] for _ in rows],
+        "env_reward": [float(i % 3) for i in rows],
+        "scalar": "same for all",
+    }
+
+
+def scores(env_reward: list[float], **kwargs: Any) -> list[float]:
+    seen.reward_kwargs.append(kwargs)
+    return env_reward
+
+
+def declines(env_reward: list[float], **_: Any) -> list[float | None]:
+    return [None, *env_reward[1:]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """Two steps of training, an evaluation after each."""
+    global seen  # noqa: PLW0603
+    seen = Seen()
+    seen.trainer = make_trainer(
+        rolled_out,
+        tmp_path_factory.mktemp("contract"),
+        reward_funcs=[scores, declines],
+        reward_weights=[1.0, 0.5],
+        kind=Watched,
+        warm=0,
+        num_generations_eval=EVAL_GROUP,
+        per_device_eval_batch_size=EVAL_GROUP,
+        eval_strategy="steps",
+        eval_steps=1,
+        log_completions=False,
+    )
+    seen.trainer.train()
+    yield seen
+    seen = Seen()
+
+
+def test_the_rollout_function_is_called_with_prompts_and_the_trainer() -> None:
+    assert seen.rollouts, "rollout_func was not called: nothing is recorded"
+    for call in seen.rollouts:
+        assert len(call.args) == 2, (
+            "rollout_func(prompts, trainer) is another call now: trl_shapes.asked cannot read it"
+        )
+        assert not call.kwargs, "rollout_func is called with keywords: trl_shapes.asked may not know them"
+        assert call.args[1] is seen.trainer, "rollout_func's second argument is no trainer: no run, no step, no config"
+
+
+def test_each_prompt_comes_num_generations_times_in_a_row_and_without_the_template() -> None:
+    for call, inputs in zip(seen.rollouts, seen.batches, strict=True):
+        group = GROUP if call.training else EVAL_GROUP
+        assert call.args[0] == [row["prompt"] for row in inputs], "prompts are not the batch's: tasks are on other rows"
+        for i, prompt in enumerate(call.args[0]):
+            assert prompt == call.args[0][i // group * group], (
+                "copies of a prompt are not side by side: groups are wrong"
+            )
+
+
+def test_the_batch_method_is_on_the_stack_of_the_rollout_function() -> None:
+    assert seen.batches, "_generate_and_score_completions is gone: no advantages, no dataset columns, no batch number"
+    assert all(call.generating for call in seen.rollouts), "the batch is not known while the rollout function runs"
+    parameters = list(inspect.signature(GRPOTrainer._generate_and_score_completions).parameters)
+    assert parameters == ["self", "inputs"], "_generate_and_score_completions takes something else"
+
+
+def test_a_batch_is_dataset_rows_with_all_their_columns() -> None:
+    assert all(isinstance(inputs, list) for inputs in seen.batches), "the batch is no list: no dataset columns"
+    assert len(seen.batches[0]) == ROWS
+    assert {"prompt", "task", "answer"} <= set(seen.batches[0][0]), "columns are missing: tasks are told by prompt only"
+
+
+def test_advantages_are_a_rows_own_number_each() -> None:
+    assert seen.scored, "_generate_and_score_completions is gone: no advantages"
+    for scored, inputs in zip(seen.scored, seen.batches, strict=True):
+        assert "advantages" in scored, "no 'advantages' in what _generate_and_score_completions returns"
+        assert scored["advantages"].shape == (len(inputs),), "advantages are not one for each row of the batch"
+
+
+def test_rewards_come_by_row_and_function() -> None:
+    assert seen.rewarded, "_calculate_rewards is gone: no rewards by function"
+    parameters = list(inspect.signature(GRPOTrainer._calculate_rewards).parameters)
+    assert parameters == ["self", "inputs", "prompts", "completions", "completion_ids_list"], "other arguments"
+    for args, kwargs, gathered in seen.rewarded:
+        assert len(args) == 4, "_calculate_rewards(inputs, prompts, ...) is not called by position: rewards are lost"
+        assert not kwargs, "_calculate_rewards is called with keywords: rewards are lost"
+        assert gathered.shape == (len(args[1]), 2), "rewards are not (rows of all ranks, functions)"
+
+
+def test_a_reward_of_none_becomes_nan() -> None:
+    for _, _, gathered in seen.rewarded:
+        assert gathered[0].isnan().tolist() == [False, True], "None is no NaN now: declined rewards look like numbers"
+
+
+def test_reward_functions_are_called_from_the_list_of_them() -> None:
+    functions = seen.trainer.reward_funcs
+    assert functions == [scores, declines], "trainer.reward_funcs is gone: None and NaN look alike"
+    called: list[int] = []
+
+    def counting(**kwargs: Any) -> list[float]:
+        called.append(1)
+        return scores(**kwargs)
+
+    seen.trainer.reward_funcs = [counting, declines]
+    try:
+        args, kwargs, _ = seen.rewarded[0]
+        GRPOTrainer._calculate_rewards(seen.trainer, *args, **kwargs)
+    finally:
+        seen.trainer.reward_funcs = functions
+    assert called, "reward functions are not taken from trainer.reward_funcs: None and NaN look alike"
+
+
+def test_reward_functions_have_names_and_weights() -> None:
+    assert seen.trainer.reward_func_names == ["scores", "declines"], "reward_func_names: rewards have no names"
+    assert seen.trainer.reward_weights.tolist() == [1.0, 0.5], "reward_weights: a row's reward cannot be summed"
+
+
+def test_rows_get_the_weighted_sum_that_the_recorder_makes_too() -> None:
+    scored, gathered = seen.scored[0], seen.rewarded[0][2]
+    totals = (gathered * torch.tensor([1.0, 0.5])).nansum(dim=1).view(-1, GROUP)
+    centred = (totals - totals.mean(dim=1, keepdim=True)).flatten()
+    assert torch.equal(scored["advantages"].sign(), centred.sign()), (
+        "TRL sums rewards otherwise: `reward` is not its own"
+    )
+
+
+def test_other_fields_reach_the_reward_functions() -> None:
+    kwargs = seen.reward_kwargs[0]
+    assert kwargs["scalar"] == ["same for all"] * ROWS or kwargs["scalar"] == "same for all"
+    assert kwargs["task"], "dataset columns do not reach reward functions"
+
+
+def test_the_mask_of_the_rollout_function_is_taken() -> None:
+    assert seen.scored[0]["tool_mask"].tolist()[0] == [1, 0, 1, 1], (
+        "env_mask is ignored: environment text is trained on"
+    )
+
+
+def test_generated_tokens_come_first_in_what_generate_returns() -> None:
+    assert seen.generated, "_generate is gone: what an environment factory's rollouts sampled is not recorded"
+    (prompts, *_), (prompt_ids, completion_ids, mask, *_) = seen.generated[0]
+    assert len(prompts) == len(prompt_ids) == len(completion_ids) == len(mask) == ROWS
+    assert completion_ids[0][:3] == [4, 5, 4], "_generate returns other things first"
+
+
+def test_the_state_says_where_training_stands() -> None:
+    assert [call.step for call in seen.rollouts if call.training] == [0, 1], "state.global_step: steps are wrong"
+    assert {call.step for call in seen.rollouts if not call.training} == {1, 2}, "state.global_step: steps are wrong"
+    assert all(call.epoch is not None for call in seen.rollouts if call.training), "state.epoch"
+    assert seen.trainer.state.max_steps == 2, "state.max_steps: no progress"
+
+
+def test_the_models_mode_tells_training_from_evaluation() -> None:
+    assert {call.training for call in seen.rollouts} == {True, False}, (
+        "trainer.model.training: train and eval look alike"
+    )
+
+
+def test_group_sizes_are_the_trainers() -> None:
+    assert seen.trainer.num_generations == GROUP, "num_generations: no groups"
+    assert seen.trainer.num_generations_eval == EVAL_GROUP, "num_generations_eval: groups of evaluations are wrong"
+
+
+def test_ranks_are_the_accelerators() -> None:
+    assert seen.trainer.accelerator.process_index == 0, "accelerator.process_index: groups of ranks are wrong"
+    assert seen.trainer.accelerator.num_processes == 1, "accelerator.num_processes: ranks write runs of their own"
+    assert callable(importlib.import_module("accelerate.utils").broadcast_object_list), "ranks write runs of their own"
+
+
+def test_the_run_is_described_by_arguments_and_tokenizer() -> None:
+    assert seen.trainer.args.to_dict()["num_generations"] == GROUP, "args.to_dict: no config"
+    assert hasattr(seen.trainer.args, "run_name"), "args.run_name: runs have no names"
+    assert Path(seen.trainer.args.output_dir).is_absolute(), "args.output_dir: resumed runs have no parent"
+    assert seen.trainer.processing_class.backend_tokenizer.to_str(), "processing_class.backend_tokenizer: no text"
+
+
+def test_a_callback_that_is_added_in_the_middle_hears_the_rest() -> None:
+    assert [step for step, names in seen.logged if "reward" in names] == [1, 2], "on_log: no curves, or at other steps"
+    assert seen.ended == 1, "on_train_end: a run that ended is told from one that failed only by its process"
+
+
+def test_training_and_evaluation_begin_in_methods_of_the_trainer_of_transformers() -> None:
+    for name, lost in (("train", "what ended a training is not known"), ("evaluate", "first batches of subclasses")):
+        assert name in vars(Trainer), f"transformers.Trainer.{name}: {lost}"
+
+
+def test_the_backend_of_a_trainer_can_be_told() -> None:
+    assert seen.trainer.use_vllm is False, "use_vllm: who calls the rollout function is not known before trl 0.29.1"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "method", "needed"),
+    [
+        ("trl.generation.vllm_generation", "VLLMGeneration", "generate", ["prompts", "num_generations"]),
+        ("trl.generation.vllm_client", "VLLMClient", "generate", ["prompts", "n", "generation_kwargs"]),
+        ("trl.generation.vllm_client", "VLLMClient", "chat", ["messages", "n", "generation_kwargs"]),
+    ],
+)
+def test_vllm_is_reached_through_these_methods(module: str, name: str, method: str, needed: list[str]) -> None:
+    owner = getattr(importlib.import_module(module), name)
+    assert method in vars(owner), f"{name}.{method}: generations of vLLM are not recorded"
+    parameters = list(inspect.signature(getattr(owner, method)).parameters)
+    assert [parameter for parameter in needed if parameter not in parameters] == [], f"{name}.{method} takes others"

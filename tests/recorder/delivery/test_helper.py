@@ -1,0 +1,728 @@
+"""The process beside a training that writes what it recorded."""
+
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from logs_ui.recorder import LogsUIError, current_row, load_run, load_runs, start_run
+from logs_ui.recorder.capture.calls import CallLog, Generation
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.delivery.committer import JobWriter
+from logs_ui.recorder.delivery.helper.helper_client import Helper
+from logs_ui.recorder.delivery.helper.helper_process import _Training, _Work
+from logs_ui.recorder.delivery.wire.wire_calls import received_calls, sent_calls
+from logs_ui.recorder.delivery.writer import Writer, writer_for
+from logs_ui.recorder.guard import RAISE_VARIABLE, guard
+from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import RunChange
+from logs_ui.recorder.storage.limits import Limits
+from logs_ui.recorder.storage.payload import unpacked_content
+from logs_ui.recorder.storage.spool.spool_files import spool_folder
+from tests.recorder.delivery.test_writer import BEGUN, job, row, stored, wait_until
+
+TIMES = {"id", "created", "returned", "scored", "seconds", "run", "group"}
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _written_by_a_process(monkeypatch: pytest.MonkeyPatch, _written_in_a_thread: None) -> None:
+    monkeypatch.setattr(writers, "is_wanted", lambda: True)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def writer(db: Path) -> Iterator[Writer]:
+    """Begun, and its process with it."""
+    writer = Writer(db)
+    writer.put(job(BEGUN))
+    assert writer.flush(60)
+    yield writer
+    writer.close()
+
+
+def helper_of(writer: Writer) -> Helper:
+    assert isinstance(writer._outlet, Helper)
+    return writer._outlet
+
+
+def pid_of(writer: Writer) -> int:
+    process = helper_of(writer)._process
+    assert process is not None
+    wait_until(lambda: helper_of(writer).pid is not None)
+    pid = helper_of(writer).pid
+    assert pid is not None
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    """Not where only its name is left, for a parent that has not asked yet."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def words() -> Tokenizer:
+    spelling = Tokenizer(models.WordLevel({word: i for i, word in enumerate(("a", "b", "c"))}, unk_token="a"))  # noqa: S106 - a token, not a password
+    spelling.pre_tokenizer = pre_tokenizers.Whitespace()
+    return spelling
+
+
+def played(db: Path) -> "pd.DataFrame":
+    """Rollouts of all kinds."""
+    with start_run("kinds", db=db, tokenizer=words(), model="m", config={"api_key": "sk-secret"}) as run:
+        with run.rollout("pictures", metadata={"of": np.float32(0.5), "when": {1, 2}}) as rollout:
+            shot = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
+            rollout.turn("look", action={"x": 1}, observation={"screen": shot}, reward=0.5, done=True)
+            rollout.note(seen="a door")
+            rollout.tag("picture")
+            rollout.metric("steps", 1.0)
+        with run.rollout([{"role": "user", "content": "tokens \ud800"}], group="g") as rollout:
+            rollout.turn("a b")
+            current_row().note(inside=True)
+            rollout.tokens([0, 1], [1, 2, 1], logprobs=[-1.0, float("nan"), -3.0], mask=[1, 0, 1])
+            rollout.score(rewards={"solved": 1.0, "odd": None}, weights={"solved": 2.0}, advantage=0.1)
+        with run.rollout("ends", task="named", mode="train", step=3) as rollout:
+            rollout.turn("c", finish="length", action=1, error="it broke")
+            rollout.stop("timeout")
+        with pytest.raises(ValueError, match="no"), run.rollout("fails"):
+            raise ValueError("no")
+        run.log(1, {"loss": 0.5})
+    return load_run(run.id, db=db)
+
+
+def test_all_that_a_thread_writes_a_process_writes_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = played(tmp_path / "process.db")
+    monkeypatch.setattr(writers, "is_wanted", lambda: False)
+    within = played(tmp_path / "thread.db")
+    same = [name for name in within.columns if name not in TIMES]
+    for one, other in zip(beside[same].to_dict("records"), within[same].to_dict("records"), strict=True):
+        assert repr(without_times(one)) == repr(without_times(other))
+    kept = ("image", "tokenizer", "scalar", "row_tag", "rollout_payload")
+    beside_it, within_it = (
+        {table: stored(tmp_path / f"{way}.db", f"select count(*) from {table}") for table in kept}  # noqa: S608
+        for way in ("process", "thread")
+    )
+    assert beside_it == within_it
+    assert beside_it["image"] == [(1,)]
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(held) for key, held in value.items() if key not in {"seconds", "traceback"}}
+    return list(map(without_times, value)) if isinstance(value, list) else value
+
+
+def test_it_is_there_on_both_databases(address: Address) -> None:
+    writer = Writer(address)
+    writer.put(job(BEGUN, row("a", {"reward": 0.5}, b"text")))
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, Helper)
+    assert stored(address, "select uid, reward from evaluation_row") == [("a", 0.5)]
+    pid = pid_of(writer)
+    writer.close()
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_the_users_own_functions_are_called_where_they_are(db: Path) -> None:
+    asked: list[int] = []
+
+    def parse(answer: str) -> object:
+        asked.append(os.getpid())
+        return None if answer == "no move" else answer
+
+    def edit(stored_row: dict[str, Any]) -> dict[str, Any] | None:
+        asked.append(os.getpid())
+        return None if "drop" in str(stored_row["messages"]) else stored_row | {"preview": "edited"}
+
+    with start_run(db=db, parse=parse, edit=edit) as run:
+        for prompt in ("keep", "drop"):
+            with run.rollout(prompt) as rollout:
+                rollout.turn("no move", observation="?", action=None)
+    found = load_run(run.id, db=db)
+    assert [(len(found), found.parse_failures[0], found.preview[0] if "preview" in found else "edited")] == [
+        (1, 1, "edited")
+    ]
+    assert set(asked) == {os.getpid()}
+
+
+def test_one_that_is_killed_costs_nothing_and_nothing_is_written_twice(
+    writer: Writer, db: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = set()
+    for i in range(300):
+        writer.put(job(row(str(i), {"reward": float(i)}, b"text"), RunChange("r", {}, unattributed_calls=1)))
+        if i % 75 == 20:
+            assert writer.flush(60)
+        if i % 75 == 40:
+            killed.add(pid := pid_of(writer))
+            os.kill(pid, signal.SIGKILL)
+    assert writer.flush(60)
+    assert len(killed) == 4
+    assert stored(db, "select count(*), sum(reward) from evaluation_row") == [(300, 44_850.0)]
+    assert stored(db, "select unattributed_calls from run") == [(300,)]
+    assert "has ended before its time" in caplog.text
+
+
+def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(
+    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper, heard = helper_of(writer), Helper._heard
+
+    def deaf(self: Helper, message: list[Any]) -> None:
+        if message[0] != "done":
+            heard(self, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(helper, "_heard", deaf)
+        patch.setattr(helper._process, "_heard", lambda message: deaf(helper, message))
+        writer.put(job(row("a", {}), RunChange("r", {}, unattributed_calls=1)))
+        wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
+        assert not writer.flush(0.2), "it is not known here yet"
+        os.kill(pid_of(writer), signal.SIGKILL)
+    assert writer.flush(60)
+    assert stored(db, "select unattributed_calls from run") == [(1,)]
+
+
+CRASHING = """import os, sys; os.fork() and os._exit(0); sys.path[:] = {}
+from logs_ui.recorder import wire
+job = wire.Wire.job
+wire.Wire.job = lambda self, frame: os.abort() if b"poison" in frame else job(self, frame)
+from logs_ui.recorder.helper_process import main; main(int(sys.argv[1]))"""
+
+
+def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", CRASHING)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("before", {})))
+    assert writer.flush(60)
+    writer.put(job(row("poison", {}), row("with it", {})))
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, Helper)
+    writer.put(job(row("after", {})))
+    assert writer.flush(60)
+    assert stored(db, "select uid from evaluation_row order by uid") == [("after",), ("before",)]
+    wait_until(lambda: stored(db, "select recorder_errors, dropped from run") == [(1, 3)])
+    assert "3 recorded changes were given up: the process that was to write them ended 3 times" in caplog.text
+    assert "Traceback" not in caplog.text
+    writer.close()
+
+
+def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", CRASHING)
+    writer = Writer(db)
+    writer.put(job(BEGUN, row("poison", {})))
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, JobWriter)
+    assert stored(db, "select uid from evaluation_row") == [("poison",)]
+    writer.close()
+
+
+def test_what_is_dropped_adds_up_over_processes_and_a_thread_in_their_place(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    for number in range(3):
+        if number == 2:
+            monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
+        if number:
+            os.kill(pid_of(writer), signal.SIGKILL)
+        writer.put(job(row("bad", {"no_such_column": 1})))
+        assert writer.flush(60)
+    assert isinstance(writer._outlet, JobWriter)
+    assert writer._dropped == 3
+
+
+ALONE = """
+import os, signal, sys
+import psutil
+from logs_ui.recorder import flush, start_run, writer as writers
+run = start_run(db=sys.argv[1])
+flush()
+(writer,) = writers._by_address.values()
+assert writer._outlet.pid is not None
+assert not psutil.Process().children(recursive=True)
+try:
+    os.wait()
+except ChildProcessError:
+    print("nobody's child")
+"""
+
+
+def test_it_is_no_child_of_the_training(db: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE, str(db)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "nobody's child\n"
+
+
+POOL = """
+import multiprocessing, sys
+from logs_ui.recorder import flush, load_run, start_run
+
+def play(number):
+    with run.rollout(str(number)) as row:
+        row.turn("there")
+
+run = start_run(db=sys.argv[1])
+flush()
+context = multiprocessing.get_context("fork")
+pool = context.Pool(2)
+pool.map(play, range(6), chunksize=1)
+pool.close()
+pool.join()
+print(len(load_run(run.id, db=sys.argv[1])))
+"""
+
+
+def test_a_child_that_multiprocessing_forked_loses_nothing_at_its_end(db: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", POOL, str(db)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "6\n"
+
+
+@dataclass
+class Penalty:
+    strength: float
+
+
+class Named(NamedTuple):
+    top: int
+
+
+def test_what_json_lacks_is_stored_alike_by_a_process_and_by_a_thread() -> None:
+    sampling = {
+        "of": {7}, "when": datetime(2026, 1, 31, tzinfo=UTC), "for": timedelta(days=1), "exactly": Decimal("0.50"),
+        "penalty": Penalty(0.5), "named": Named(3), "bytes": b"ab", "not": float("nan"),
+        "nested": {"of": [{"deep": date(2026, 1, 31)}]},
+    }  # fmt: skip
+    log = CallLog()
+    log.generations.append(Generation(0, 0.0, 0.0, [], sampling))
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(sent_calls(log)))
+    (there,) = received_calls(sent).generations
+    assert unpacked_content({"sampling": masked(there.sampling)}) == unpacked_content({"sampling": masked(sampling)})
+    assert there.sampling["exactly"] == "Decimal('0.50')"
+
+
+def test_changes_that_cannot_be_sent_are_counted(writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    unsendable = RunChange("r", {"config": object()})
+    writer.put(job(row("good", {}), unsendable))
+    assert writer.flush(60)
+    writer.put(job(row("next", {})))
+    wait_until(lambda: stored(db, "select dropped from run") == [(1,)])
+    assert stored(db, "select uid from evaluation_row order by uid") == [("good",), ("next",)]
+
+
+def test_the_end_of_a_training_waits_no_longer_than_it_may_in_all(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper, waited = helper_of(writer), list[float]()
+
+    def slow(timeout: float | None) -> bool:
+        time.sleep(0.1)
+        return timeout is not None
+
+    monkeypatch.setattr(writer, "flush", slow)
+    monkeypatch.setattr(helper, "settle", waited.append)
+    assert writer.flush_at_end()
+    assert [seconds < writer._limits.end_seconds for seconds in waited] == [True]
+    monkeypatch.setattr(writer, "flush", lambda _: False)
+    assert writer.hurry() == writer._limits.end_seconds
+    assert not writer.flush_at_end()
+    assert writer.hurry() == 0
+    writer.put(job(row("a", {})))
+    assert writer.hurry() == writer._limits.end_seconds
+
+
+def test_it_says_that_it_settled_where_that_fails(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = Pipe()
+    work = _Work(_Training(there), str(db), list(astuple(Limits())), False, ["w", 0, 0, [0, 0, None], []])
+
+    def fail() -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(work._writer, "settle", fail)
+    with pytest.raises(OSError, match="no"):
+        work._do(["settle"])
+    assert msgspec.msgpack.decode(here.recv_bytes()) == ["settled"]
+
+
+SLOW = """
+CREATE TRIGGER slow AFTER INSERT ON evaluation_row WHEN new.uid = 'slow' BEGIN
+    UPDATE run SET unattributed_calls = (SELECT count(*) FROM many a, many b, many c);
+END
+"""
+UNDER_WAY = """
+import os, sqlite3, sys, time
+from contextlib import closing
+from logs_ui.recorder import process_beside
+patience = "from logs_ui.recorder import helper_process; helper_process._LEAST_PATIENCE = 1.0; main(int("
+process_beside._CODE = process_beside._CODE.replace("main(int(", patience)
+from logs_ui.recorder.writer import Writer
+from pathlib import Path
+from tests.test_helper import job, pid_of, row
+writer = Writer(Path(sys.argv[1]))
+writer.put(job(row("first", {})))
+assert writer.flush(60)
+print(pid_of(writer), flush=True)
+writer.put(job(row("slow", {})))
+locked = 0  # times that it was, one after the other: a heartbeat's transaction is short
+with closing(sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)) as other:
+    while locked < 30:
+        time.sleep(0.01)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+            locked = 0
+        except sqlite3.OperationalError:
+            locked += 1
+os._exit(1)
+"""
+
+
+def test_a_transaction_that_goes_on_is_not_cut_off_however_long_it_takes(writer: Writer, db: Path) -> None:
+    with closing(sqlite3.connect(db)) as other:
+        other.execute("CREATE TABLE many (n)")
+        other.executemany("INSERT INTO many VALUES (?)", [(n,) for n in range(500)])
+        other.execute(SLOW)
+        other.commit()
+    environment = os.environ | {"LOGS_UI_END_SECONDS": "0"}
+    command = [sys.executable, "-c", UNDER_WAY, str(db)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    wait_until(lambda: not is_alive(int(done.stdout)))
+    assert stored(db, "select uid from evaluation_row order by uid") == [("first",), ("slow",)]
+
+
+def test_where_it_ends_again_and_again_a_thread_writes(
+    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
+    os.kill(pid_of(writer), signal.SIGKILL)
+    for i in range(3):
+        writer.put(job(row(str(i), {})))
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, JobWriter)
+    assert stored(db, "select count(*) from evaluation_row") == [(3,)]
+    assert "a thread of the training does" in caplog.text
+    writer.put(job(row("later", {})))
+    assert writer.flush(60)
+
+
+def test_where_none_can_be_started_a_thread_writes_all_of_it(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+    with start_run(db=db, tokenizer=words()) as run, run.rollout("hello") as rollout:
+        rollout.tokens([0], [1, 2])
+    found = load_run(run.id, db=db)
+    assert list(found.messages[0][1].values()) == ["assistant", "b c"]
+    assert isinstance(writer_for(db)._outlet, JobWriter)
+
+
+def heard_but_for(writer: Writer, kind: str) -> None:
+    """From now on this side does not hear what its process says of that kind."""
+    helper = helper_of(writer)
+    process, heard = helper._process, helper._heard
+    assert process is not None
+    process._heard = lambda message: None if message[0] == kind else heard(message)
+
+
+def test_what_it_wrote_without_saying_so_a_thread_in_its_place_does_not_write_again(
+    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard_but_for(writer, "done")
+    writer.put(job(row("a", {}), RunChange("r", {}, unattributed_calls=1)))
+    wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
+    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
+    os.kill(pid_of(writer), signal.SIGKILL)
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, JobWriter)
+    assert stored(db, "select unattributed_calls from run") == [(1,)]
+
+
+def test_what_a_killed_one_left_on_disk_goes_in_before_what_is_newer(db: Path) -> None:
+    writer = Writer(db, Limits(spool_seconds=0.3))
+    writer.put(job(BEGUN, row("a", {"status": "running"})))
+    assert writer.flush(60)
+    with closing(sqlite3.connect(db, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writer.put(job(row("a", {"status": "running", "turns": 1}), RunChange("r", {}, unattributed_calls=1)))
+        heard_but_for(writer, "done")
+        wait_until(lambda: any(spool_folder(db).glob("*.spool")))
+        killed = pid_of(writer)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: pid_of(writer) != killed)
+        writer.put(job(row("a", {"status": "ok", "turns": 2})))
+        assert writer.flush(60)
+        other.execute("ROLLBACK")
+    wait_until(lambda: not spool_folder(db).exists())
+    assert stored(db, "select status, turns from evaluation_row") == [("ok", 2)]
+    assert stored(db, "select unattributed_calls from run") == [(1,)]
+    writer.close()
+
+
+def test_one_in_the_place_of_another_goes_on_with_its_heartbeat_and_tells_no_error_twice(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    writer = Writer(db)
+    guard.caught("trying", ValueError("no"))
+    writer.put(job(BEGUN))
+    assert writer.flush(60)
+    killed = pid_of(writer)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: pid_of(writer) != killed)
+    (before,) = stored(db, "select heartbeat from run")
+    wait_until(lambda: stored(db, "select heartbeat from run") > [before])
+    assert stored(db, "select recorder_errors from run") == [(1,)]
+    writer.close()
+
+
+def test_a_stopped_one_keeps_nobody_waiting_at_the_end(db: Path) -> None:
+    writer = Writer(db, Limits(end_seconds=0.5))
+    writer.put(job(BEGUN))
+    assert writer.flush(60)
+    os.kill(pid_of(writer), signal.SIGSTOP)
+    writer.put(job(row("a", {}, os.urandom(2_000_000))))
+    wait_until(lambda: bool(helper_of(writer).outstanding))
+    began = time.monotonic()
+    assert not writer.flush_at_end()
+    assert time.monotonic() - began < 60
+    os.kill(pid_of(writer), signal.SIGCONT)
+    assert writer.flush(60)
+    writer.close()
+
+
+def test_logging_that_raises_and_a_path_that_is_no_text_stop_nothing(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        if record.threadName == "logs-ui listener":
+            raise RuntimeError("no")
+        return True
+
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    writer = Writer(db, Limits(spool_seconds=0.3))
+    writer.put(job(BEGUN))
+    assert writer.flush(60)
+    assert isinstance(writer._outlet, Helper)
+    monkeypatch.setattr(logging.getLogger("logs_ui"), "filters", [refuse])
+    with closing(sqlite3.connect(db, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writer.put(job(row("a", {})))
+        assert writer.flush(60), "on disk, which is said"
+    assert writer.flush(60)
+    writer.put(job(row("b", {})))
+    assert writer.flush(60)
+    writer.close()
+
+
+NOBODY_READS = """
+import os, sys
+from logs_ui.recorder.writer import Writer
+from pathlib import Path
+from tests.test_helper import BEGUN, job, pid_of, row
+writer = Writer(Path(sys.argv[1]))
+writer.put(job(BEGUN))
+assert writer.flush(60)
+print(pid_of(writer), flush=True)
+input()
+writer.put(job(row("a", {})))
+while not writer._outlet.outstanding:
+    pass
+os._exit(1)
+"""
+
+
+def test_it_ends_where_nothing_can_be_written_and_nobody_reads_that(db: Path) -> None:
+    limits = {"LOGS_UI_SPOOL_MB": "0", "LOGS_UI_END_SECONDS": "0"}
+    command = [sys.executable, "-c", NOBODY_READS, str(db)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | limits, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as training:
+        assert training.stdout is not None
+        assert training.stderr is not None
+        pid = int(training.stdout.readline())
+        training.stderr.close()
+        with closing(sqlite3.connect(db, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            training.communicate("\n")
+            wait_until(lambda: not is_alive(pid))
+
+
+def test_a_failure_in_it_is_counted_on_the_run_and_said(
+    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    writer.put(job(row("bad", {"no_such_column": 1}), row("good", {"turns": 1})))
+    assert writer.flush(60)
+    writer.put(job(row("next", {})))
+    assert writer.flush(60)
+    assert stored(db, "select uid from evaluation_row order by uid") == [("good",), ("next",)]
+    assert stored(db, "select recorder_errors > 0 from run") == [(1,)]
+    assert "recording failed" in caplog.text
+
+
+def test_what_it_says_of_a_locked_database_is_heard_while_it_waits(
+    writer: Writer, db: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = sqlite3.connect(db, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with caplog.at_level(logging.WARNING):
+        writer.put(job(row("a", {})))
+        wait_until(lambda: "locked" in caplog.text)
+    assert not writer.flush(0.1)
+    other.execute("ROLLBACK")
+    other.close()
+    assert writer.flush(60)
+
+
+def test_what_can_never_be_written_is_given_up_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer(tmp_path / "a.db")
+    (tmp_path / "a.db").write_text("my precious notes")
+    writer.put(job(BEGUN))
+    assert not writer.flush(30)
+    assert writer.given_up
+    assert (tmp_path / "a.db").read_text() == "my precious notes"
+    assert "recording has stopped" in caplog.text
+
+
+ENDS = """
+import os, signal, sys, time
+from logs_ui.recorder import helper, start_run, writer as writers
+from logs_ui.recorder.storage.address import database_address
+send, sent = helper.Helper._send, [0]
+def sending(self, kind, *message, frames=()):
+    send(self, kind, *message, frames=frames)
+    if kind == "parcel":  # with all that was taken from the queue by then
+        sent.append(writer._queue.accepted - len(writer._queue))
+helper.Helper._send = sending
+run = start_run("ends", db=sys.argv[1])
+writer = writers.writer_for(database_address(sys.argv[1]))
+child = os.fork() if sys.argv[2] == "with a child" else None
+if child == 0:
+    os.close(1), os.close(2)
+    time.sleep(60)
+    os._exit(0)
+with run.rollout("hello") as row:
+    row.turn("there")
+while sent[-1] < writer._queue.accepted:
+    time.sleep(0.01)
+if sys.argv[2] == "interrupted":
+    os.killpg(os.getpgrp(), signal.SIGINT)
+print(child or 0, flush=True)
+os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "with a child", "interrupted"])
+def test_it_writes_what_it_was_given_and_ends_whatever_became_of_the_training(db: Path, end: str) -> None:
+    command = [sys.executable, "-c", ENDS, str(db), end]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, start_new_session=True)
+    wait_until(lambda: db.exists() and bool(stored_if_there(db)))
+    assert stored_if_there(db) == [("ok",)]
+    if end == "with a child":
+        child = int(done.stdout)
+        assert is_alive(child)
+        os.kill(child, signal.SIGKILL)
+
+
+def stored_if_there(db: Path) -> list[tuple[Any, ...]]:
+    """Rollouts that ended."""
+    try:
+        return stored(db, "select status from evaluation_row where status != 'running'")
+    except Exception:  # noqa: BLE001 - the tables may not be there yet
+        return []
+
+
+def test_a_forked_child_has_one_of_its_own(writer: Writer, db: Path) -> None:
+    parents = pid_of(writer)
+    if (child := os.fork()) == 0:
+        writer.after_fork()
+        writer.put(job(row("child", {})))
+        os._exit(0 if writer.flush(60) and pid_of(writer) != parents else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.put(job(row("parent", {})))
+    assert writer.flush(60)
+    assert pid_of(writer) == parents
+    assert stored(db, "select uid from evaluation_row order by uid") == [("child",), ("parent",)]
+
+
+def test_a_way_to_write_that_there_is_not_is_refused(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("LOGS_UI_WRITER", "fork")
+    with pytest.raises(LogsUIError, match="LOGS_UI_WRITER is 'fork', where process"):
+        Writer(db)
+
+
+def test_the_run_is_alive_while_it_is(db: Path) -> None:
+    with start_run(db=db):
+        assert writer_for(db).flush(60)
+        assert load_runs(db=db).state.tolist() == ["running"]
+    assert load_runs(db=db).state.tolist() == ["finished"]
+
+
+QUIET = """
+import os, sys, time
+from logs_ui.recorder import start_run
+with start_run(db=sys.argv[1]) as run, run.rollout("hello") as row:
+    row.turn("there")
+time.sleep(2.5)
+os._exit(1)
+"""
+
+
+def test_a_training_that_was_quiet_before_it_died_has_lost_nothing_and_is_not_told_so(db: Path) -> None:
+    command = [sys.executable, "-c", QUIET, str(db)]
+    environment = os.environ | {"LOGS_UI_END_SECONDS": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "never written" not in done.stderr
+    wait_until(lambda: not db.with_name("a.db-wal").exists())
+
+
+STUCK = """
+import os, signal, sys, time
+from logs_ui.recorder import flush, start_run, writer as writers
+from logs_ui.recorder.storage.address import database_address
+run = start_run(db=sys.argv[1])
+flush()
+(writer,) = writers._by_address.values()
+pid = writer._outlet.pid
+os.kill(pid, signal.SIGSTOP)
+for number in range(6):
+    with run.rollout(str(number)) as row:
+        row.turn("there")
+    time.sleep(0.3)  # a parcel each
+print(pid, flush=True)
+"""
+
+
+def test_all_that_waits_is_sent_before_the_training_ends(db: Path) -> None:
+    command = [sys.executable, "-c", STUCK, str(db)]
+    environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "still being written, by a process that goes on as long as it can" in done.stderr
+    assert "never written" not in done.stderr
+    os.kill(int(done.stdout), signal.SIGCONT)
+    wait_until(lambda: len(stored_if_there(db)) == 6)

@@ -1,0 +1,395 @@
+"""Each diagnostic against figures worked out by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
+from logs_ui.recorder.diagnosis.checks.reward_functions import shares
+from logs_ui.recorder.diagnosis.rollout_rows import coded
+from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.rows.text_facts import facts
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.storage.tables import Status, StopReason
+
+NAN = float("nan")
+FLOATS = (
+    "env_steps",
+    "env_errors",
+    "parse_failures",
+    "parse_streak",
+    "parse_tail",
+    "action_streak",
+    "repeats",
+    "tool_calls",
+    "compression",
+    "distinct_words",
+    "trigram_repeats",
+    "truncated_turns",
+    "mean_logprob",
+    "prompt_key",
+    "completion_key",
+)
+GROUP = 4
+
+
+def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
+    """A run in which all is well but for what `columns` say: groups of four, half of each solved, three tasks.
+
+    Args:
+        count: of rollouts.
+        steps: that they are spread over.
+        columns: (count,) values, or one for all; a reward function's values as `parts={...}`, facts by their name.
+    """
+
+    def column(name: str, default: Any, dtype: Any = float) -> Any:
+        return np.broadcast_to(np.asarray(columns.pop(name, default), dtype), count).copy()
+
+    place = np.arange(count)
+    reward = column("reward", place % 2)
+    parts = columns.pop("parts", {"solved": reward})
+    tasks = columns.pop("task", [f"task {group % 3}" for group in place // GROUP])
+    codes, names = coded(tasks)
+    weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
+    values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
+    found = {name: column(name, NAN) for name in FLOATS}
+    found |= {"first_action": column("first_action", None, object), "last_action": column("last_action", None, object)}
+    made = Rows(
+        id=place + 1,
+        step=place * steps // count + 1,
+        policy_step=column("policy_step", place * steps // count, np.int64),
+        group=column("group", place // GROUP, np.int64),
+        task=codes,
+        eval=np.zeros(count, np.int64),
+        status=column("status", Status.OK, object),
+        stop_reason=column("stop_reason", StopReason.DONE, object),
+        error=column("error", None, object),
+        dropped=column("dropped", None, object),
+        reward=reward,
+        scored=column("scored", True, bool),
+        odd=column("odd", False, bool),
+        advantage=column("advantage", NAN),
+        turns=column("turns", 2.0),
+        completion_tokens=column("completion_tokens", 100.0),
+        env_tokens=column("env_tokens", 10.0),
+        seconds=column("seconds", 1.0),
+        staleness=column("staleness", NAN),
+        env_reward_sum=column("env_reward_sum", NAN),
+        env_reward_last=column("env_reward_last", NAN),
+        parts={name: np.asarray(values, float) for name, values in parts.items()},
+        values={name: np.asarray(given, float) for name, given in values.items()},
+        weights=weights,
+        facts=found,
+        tasks=names,
+        evals=["e"],
+    )
+    assert not columns, columns
+    return made
+
+
+def card(report: Report, name: str) -> Card:
+    found = {it.id: it for it in report.cards}
+    assert name in found, (list(found), report.missing)
+    return found[name]
+
+
+PLACE = np.arange(48)
+QUARTER = PLACE % 4 == 0  # one of each group; its reward is 0 where nothing else is said
+
+
+def test_a_healthy_run_has_no_card() -> None:
+    rows = rows_of(
+        parse_failures=0,
+        parse_tail=0,
+        parse_streak=0,
+        env_steps=2,
+        action_streak=1,
+        repeats=0,
+        truncated_turns=0,
+        mean_logprob=-0.8,
+        completion_key=PLACE,
+        prompt_key=PLACE // GROUP,
+        compression=2,
+        distinct_words=0.7,
+        trigram_repeats=0.1,
+        completion_tokens=90 + PLACE % 7,
+    )
+    assert diagnose_rows(rows).cards == ()
+
+
+def test_a_run_that_has_just_begun_is_not_judged() -> None:
+    report = diagnose_rows(rows_of(16, steps=1, reward=0.0))
+    assert (report.warming_up, report.cards) == (True, ())
+
+
+def test_what_was_not_recorded_is_said() -> None:
+    missing = {it.id: it.what for it in diagnose_rows(rows_of()).missing}
+    assert missing["mismatch"] == "the trainer's sampling/sampling_logp_difference/mean"
+    assert {"parse_failures", "diversity", "inconsistent", "never_acted"} <= set(missing)
+
+
+# --- The waterfall
+
+
+def test_each_lost_point_has_one_cause_and_the_parts_add_up() -> None:
+    stop = np.array(["done"] * 48, object)
+    stop[0], stop[4] = "environment_error", "length"
+    rows = rows_of(stop_reason=stop, parse_tail=np.where(PLACE == 4, 1.0, 0.0))  # cut off, so no action was found
+    fall = waterfall(rows, Scale.of(rows, Settings(max_reward=1.0)))
+    # 24 of 48 lost a point: one to its environment, one to the token limit, which goes before its parse failure.
+    assert [(share.cause.id, share.rollouts) for share in fall.shares] == [
+        ("wrong_answer", 22),
+        ("infrastructure", 1),
+        ("truncation", 1),
+    ]
+    assert fall.lost == pytest.approx(0.5)
+    assert sum(share.cost for share in fall.shares) == pytest.approx(fall.lost + fall.above)
+    assert fall.best - fall.mean == pytest.approx(fall.lost)
+
+
+def test_a_rollout_without_a_reward_counts_as_nothing() -> None:
+    rows = rows_of(reward=np.where(PLACE % 2, 1.0, NAN))
+    fall = waterfall(rows, Scale.of(rows, Settings(max_reward=1.0)))
+    (share,) = fall.shares
+    assert share.cause.id == "invalid_reward"
+    assert share.cost == pytest.approx(0.5)
+
+
+def test_rollouts_that_are_not_scored_yet_are_left_out() -> None:
+    rows = rows_of(reward=np.where(PLACE < 24, 1.0, NAN), scored=PLACE < 24)
+    assert waterfall(rows, Scale.of(rows, Settings(max_reward=1.0))).lost == pytest.approx(0.0)
+
+
+def test_a_parse_failure_that_it_recovered_from_costs_nothing() -> None:
+    rows = rows_of(parse_failures=1, parse_streak=1, parse_tail=0)
+    assert [share.cause.id for share in waterfall(rows, Scale.of(rows, Settings())).shares] == ["wrong_answer"]
+
+
+# --- Diagnostics
+
+
+def test_truncation_costs_what_the_cut_rollouts_lost() -> None:
+    rows = rows_of(
+        truncated_turns=QUARTER.astype(float), stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.DONE)
+    )
+    found = card(diagnose_rows(rows), "truncation")
+    assert found.title == "25% of rollouts are cut off at the token limit"
+    assert found.cost == pytest.approx(0.25)
+    assert found.is_part
+    assert found.since_step == 1
+
+
+def test_environment_errors_name_their_kind_and_tasks() -> None:
+    broken = (PLACE // GROUP % 3 == 0) & (PLACE % 2 == 0)  # of task 0, and all that fail of it
+    rows = rows_of(
+        stop_reason=np.where(broken, StopReason.ENVIRONMENT_ERROR, StopReason.DONE),
+        status=np.where(broken, Status.ERROR, Status.OK),
+        error=["RuntimeError: the game crashed" if it else None for it in broken],
+    )
+    found = card(diagnose_rows(rows), "infrastructure")
+    assert found.cost == pytest.approx(8 / 48)
+    assert found.evidence == ("8 times RuntimeError.", "Of 1 tasks, most often task 0 (8).")
+
+
+def test_parse_failures_are_a_share_of_turns() -> None:
+    rows = rows_of(
+        parse_failures=np.where(QUARTER, 2.0, 0.0),
+        parse_streak=np.where(QUARTER, 2.0, 0.0),
+        parse_tail=np.where(QUARTER, 2.0, 0.0),
+        stop_reason=np.where(QUARTER, StopReason.NO_ACTION, StopReason.DONE),
+    )
+    found = card(diagnose_rows(rows), "parse_failures")
+    assert found.title == "No action is found in 25% of the model's answers"  # 24 of 96 turns
+    assert found.cost == pytest.approx(0.25)
+
+
+def test_rewards_that_are_no_numbers_are_counted() -> None:
+    rows = rows_of(reward=np.where(QUARTER, NAN, PLACE % 2), parts={"solved": np.where(QUARTER, NAN, PLACE % 2)})
+    found = card(diagnose_rows(rows, Settings(max_reward=1.0)), "invalid_reward")
+    assert found.cost == pytest.approx(0.25)
+    assert "No number from solved." in found.evidence
+
+
+def test_a_function_that_declines_rows_of_others_is_healthy() -> None:
+    rows = rows_of(parts={"a": np.where(QUARTER, NAN, PLACE % 2), "b": np.where(QUARTER, 0.0, NAN)})
+    assert "invalid_reward" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_loops_cost_what_they_get_less() -> None:
+    rows = rows_of(action_streak=np.where(QUARTER, 5.0, 1.0))
+    found = card(diagnose_rows(rows), "loops")
+    # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
+    assert found.cost == pytest.approx(1 / 6)
+
+
+def test_groups_that_fail_as_a_whole_are_dead() -> None:
+    dead = PLACE // GROUP % 4 != 0  # 9 of 12 groups
+    rows = rows_of(reward=np.where(dead, 0.0, PLACE % 2))
+    found = card(diagnose_rows(rows), "dead_groups")
+    assert found.title.startswith("75% of groups")
+    assert found.cost == pytest.approx(0.75)
+    assert found.evidence[0] == "9 of 12 groups failed as a whole, 0 passed as a whole."
+
+
+def test_groups_that_pass_as_a_whole_cost_nothing() -> None:
+    rows = rows_of(reward=np.where(PLACE // GROUP % 4 != 0, 1.0, PLACE % 2))
+    assert diagnose_rows(rows).cards == ()
+
+
+def test_a_constant_reward_stands_before_its_dead_groups() -> None:
+    report = diagnose_rows(rows_of(reward=0.1))
+    assert [it.id for it in report.cards[:2]] == ["constant_reward", "dead_groups"]
+    assert report.scale.said == "assumed: one more than the reward that every rollout got"
+
+
+def test_a_task_that_is_never_solved_costs_what_it_is_behind_the_others() -> None:
+    hard = PLACE // GROUP % 3 == 0  # 16 attempts
+    rows = rows_of(reward=np.where(hard, 0.0, PLACE % 2))
+    found = card(diagnose_rows(rows), "never_solved")
+    assert found.title == "1 of 3 tasks is never solved"
+    assert found.cost == pytest.approx((1.0 - 0.5) * 16 / 48)
+    assert found.where == 'task:"task 0"'
+
+
+def test_a_harder_mix_is_told_from_getting_worse() -> None:
+    place = np.arange(96)
+    easy = np.where(place < 48, place % 4 != 0, place % 8 == 1)  # three of four rollouts, later one of eight
+    task = np.where(easy, "easy", "hard")
+    rows = rows_of(96, task=task.tolist(), reward=easy.astype(float), group=place, steps=6)
+    found = card(diagnose_rows(rows, Settings(steps=3)), "task_mix")
+    assert found.cost == pytest.approx(0.75 - 0.125)
+    assert "within tasks the mean changed by 0, by their mix by \u22120.625." in found.evidence[0]
+
+
+def test_one_part_that_decides_alone_is_found() -> None:
+    shape, right = (PLACE % 2).astype(float), (PLACE % 48 == 0).astype(float)
+    rows = rows_of(
+        reward=2 * shape + right, parts={"format": 2 * shape, "right": right}, weights={"format": 2, "right": 1}
+    )
+    assert sum(shares(rows).values()) == pytest.approx(1.0)
+    found = card(diagnose_rows(rows), "reward_parts")
+    assert found.cost == pytest.approx(1 - 1 / 48)
+    assert "right" in found.title
+
+
+def test_parts_that_cancel_out_are_found() -> None:
+    a = (PLACE % 2).astype(float)
+    rows = rows_of(reward=0.0, parts={"a": a, "b": -a})
+    found = card(diagnose_rows(rows), "reward_parts")
+    assert found.title == "Reward functions cancel out in 100% of groups"
+
+
+def test_answers_that_are_paid_for_their_length_are_found() -> None:
+    tokens = 100.0 + 40 * (PLACE // 8) + 10 * (PLACE % 4)
+    rows = rows_of(reward=(PLACE % 4) / 4, completion_tokens=tokens)
+    found = card(diagnose_rows(rows), "length")
+    assert found.evidence[0] == "Within groups reward and tokens correlate by r = 1."
+
+
+def test_twins_in_a_group_are_found() -> None:
+    rows = rows_of(completion_key=PLACE // GROUP, reward=(PLACE // GROUP % 2).astype(float))
+    report = diagnose_rows(rows, config={"temperature": 0.01})
+    assert report.cards[0].id == "diversity"
+    assert report.cards[0].title == "Completions of a group are alike: 100% are twins"
+    assert "temperature is 0.01." in report.cards[0].evidence
+
+
+def test_a_groups_different_prompts_are_found() -> None:
+    found = card(diagnose_rows(rows_of(prompt_key=PLACE // 2)), "wiring")
+    assert found.title == "100% of groups mix different prompts"
+
+
+def test_old_rollouts_are_found() -> None:
+    found = card(diagnose_rows(rows_of(staleness=np.where(QUARTER, 6.0, 0.0))), "staleness")
+    assert found.cost == pytest.approx(0.5 / 4)
+
+
+def test_a_trainer_that_disagrees_with_its_sampler_is_found() -> None:
+    scalars = {"sampling/sampling_logp_difference/mean": tuple((step, 0.3) for step in range(1, 7))}
+    found = card(diagnose_rows(rows_of(), scalars=scalars), "mismatch")
+    assert found.title == "Trainer and sampler disagree by 0.3 nats a token"
+
+
+def test_a_policy_that_does_not_move_is_found() -> None:
+    scalars = {"learning_rate": tuple((step, 0.0) for step in range(1, 7))}
+    found = card(diagnose_rows(rows_of(), scalars=scalars), "no_update")
+    assert found.since_step == 1
+
+
+def test_a_fall_of_the_spread_is_found() -> None:
+    late = PLACE >= 40
+    rows = rows_of(steps=24, group=PLACE // 2, reward=np.where(late, 0.2 + 0.1 * (PLACE % 2), PLACE % 2))
+    assert card(diagnose_rows(rows), "signal_cliff").since_step == 21
+
+
+def test_thresholds_can_be_set() -> None:
+    rows = rows_of(
+        truncated_turns=QUARTER.astype(float), stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.DONE)
+    )
+    assert diagnose_rows(rows, Settings(thresholds={"truncation": 0.5})).cards == ()
+
+
+# --- Facts
+
+
+def entry(turn: int, text: str | None, action: Any, observation: Any = None, **more: Any) -> dict[str, Any]:
+    return {
+        "turn": turn,
+        "text": text,
+        "action": action,
+        "observation": observation,
+        "metadata": None,
+        "error": None,
+        **more,
+    }
+
+
+def test_facts_of_an_episode() -> None:
+    actions = [
+        entry(0, None, None, "a"),
+        entry(1, "go", {"n": 1}, "a"),
+        entry(2, "go", {"n": 1}, "b"),
+        entry(3, "hm", None),
+    ]
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "go"}]
+    tokens = Tokens(
+        np.array([1, 2], np.int32),
+        np.array([3, 4, 5], np.int32),
+        np.array([-1.0, -9.0, -2.0], np.float16),
+        np.array([1, 0, 1], np.uint8),
+    )
+    found = facts(messages, actions, ["stop", "length", None], tokens)
+    assert found["env_steps"] == 2
+    assert (found["parse_failures"], found["parse_streak"], found["parse_tail"]) == (1, 1, 1)
+    assert (found["action_streak"], found["repeats"]) == (2, 0.5)
+    assert (found["first_action"], found["last_action"]) == ('{"n":1}', '{"n":1}')
+    assert found["truncated_turns"] == 1
+    assert found["mean_logprob"] == pytest.approx(-1.5)
+    assert found["distinct_words"] is None
+
+
+@pytest.mark.parametrize(("actions", "streak", "repeats"), [((), None, None), ((1,), 1, None), ((1, 2, 3), 1, 0.0)])
+def test_actions_that_are_all_different_repeat_nothing(
+    actions: tuple[int, ...], streak: int | None, repeats: float | None
+) -> None:
+    found = facts([], [entry(n, "go", {"n": n}, "a") for n in actions], [], None)
+    assert (found["action_streak"], found["repeats"]) == (streak, repeats)
+
+
+def test_facts_of_what_was_not_seen_are_none() -> None:
+    found = facts([], [], [], None)
+    assert set(found.values()) == {None}
+
+
+def test_a_parser_that_falls_back_is_seen_through() -> None:
+    said = [entry(turn, "??", "noop", metadata={"parsed": False}) for turn in (1, 2, 3)]
+    found = facts([], [*said, entry(4, "go", "go", metadata={"parsed": True})], [], None)
+    assert (found["parse_failures"], found["parse_streak"], found["parse_tail"]) == (3, 3, 0)
+
+
+def test_text_in_circles_is_compressed_well() -> None:
+    found = facts([{"role": "assistant", "content": "the same again " * 500}], [], [], None)
+    assert found["compression"] > 10
+    assert found["distinct_words"] == pytest.approx(3 / 1500, rel=0.5)
+    assert found["trigram_repeats"] > 0.9

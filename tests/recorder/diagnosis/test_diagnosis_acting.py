@@ -1,0 +1,298 @@
+"""Diagnostics of what the policy does, against figures that were worked out by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.report import Report
+from logs_ui.recorder.rows.text_facts import facts
+from logs_ui.recorder.storage.tables import Status, StopReason
+from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, entry, rows_of
+
+NAN = float("nan")
+TASK = PLACE // GROUP % 3  # as rows_of has them
+
+
+def ids(report: Report) -> list[str]:
+    return [it.id for it in report.cards]
+
+
+# --- What explains what
+
+
+def test_a_symptom_stands_behind_what_holds_most_of_its_loss() -> None:
+    cut = PLACE // GROUP % 4 != 0  # 9 of 12 groups: all of those that are dead
+    rows = rows_of(reward=np.where(cut, 0.0, PLACE % 2), stop_reason=np.where(cut, StopReason.LENGTH, StopReason.DONE))
+    report = diagnose_rows(rows)
+    assert ids(report)[0] == "truncation"
+    assert "dead_groups" in report.cards[0].explains
+
+
+def test_a_small_fault_explains_no_large_symptom() -> None:
+    dead = PLACE // GROUP % 4 != 0
+    cut = np.isin(PLACE, (5, 21, 37))  # 3 of the 36 rollouts of dead groups
+    rows = rows_of(reward=np.where(dead, 0.0, PLACE % 2), stop_reason=np.where(cut, StopReason.LENGTH, StopReason.DONE))
+    report = diagnose_rows(rows)
+    assert ids(report).index("dead_groups") < ids(report).index("truncation")
+    assert "dead_groups" not in card(report, "truncation").explains
+
+
+def test_what_costs_less_than_a_hundredth_of_the_range_has_no_card() -> None:
+    reward = np.where(PLACE == 1, 0.0, np.where(QUARTER, 0.99, 1.0))  # the 1st percentile: 0.47 * 0.99
+    rows = rows_of(reward=reward, truncated_turns=QUARTER.astype(float), stop_reason=StopReason.DONE)
+    assert diagnose_rows(rows, Settings(max_reward=1.0)).cards == ()
+
+
+def test_a_broken_environment_stands_before_what_the_policy_does() -> None:
+    broken, unparsed = PLACE < 6, PLACE >= 6  # an eighth of all
+    stop = np.where(broken, StopReason.ENVIRONMENT_ERROR, StopReason.NO_ACTION)
+    rows = rows_of(reward=np.where(PLACE % 8 == 7, 1.0, 0.0), stop_reason=stop, parse_tail=unparsed.astype(float))
+    assert ids(diagnose_rows(rows))[0] == "infrastructure"
+    few = np.where(PLACE < 3, StopReason.ENVIRONMENT_ERROR, StopReason.NO_ACTION)  # a sixteenth
+    assert ids(diagnose_rows(rows_of(reward=rows.reward, stop_reason=few)))[0] == "parse_failures"
+
+
+# --- What all have in common is no cause
+
+
+def test_a_turn_limit_that_half_of_them_solve_is_healthy() -> None:
+    assert diagnose_rows(rows_of(stop_reason=StopReason.TURN_LIMIT)).cards == ()
+
+
+def test_a_turn_limit_that_none_of_them_solves_costs_what_they_lose() -> None:
+    over = PLACE % 4 != 0  # 36 of 48
+    rows = rows_of(reward=np.where(over, 0.0, 1.0), stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE))
+    found = card(diagnose_rows(rows), "turn_limit")
+    assert found.cost == pytest.approx(0.75)
+    assert found.evidence[-1] == "Most often task 0 (75%), task 1 (75%) and task 2 (75%)."
+
+
+def test_turns_that_run_out_on_hopeless_tasks_alone_follow_from_them() -> None:
+    hard = TASK == 0
+    rows = rows_of(reward=np.where(hard, 0.0, 1.0), stop_reason=np.where(hard, StopReason.TURN_LIMIT, StopReason.DONE))
+    assert ids(diagnose_rows(rows))[:2] == ["never_solved", "turn_limit"]
+
+
+def test_loops_that_do_as_well_as_the_others_are_no_fault() -> None:
+    assert diagnose_rows(rows_of(action_streak=4.0)).cards == ()
+
+
+def test_truncation_of_a_rising_run_is_no_fault() -> None:
+    reward = np.where(PLACE < 16, 0.0, np.where(PLACE < 32, 0.2 + PLACE % 4 / 20, 0.4 + PLACE % 4 / 20))
+    rows = rows_of(reward=reward, stop_reason=StopReason.LENGTH)
+    assert "truncation" not in ids(diagnose_rows(rows, Settings(max_reward=1.0)))
+
+
+# --- Environment
+
+
+def test_a_task_that_the_environment_dies_on_is_named_however_rare() -> None:
+    tasks = [f"task {group}" for group in np.arange(160) // GROUP]
+    bad = np.arange(160) // GROUP == 7  # 4 of 160: 2.5 %
+    rows = rows_of(
+        160,
+        task=tasks,
+        reward=np.where(bad, 0.0, np.arange(160) % 2),
+        stop_reason=np.where(bad, StopReason.ENVIRONMENT_ERROR, StopReason.DONE),
+        status=np.where(bad, Status.ERROR, Status.OK),
+    )
+    found = card(diagnose_rows(rows), "infrastructure")
+    assert found.cost == pytest.approx(4 / 160)
+
+
+def test_one_error_is_an_accident() -> None:
+    one = PLACE == 0
+    rows = rows_of(stop_reason=np.where(one, StopReason.TIMEOUT, StopReason.DONE))
+    assert diagnose_rows(rows).cards == ()
+
+
+def test_a_tool_that_always_raises_is_the_environments_fault() -> None:
+    rows = rows_of(env_steps=2.0, env_errors=np.where(QUARTER, 2.0, 0.0))
+    found = card(diagnose_rows(rows), "infrastructure")
+    # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
+    assert found.cost == pytest.approx(1 / 6)
+    assert found.evidence[-1] == "In 12 every call raised, and the model was told so."
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_tool_that_raises_on_some_tasks_is_the_environments_fault(*, hard: bool) -> None:
+    erred = TASK == 0  # 16 of 48, one call of two
+    reward = np.where(erred & hard, 0.0, PLACE % 2)
+    report = diagnose_rows(rows_of(env_steps=2.0, env_errors=erred.astype(float), reward=reward))
+    if not hard:
+        assert report.cards == ()
+        return
+    assert ids(report)[0] == "infrastructure"
+    assert report.cards[0].cost == pytest.approx(16 / 48 * (1 - 0.5))
+    assert (report.cards[0].where, report.cards[0].is_part) == ("env_errors>0", False)
+
+
+def test_calls_that_fail_here_and_there_may_be_the_policys_fault() -> None:
+    found = card(diagnose_rows(rows_of(env_steps=2.0, env_errors=QUARTER.astype(float))), "infrastructure")
+    assert not found.is_setup
+    assert "the model's arguments" in found.suggestion
+
+
+# --- Answers
+
+
+def test_an_answer_that_was_cut_off_is_no_parse_failure() -> None:
+    rows = rows_of(
+        reward=0.0, parse_failures=1.0, parse_tail=1.0, truncated_turns=1.0, stop_reason=StopReason.LENGTH, turns=1.0
+    )
+    assert ids(diagnose_rows(rows))[0] == "truncation"
+    assert "parse_failures" not in ids(diagnose_rows(rows))
+
+
+def test_a_parser_that_recovers_costs_what_its_rollouts_lose_more() -> None:
+    rows = rows_of(parse_failures=QUARTER.astype(float), parse_streak=QUARTER.astype(float), parse_tail=0.0)
+    found = card(diagnose_rows(rows), "parse_failures")
+    assert found.title == "No action is found in 12% of the model's answers"  # 12 of 96 turns
+    assert found.cost == pytest.approx(1 / 6)
+    assert not found.is_part
+
+
+def test_rollouts_that_only_end_without_an_action_are_parse_failures() -> None:
+    rows = rows_of(stop_reason=np.where(QUARTER, StopReason.NO_ACTION, StopReason.DONE))
+    assert card(diagnose_rows(rows), "parse_failures").cost == pytest.approx(0.25)
+
+
+def test_tokens_that_are_used_up_are_a_limit_where_nobody_says_why_they_ended() -> None:
+    rows = rows_of(completion_tokens=np.where(QUARTER, 64.0, 30.0 + PLACE % 7))
+    found = card(diagnose_rows(rows, config={"max_completion_length": 64}), "truncation")
+    assert found.cost == pytest.approx(1 / 6)
+    assert found.where == "completion_tokens>=64"
+
+
+def test_who_says_nothing_to_an_environment_that_others_act_in_is_idle() -> None:
+    rows = rows_of(env_steps=np.where(QUARTER, NAN, 2.0), tool_calls=0.0)
+    assert card(diagnose_rows(rows), "never_acted").cost == pytest.approx(1 / 6)
+
+
+def test_a_function_that_never_answers_is_named() -> None:
+    rows = rows_of(parts={"right": np.full(48, NAN), "format": (PLACE % 2).astype(float)})
+    assert diagnose_rows(rows).cards[0].title == "right gave no reward to any rollout"
+
+
+def test_a_function_that_answers_for_some_of_a_group_is_named() -> None:
+    right = np.where(PLACE % 2, 1.0, NAN)
+    report = diagnose_rows(rows_of(parts={"right": right, "format": np.zeros(48)}))
+    found = report.cards[0]
+    assert found.title == "right gave no reward to 50% of rollouts, and one to others of the same prompts"
+    assert found.where == "rewards.right:none"
+    assert found.cost == pytest.approx(0.5)
+
+
+def test_a_function_that_never_answers_for_a_task_is_only_blamed_for_the_others() -> None:
+    right = np.where((TASK == 0) | (PLACE % 2 == 0), NAN, 1.0)
+    report = diagnose_rows(rows_of(parts={"right": right, "format": np.where(TASK == 0, PLACE % 2, 0.0)}))
+    found = card(report, "invalid_reward")
+    assert found.own is not None
+    assert np.array_equal(found.own, (TASK != 0) & (PLACE % 2 == 0))
+    by_task = {"right": np.where(TASK == 0, NAN, PLACE % 2), "format": np.where(TASK == 0, PLACE % 2, 0.0)}
+    assert diagnose_rows(rows_of(parts=by_task)).cards == ()
+
+
+def test_functions_that_have_rows_of_their_own_within_a_group_are_healthy() -> None:
+    kinds = {name: np.where(number == PLACE // 2 % 3, PLACE % 2, NAN) for number, name in enumerate("abc")}
+    assert diagnose_rows(rows_of(parts=kinds)).cards == ()
+
+
+def test_groups_that_a_function_missed_as_a_whole_count_where_it_mostly_answers_some() -> None:
+    right = np.where((PLACE < GROUP) | (PLACE % 2 == 0), NAN, 1.0)  # the first group has none by accident
+    found = card(diagnose_rows(rows_of(parts={"right": right, "format": np.zeros(48)})), "invalid_reward")
+    assert found.title.startswith("right gave no reward to 54% of rollouts")  # 26 of 48
+
+
+# --- Rewards of the prompt
+
+
+def test_tasks_that_are_paid_alike_whatever_is_answered_are_not_called_unsolved() -> None:
+    report = diagnose_rows(rows_of(reward=TASK * 0.2))
+    assert ids(report) == ["dead_groups"]
+    assert "They get 3 different rewards, by their prompts alone: no completion changes it." in report.cards[0].evidence
+    assert "never_solved" in ids(diagnose_rows(rows_of(reward=(TASK > 0).astype(float))))
+
+
+# --- Who acts
+
+
+def test_who_finds_no_action_from_the_first_answer_on_is_a_parse_failure() -> None:
+    unparsed = PLACE % 4 == 2
+    steps, failed = np.where(QUARTER, NAN, 2.0), np.where(QUARTER, NAN, unparsed)
+    own: dict[str, Any] = {
+        "env_steps": steps,
+        "parse_failures": failed,
+        "parse_tail": failed,
+        "reward": PLACE % 2 * 1.0,
+    }
+    assert ids(diagnose_rows(rows_of(**own, tool_calls=0.0))) == ["parse_failures"]
+    assert "never_acted" in ids(diagnose_rows(rows_of(**own, tool_calls=np.where(QUARTER, 0.0, 2.0))))
+
+
+# --- Twins
+
+
+def test_twins_of_a_certain_policy_are_its_fault_whatever_they_are_paid() -> None:
+    alike = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004)
+    assert card(diagnose_rows(alike), "diversity").cost == pytest.approx(0.5)
+    learned = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004, reward=np.where(PLACE < GROUP, 0.0, 1.0))
+    assert "diversity" not in ids(diagnose_rows(learned))
+
+
+def test_twins_that_are_paid_differently_are_not_why_a_group_fails() -> None:
+    assert "diversity" not in ids(diagnose_rows(rows_of(completion_key=PLACE // GROUP)))
+
+
+def test_a_cold_policy_explains_that_it_goes_round_in_circles() -> None:
+    rows = rows_of(completion_key=PLACE // GROUP, action_streak=5.0, reward=(PLACE // GROUP % 6 == 0).astype(float))
+    assert ids(diagnose_rows(rows, config={"temperature": 0.01}))[0] == "diversity"
+    assert ids(diagnose_rows(rows, config={"temperature": 1.0}))[0] == "loops"
+
+
+# --- Facts
+
+
+def moves(*actions: str) -> list[dict[str, Any]]:
+    return [entry(turn, action, action, f"turn {turn}") for turn, action in enumerate(actions, 1)]
+
+
+@pytest.mark.parametrize(
+    ("actions", "share"),
+    [
+        ("ABAB", 1.0),
+        ("ABABA", 1.0),
+        ("XABABY", 4 / 6),
+        ("ABCABC", 1.0),
+        ("ABCDEF", 0.0),
+        ("AAAA", 0.0),
+        ("ABCABX", 0.0),
+    ],
+)
+def test_rounds_of_the_same_actions_repeat(actions: str, share: float) -> None:
+    """The observation counts the turns, so that no move is made twice at the same one."""
+    assert facts([], moves(*actions), [], None)["repeats"] == pytest.approx(share)
+
+
+def test_equal_answers_are_no_degenerate_text() -> None:
+    words = " ".join(f"word{n}" for n in range(40))
+    again = facts([{"role": "assistant", "content": words}] * 5, [], [], None)
+    assert (again["distinct_words"], again["trigram_repeats"]) == (1.0, 0.0)
+
+
+def test_without_tokens_equal_answers_have_equal_keys() -> None:
+    def said(answer: str) -> Any:
+        return facts([{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}], [], [], None)
+
+    assert said("4")["completion_key"] == said("4")["completion_key"] != said("5")["completion_key"]
+    assert said("4")["prompt_key"] == said("5")["prompt_key"]
+
+
+def test_a_last_word_to_an_environment_of_tools_is_no_parse_failure() -> None:
+    called = {"name": "guess", "arguments": {"number": 3}}
+    turns = [entry(1, "", called, "right"), entry(2, "It was 3.", None)]
+    assert facts([], turns, [], None, by_tools=True)["parse_failures"] == 0
+    turns[1]["text"] = "<tool_call>{oops"
+    assert facts([], turns, [], None, by_tools=True)["parse_failures"] == 1

@@ -1,0 +1,193 @@
+"""Which card has what, where several look at the same rollouts: against figures that were worked out by hand."""
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.checks.reward_functions import part_of, shares
+from logs_ui.recorder.diagnosis.report import Report
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.storage.tables import StopReason
+from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, rows_of
+
+MANY, STEPS = 480, 30
+PLACES = np.arange(MANY)
+TIME = PLACES * STEPS // MANY / (STEPS - 1)  # 0 at the first step, 1 at the last
+
+
+def ids(report: Report) -> list[str]:
+    return [it.id for it in report.cards]
+
+
+def drawn(chance: Floats, seed: int) -> Floats:
+    """1 with the chance of each rollout, else 0."""
+    return (np.random.default_rng(seed).random(len(chance)) < chance).astype(float)
+
+
+# --- Reward functions
+
+
+def of_two(first: Floats, second: Floats, names: tuple[str, str] = ("format", "correct")) -> Rows:
+    """The first counts twice."""
+    parts = {names[0]: 2 * first, names[1]: second}
+    return rows_of(MANY, steps=STEPS, reward=2 * first + second, parts=parts, weights={names[0]: 2, names[1]: 1})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: int) -> None:
+    rows = of_two(drawn(0.3 + 0.45 * TIME, seed), drawn(0.5 - 0.35 * TIME, seed + 100))
+    assert 0.7 < shares(rows)["format"] < 0.9
+    found = card(diagnose_rows(rows), "reward_parts")
+    assert found.title.startswith("One reward function decides, and rises while correct falls: format makes ")
+    last = rows.values["correct"][rows.step > 20]
+    assert found.cost == pytest.approx(1 - float(last.mean()))
+
+
+@pytest.mark.parametrize(
+    "chances",
+    [
+        (0.3 + 0.45 * TIME, 0.3 + 0.5 * TIME),  # both rise
+        (0.3 + 0.45 * TIME, 0.4 + 0 * TIME),  # one rises, the other stays
+        (0.5 + 0 * TIME, 0.45 - 0.2 * TIME),  # one falls, and the other does not rise for it
+    ],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_function_that_decides_alone_is_no_fault_where_none_falls_for_it(
+    chances: tuple[Floats, Floats], seed: int
+) -> None:
+    first, second = chances
+    rows = of_two(drawn(first, seed), drawn(second, seed + 100))
+    assert "reward_parts" not in ids(diagnose_rows(rows))
+
+
+def test_an_outcome_that_rises_while_a_form_or_a_penalty_falls_is_healthy() -> None:
+    up, down = drawn(0.3 + 0.45 * TIME, 0), drawn(0.5 - 0.35 * TIME, 1)
+    assert "reward_parts" not in ids(diagnose_rows(of_two(up, down, ("correct", "format"))))
+    assert "reward_parts" not in ids(diagnose_rows(of_two(up, down - 1, ("first", "second"))))
+
+
+def test_a_share_above_one_is_said_in_words() -> None:
+    assert part_of(1.1) == "all"
+    assert part_of(0.95) == "95%"
+    shape = (PLACE % 2).astype(float)
+    right = np.where(PLACE % 12 == 0, 1.0, 0.0)  # where the form is not
+    parts = {"format": 5 * shape, "right": right}
+    found = card(diagnose_rows(rows_of(reward=5 * shape + right, parts=parts)), "reward_parts")
+    assert (
+        found.title == "One reward function decides: format makes all of a group's differences, right pulls against it"
+    )
+
+
+# --- Length
+
+
+def judged_by_length(seed: int, *, growth: float = 2.0) -> Rows:
+    """A judge's 1 to 10, of which length makes a good half."""
+    dice = np.random.default_rng(seed)
+    tokens = np.maximum(80 * (1 + growth * TIME) + dice.normal(0, 40, MANY), 5)
+    return rows_of(
+        MANY,
+        steps=STEPS,
+        reward=np.clip(1 + tokens / 45 + dice.normal(0, 0.8, MANY), 1, 10),
+        completion_tokens=tokens,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_judge_that_follows_length_all_along_is_found(seed: int) -> None:
+    rows = judged_by_length(seed)
+    found = card(diagnose_rows(rows), "length")
+    assert found.title == "Longer answers are paid more, and answers become that"
+    assert "length" not in ids(diagnose_rows(rows, Settings(thresholds={"length": 1.2})))
+    assert "length" not in ids(diagnose_rows(judged_by_length(seed, growth=0.0)))
+
+
+def longer_where_right(kind: str, seed: int) -> Rows:
+    """More and more are right; the right are longer by two thirds, and all grow."""
+    dice = np.random.default_rng(seed)
+    right = dice.random(MANY) < 0.4 + 0.4 * TIME
+    tokens = 80 * (1 + 1.5 * TIME) * (1 + 0.65 * right) + dice.normal(0, 50, MANY)
+    judged = np.clip(np.where(right, dice.normal(0.9, 0.06, MANY), dice.normal(0.3, 0.12, MANY)), 0, 1)
+    return rows_of(
+        MANY, steps=STEPS, completion_tokens=tokens, reward=judged if kind == "graded" else right.astype(float)
+    )
+
+
+@pytest.mark.parametrize("kind", ["graded", "right or wrong"])
+@pytest.mark.parametrize("seed", range(4))
+def test_right_answers_that_are_longer_are_healthy(kind: str, seed: int) -> None:
+    assert "length" not in ids(diagnose_rows(longer_where_right(kind, seed)))
+
+
+def test_a_function_that_rises_without_length_is_learnt() -> None:
+    """Half of the reward is the judge's, and as much is earned by what does not follow length."""
+    rows, solved = judged_by_length(1), drawn(0.2 + 0.7 * TIME, 1)
+    parts = {"judge": rows.reward, "solved": 0.5 * solved}
+    both = rows_of(
+        MANY,
+        steps=STEPS,
+        reward=rows.reward + 0.5 * solved,
+        completion_tokens=rows.completion_tokens,
+        parts=parts,
+    )
+    assert "length" in ids(diagnose_rows(rows))
+    assert "length" not in ids(diagnose_rows(both))
+
+
+# --- What is counted where
+
+
+def test_a_truncation_that_nobody_told_says_that_the_waterfall_cannot_tell() -> None:
+    tokens, config = np.where(QUARTER, 120.0, 60.0), {"max_completion_length": 120}
+    found = card(diagnose_rows(rows_of(completion_tokens=tokens), config=config), "truncation")
+    assert not found.is_part
+    assert (
+        found.evidence[-1]
+        == "Why 100% of them ended nobody said. The waterfall cannot tell: it has them as other causes."
+    )
+    told = rows_of(completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP))
+    assert not any("nobody said" in it for it in card(diagnose_rows(told, config=config), "truncation").evidence)
+
+
+def test_parse_failures_say_how_many_rollouts_they_hit() -> None:
+    failed = QUARTER.astype(float)
+    rows = rows_of(parse_failures=failed, parse_streak=failed, parse_tail=failed, turns=4.0)
+    found = card(diagnose_rows(rows, Settings(thresholds={"parse_failures": 0.05})), "parse_failures")
+    assert found.title == "No action is found in 6% of the model's answers"  # 12 of 192 turns
+    assert found.evidence[:2] == (
+        "It hits 12 of 48 rollouts.",
+        "25% of rollouts end so; 0% have 3 or more in a row.",
+    )
+
+
+def test_parse_failures_are_shares_of_all_rollouts() -> None:
+    """Of half of them nobody tells whether an action was found."""
+    failed = np.where(PLACE % 2 == 0, QUARTER, np.nan)
+    found = card(diagnose_rows(rows_of(parse_failures=failed, parse_tail=failed)), "parse_failures")
+    assert found.evidence[1].startswith("25% of rollouts end so")
+
+
+def test_turns_that_run_out_in_circles_are_counted_for_loops_alone() -> None:
+    over, loops = PLACE % GROUP < 3, PLACE % GROUP < 2  # 36 and 24 of 48
+    rows = rows_of(
+        reward=np.where(over, 0.0, 1.0),
+        stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE),
+        action_streak=np.where(loops, 5.0, 1.0),
+    )
+    report = diagnose_rows(rows)
+    assert ids(report).index("loops") < ids(report).index("turn_limit")
+    assert card(report, "turn_limit").cost == pytest.approx(0.25)  # the 12 that do not loop
+    assert card(report, "turn_limit").is_part
+
+
+def test_turns_that_run_out_in_circles_alone_are_no_card_of_their_own() -> None:
+    over = PLACE % GROUP < 3
+    rows = rows_of(
+        reward=np.where(over, 0.0, 1.0),
+        stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE),
+        action_streak=np.where(over, 5.0, 1.0),
+    )
+    assert "loops" in ids(diagnose_rows(rows))
+    assert "turn_limit" not in ids(diagnose_rows(rows))
+    silent = diagnose_rows(rows, Settings(thresholds={"loops": 1.0}))
+    assert card(silent, "turn_limit").cost == pytest.approx(0.75)  # nobody else has them

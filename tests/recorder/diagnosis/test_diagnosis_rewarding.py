@@ -1,0 +1,323 @@
+"""Diagnostics of rewards, groups and updates against figures worked out by hand."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.checks.disagreement import against
+from logs_ui.recorder.diagnosis.checks.forgotten import alikeness, chance_of_none
+from logs_ui.recorder.diagnosis.checks.inconsistent import spreads, twins
+from logs_ui.recorder.diagnosis.checks.length import correlation
+from logs_ui.recorder.diagnosis.checks.reward_functions import cancels, shares
+from logs_ui.recorder.diagnosis.checks.wiring import swapped
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.settings import Scale
+from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
+
+HALF = (PLACE % 2).astype(float)
+LATE = PLACE >= 24  # steps 4 to 6
+NAMES = ("hacking", "inconsistent", "disagreement", "forgotten", "length", "reward_parts", "task_mix", "mismatch")
+
+
+def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() -> None:
+    paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
+    rows = rows_of(
+        reward=paid, parts={"judge": paid, "real": 0 * real}, values={"judge": paid, "real": real},
+        weights={"judge": 1.0, "real": 0.0},
+    )  # fmt: skip
+    found = card(diagnose_rows(rows), "hacking")
+    # The last third lost nothing; over all steps 12 of 48 did. The reward rose by a half, and `real` fell by a half.
+    assert found.cost == pytest.approx(12 / 48 * 0.5 + 0.5)
+    assert found.evidence[0] == "real went from 0.5 to 0, the reward from 0.5 to 1: steps 1\u20132 against 5\u20136."
+    assert found.evidence[1] == "Its weight is 0: it makes 0% of what reward functions can make a difference of."
+    assert (found.where, found.since_step) == ("rewards.real<=0", 4)
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, False), (0.1, True)])
+def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:  # noqa: FBT001
+    paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
+    rows = rows_of(
+        reward=2 * paid + weight * real, parts={"judge": 2 * paid, "real": weight * real},
+        weights={"judge": 2.0, "real": weight},
+    )  # fmt: skip
+    assert ("hacking" in {it.id for it in diagnose_rows(rows).cards}) is expected
+
+
+@pytest.mark.parametrize(
+    ("paid", "falls", "expected"),
+    [("format", "correct", True), ("correct", "format", False), ("solved", "correct", False)],
+)
+def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls: str, *, expected: bool) -> None:
+    parts = {paid: np.where(LATE, 2.0, 1.0), falls: np.where(LATE, (PLACE % GROUP == 0) * 1.0, HALF)}
+    found = {it.id: it for it in diagnose_rows(rows_of(reward=sum(parts.values()), parts=parts)).cards}
+    assert ("hacking" in found) is expected
+    if expected:
+        # Values of each group's four: 0.5 of them before, 0.25 since; the reward from 1.5 to 2.25.
+        title = "The reward rises while correct falls, format pays for it: suspected reward hacking"
+        assert found["hacking"].title == title
+        assert found["hacking"].evidence[1] == "Of the reward, format made 1 at first, and 2 at last."
+
+
+def test_an_outcome_that_falls_by_the_chance_of_its_prompts_is_no_hacking() -> None:
+    # Whole groups pass or fail: 3 of 4 in the first third, 1 of 4 in the last, which is 2 standard errors or less.
+    passed = np.repeat([1.0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0], GROUP)
+    parts = {"format": np.where(LATE, 2.0, 1.0), "correct": passed}
+    rows = rows_of(reward=parts["format"] + passed, parts=parts)
+    assert "hacking" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+@pytest.mark.parametrize(("then", "expected"), [(1.2, False), (0.9, False), (0.5, True)])
+def test_rollouts_that_are_more_alike_since_they_are_better_have_lost_nothing(then: float, *, expected: bool) -> None:
+    """They spread by 0.3 around 0.3 to 0.6 over 20 steps, and then by 0.03."""
+    place = np.arange(96)
+    sign = np.where(place % 2, 1.0, -1.0)
+    before = 0.3 + 0.3 * (place // 4) / 20 + 0.3 * sign
+    reward = np.where(place >= 84, then + 0.03 * sign, before)
+    rows = rows_of(96, steps=24, reward=reward)
+    found = diagnose_rows(rows, Settings(max_reward=3.0))
+    assert ("signal_cliff" in {it.id for it in found.cards}) is expected
+
+
+def test_few_groups_that_all_fail_are_no_cliff() -> None:
+    """One group of two at each step: half of them spread by 0.5, of the last three none."""
+    place = np.arange(48)
+    mixed = (place // 2 % 3 > 0) & (place < 42)
+    rows = rows_of(steps=24, group=place // 2, reward=np.where(mixed, place % 2, 0) + np.where(place == 43, 0.8, 0))
+    assert "signal_cliff" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=3.0)).cards}
+
+
+def test_a_completion_that_is_scored_differently_is_found() -> None:
+    # Rollouts 0 and 1 of each group say the same, and get 0 and 1; 2 and 3 are like no other.
+    said = np.where(PLACE % GROUP < 2, PLACE // GROUP, 100 + PLACE)
+    rows = rows_of(prompt_key=PLACE // GROUP, completion_key=said)
+    known, same = twins(rows)
+    assert known.all()
+    np.testing.assert_array_equal(spreads(rows.values["solved"], same)[:4], [1.0, 1.0, NAN, NAN])
+    found = card(diagnose_rows(rows), "inconsistent")
+    assert found.title == "solved scores the same completion differently, 100% of the time"
+    assert found.cost == pytest.approx(24 / 48)
+    assert found.evidence[1] == "One completion of theirs got 0 and 1 from solved."
+    assert found.where.startswith("id:1..2,5..6,9..10,")
+
+
+def test_what_the_environment_rewarded_differently_is_no_twin() -> None:
+    rows = rows_of(prompt_key=PLACE // GROUP, completion_key=PLACE // GROUP, env_steps=1, env_reward_sum=HALF)
+    assert "inconsistent" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_an_environment_that_gave_no_rewards_leaves_nothing_to_compare() -> None:
+    rows = rows_of(prompt_key=PLACE // GROUP, completion_key=PLACE // GROUP, env_steps=1)
+    assert {it.id: it.what for it in diagnose_rows(rows).missing}["inconsistent"].endswith("token ids")
+
+
+def test_an_environment_that_says_1_where_the_function_says_0_is_found() -> None:
+    env = np.where(
+        PLACE % 4 < 3, 1.0, 0.0
+    )  # 36 of 48; the function has 1 of them in two: 0 and 2 of each group are not
+    found = card(diagnose_rows(rows_of(env_reward_sum=env)), "disagreement")
+    # 0 and 2 of each group are withheld, and 3 is paid for nothing.
+    assert found.title == "solved and the environment disagree on 75% of rollouts"
+    assert found.cost == pytest.approx(24 / 48)
+    assert found.where == "id:1,3..5,7..9,11..13,15..17,19..21,23..25,27..29,31..33,35..37,39..41,43..45,47..48"
+
+
+def test_pairs_of_graded_rewards_in_opposite_order_are_found() -> None:
+    graded = (PLACE % GROUP) / 4
+    rows = rows_of(reward=graded, parts={"score": graded}, env_reward_sum=np.array([0.1, 0.2, 0.4, 0.3])[PLACE % GROUP])
+    found = against(rows, "score")
+    assert found is not None
+    assert found.compared == 72
+    assert found.share == pytest.approx(1 / 6)  # one of six pairs in each of twelve groups
+    assert found.odd[:4].tolist() == [False, False, True, True]
+
+
+def test_a_function_for_something_else_does_not_disagree_where_another_agrees() -> None:
+    rows = rows_of(reward=HALF + 1, parts={"solved": HALF, "format": np.ones(48)}, env_reward_sum=HALF)
+    assert "disagreement" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_the_environments_last_reward_will_do() -> None:
+    found = against(rows_of(env_reward_sum=HALF + PLACE % 3, env_reward_last=HALF), "solved")
+    assert found is not None
+    assert found.share == 0
+
+
+def test_a_task_that_is_not_solved_any_more_is_found() -> None:
+    found = card(diagnose_rows(_forgotten((np.arange(96) % 2).astype(float)), Settings(max_reward=1.0)), "forgotten")
+    # 24 rollouts of 96 lost a point each, 12 of them before that; it was solved in 12 of 24 before.
+    assert found.title == "1 of 2 tasks was solved before, and is not any more"
+    assert found.cost == pytest.approx((24 + 12) / 96 * 12 / 24)
+    assert (found.where, found.since_step) == ("task:lost", 4)
+
+
+def test_groups_that_pass_or_fail_as_a_whole_are_one_attempt_each() -> None:
+    # Three of six groups passed, then six failed, of two tasks: C(6, 3) / C(12, 3) = 1 / 11 of cases.
+    rows = _forgotten((np.arange(96) // GROUP // 2 % 2 == 0).astype(float))
+    assert alikeness(rows, Scale(1.0, 1.0, "")) == 1
+    assert chance_of_none(6, 3, 6) == pytest.approx(1 / 11)
+    assert "forgotten" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=1.0)).cards}
+
+
+def test_rollouts_that_do_not_end_alike_count_each() -> None:
+    assert alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, 1.0, "")) == 0
+
+
+def _forgotten(reward: Floats) -> Rows:
+    """Groups of two tasks in turn, one of which gets nothing any more from step 4 on."""
+    place = np.arange(96)
+    task = np.where(place // GROUP % 2, "kept", "lost")
+    return rows_of(96, task=task.tolist(), reward=np.where((task == "lost") & (place >= 48), 0.0, reward))
+
+
+def test_a_constant_reward_where_the_environment_tells_apart_explains_all() -> None:
+    report = diagnose_rows(rows_of(reward=0.0, env_reward_sum=HALF))
+    assert report.cards[0].id == "constant_reward"
+    assert "The environment rewards 50% of them more than its worst." in report.cards[0].evidence
+
+
+def test_where_the_environment_rewards_nothing_either_the_tasks_are_too_hard() -> None:
+    report = diagnose_rows(rows_of(reward=0.0, env_reward_sum=0.0, env_steps=1))
+    assert report.cards[0].id == "never_solved"
+    assert report.cards[0].title == "3 of 3 tasks are never solved"
+
+
+def test_functions_that_cancel_out_explain_a_constant_reward() -> None:
+    rows = rows_of(reward=0.0, parts={"a": HALF, "b": -HALF})
+    assert cancels(rows).all()
+    report = diagnose_rows(rows)
+    assert [it.id for it in report.cards] == ["reward_parts", "constant_reward", "dead_groups"]
+    assert report.cards[0].where == "spread:0"
+
+
+def test_a_small_reward_beside_an_outcome_is_meant_to_be_small() -> None:
+    style = 0.1 * (PLACE % 3 == 0)
+    rows = rows_of(reward=HALF + style, parts={"correct": HALF, "style": style}, weights={"correct": 1.0, "style": 0.1})
+    assert shares(rows)["correct"] > 0.9
+    assert diagnose_rows(rows).cards == ()
+
+
+def test_what_is_paid_by_one_function_for_length_is_found() -> None:
+    tokens = 100.0 + 40 * (PLACE // 8) + 10 * (PLACE // 2 % 2)
+    right = HALF
+    detail = tokens / 10
+    rows = rows_of(reward=right + detail, parts={"right": right, "detail": detail}, completion_tokens=tokens, turns=1)
+    assert correlation(rows, rows.parts["detail"]) == pytest.approx(1.0)
+    # Within groups: a variance of 1/4 of `right`, 1/4 of `detail`, and no covariance.
+    assert correlation(rows) == pytest.approx(0.5**0.5)
+    found = card(diagnose_rows(rows), "length")
+    assert (
+        found.evidence[0]
+        == "Within groups detail and tokens correlate by r = 1. It makes 50% of the reward's differences."
+    )
+    assert found.evidence[1] == "Answers went from 125 to 285 tokens."
+
+
+def test_an_episode_that_lasts_longer_is_no_longer_answer() -> None:
+    turns = 1.0 + PLACE // 8 + PLACE % GROUP
+    rows = rows_of(reward=turns, turns=turns, completion_tokens=50 * turns)
+    assert "length" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_rollouts_that_answer_another_groups_prompt_are_found() -> None:
+    step = PLACE * 6 // 48
+    rows = rows_of(prompt_key=step, task=[f"task {(group + group // 2) % 3}" for group in PLACE // GROUP])
+    assert swapped(rows).all()
+    found = card(diagnose_rows(rows), "wiring")
+    assert found.title == "100% of rollouts answer another group's prompt"
+    assert found.cost == pytest.approx(0.5)
+
+
+def test_a_question_that_a_dataset_has_twice_is_well() -> None:
+    """Three questions, each under two tasks that have all of them; two groups a step, which answer different ones."""
+    group = PLACE // GROUP
+    rows = rows_of(prompt_key=group % 3, task=[f"subset {it // 3 % 2}" for it in group])
+    assert not swapped(rows).any()
+    assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_a_few_steps_that_have_a_question_twice_are_well() -> None:
+    # Of six steps two have one question for both of their groups, whose tasks have others too.
+    group = PLACE // GROUP
+    prompt = np.array([0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 1, 3])[group]
+    rows = rows_of(prompt_key=prompt, task=[f"task {it % 2}" for it in group])
+    assert swapped(rows).mean() == pytest.approx(1 / 3)
+    assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_tasks_that_share_one_prompt_are_well() -> None:
+    assert not swapped(rows_of(prompt_key=1)).any()
+
+
+def test_a_learning_rate_of_0_among_the_arguments_is_found() -> None:
+    found = card(diagnose_rows(rows_of(), config={"learning_rate": 0.0}), "no_update")
+    assert found.cost == pytest.approx(0.5)
+    assert found.trend == ()
+
+
+def test_a_policy_that_stays_at_its_reference_is_found() -> None:
+    scalars = {"kl": tuple((step, 0.0) for step in range(1, 7)), "grad_norm": ((6, 0.3),)}
+    assert card(diagnose_rows(rows_of(), scalars=scalars), "no_update").title == "The policy does not move: kl is 0"
+    assert diagnose_rows(rows_of(), config={"beta": 0.0}, scalars=scalars).cards == ()
+
+
+def test_log_probs_that_are_not_the_trainers_entropy_are_found() -> None:
+    scalars = {"entropy": tuple((step, 2.0) for step in range(1, 7))}
+    found = card(diagnose_rows(rows_of(mean_logprob=-0.5), scalars=scalars), "mismatch")
+    assert found.title == "Trainer and sampler disagree: by 1.5 nats in what the same tokens' entropy is"
+    assert diagnose_rows(rows_of(mean_logprob=-1.6), scalars=scalars).cards == ()
+
+
+def test_log_probs_are_held_against_the_entropy_token_by_token() -> None:
+    # (1 * 150 * 1.6 + 7 * 10 * 0.2) / (150 + 70) = 254 / 220 nats a token, of rollouts 0.375 at the mean.
+    long = PLACE % 8 == 0
+    rows = rows_of(mean_logprob=np.where(long, -1.6, -0.2), completion_tokens=np.where(long, 150, 10))
+    scalars = {"entropy": tuple((step, 254 / 220) for step in range(1, 7))}
+    assert diagnose_rows(rows, scalars=scalars).cards == ()
+
+
+def test_log_probs_of_few_rollouts_may_be_off_by_chance() -> None:
+    # One in eight at 8 nats, all others at 0.1: 1.09 at the mean, give or take 0.38.
+    rows = rows_of(mean_logprob=np.where(PLACE % 8 == 0, -8.0, -0.1))
+    scalars = {"entropy": tuple((step, 0.3) for step in range(1, 7))}
+    assert "mismatch" not in {it.id for it in diagnose_rows(rows, scalars=scalars).cards}
+
+
+def test_a_batch_that_is_trained_on_for_many_steps_is_stale() -> None:
+    config = {"steps_per_generation": 8, "num_iterations": 4, "gradient_accumulation_steps": 2}
+    found = card(diagnose_rows(rows_of(), config=config), "staleness")
+    assert "One batch is trained on for 16 steps: 7.5 more at the mean." in found.evidence
+    assert diagnose_rows(rows_of(), config=config | {"num_iterations": 1}).cards == ()
+
+
+def test_a_mix_that_changes_by_chance_is_not_blamed() -> None:
+    hard = (PLACE // GROUP == 0) | (PLACE // GROUP == 6) | (PLACE // GROUP == 11)
+    rows = rows_of(task=np.where(hard, "hard", "easy").tolist(), reward=np.where(hard, 0.0, HALF))
+    assert "task_mix" not in {it.id for it in diagnose_rows(rows, Settings(steps=3)).cards}
+
+
+def test_tasks_that_come_once_tell_nothing_of_their_mix() -> None:
+    rows = rows_of(task=[f"task {group}" for group in PLACE // GROUP], reward=np.where(LATE, 0.0, HALF))
+    assert "task_mix" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_graded_rewards_that_miss_the_best_by_little_are_not_unsolved() -> None:
+    task = np.array(["a", "b"], object)[PLACE // GROUP % 2]
+    rows = rows_of(task=task.tolist(), reward=np.where(task == "a", 1.0, 0.9) * (0.5 + HALF / 2))
+    assert "never_solved" not in {it.id for it in diagnose_rows(rows).cards}
+
+
+def test_filters_name_rollouts_by_ranges() -> None:
+    assert ids(np.array([7, 3, 2, 1, 9])) == "id:1..3,7,9"
+    assert ids(np.array([], np.int64)) == ""
+
+
+@pytest.mark.parametrize("reward", [NAN, np.where(PLACE % 3, NAN, 1.0), np.where(PLACE < 44, NAN, 0.5)])
+def test_rewards_that_are_missing_raise_no_warning(reward: float) -> None:
+    parts = {"a": np.broadcast_to(reward, 48), "b": np.full(48, NAN)}
+    rows = rows_of(reward=reward, parts=parts, completion_tokens=NAN, env_reward_sum=NAN, prompt_key=NAN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagnose_rows(rows, has_ended=True)

@@ -1,0 +1,271 @@
+"""The filter language: what it means, what it refuses, and what could be written at a cursor."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field, Kind
+from logs_ui.recorder.queries.filters.filter_language import mended, parse_terms, place_at, without
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where
+from logs_ui.recorder.queries.filters.terms import Range, Term
+from tests.support.terms import terms
+
+NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
+
+
+def refusal(text: str) -> FilterError:
+    with pytest.raises(FilterError) as caught:
+        parse_where(text)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@settings(deadline=None, max_examples=300)
+@given(terms())
+def test_what_a_term_prints_is_read_as_that_term(term: Term) -> None:
+    assert RolloutFilter(terms=tuple(parse_terms(str(term)))) == RolloutFilter(terms=(term,))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(alphabet='ab1 .,:<>=!-"\\\n{u}_é') | st.text(), st.integers(0, 20))
+def test_any_text_is_read_or_refused_and_has_a_place_at_any_cursor(text: str, at: int) -> None:
+    place = place_at(text, min(at, len(text)))
+    assert 0 <= place.start <= place.end <= len(text)
+    try:
+        read = parse_where(text)
+    except FilterError as refused:
+        mistake = str(refused)
+        without(text, refused.field)
+    else:
+        mistake = "none"
+        assert parse_where(print_where(read)) == read
+    assert 0 < len(mistake) < 600
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.name)
+def test_the_example_of_each_field_is_a_term_of_it(field: Field) -> None:
+    (term,) = parse_terms(field.example)
+    assert term.field == field.name
+    printed = print_where(parse_where(field.example, now=NOW))
+    assert field.kind == Kind.TIME or parse_where(printed) == parse_where(field.example)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (
+            'reward<0.2 status:error step:100..200 task:"click-test" -tag:seen text:"sorry"',
+            "status:error task:click-test step:100..200 reward<0.2 -tag:seen sorry",
+        ),
+        ("stop:length  error:timeout", "stop:length error:timeout"),
+        ("completion_tokens>4000", "completion_tokens>4000"),
+        ("status:error,aborted", "status:error,aborted"),
+        ("status=error", "status:error"),
+        ("status!=ok", "-status:ok"),
+        ("-status!=ok", "status:ok"),
+        ("reward < 0.5", "reward<0.5"),
+        ("status: error , ok", "status:ok,error"),
+        ("rewards.accuracy<0.5 rewards.accuracy>=0.1", "rewards.accuracy>=0.1 rewards.accuracy<0.5"),
+        ('rewards."my reward":1', 'rewards."my reward":1'),
+        ("step:100..", "step>=100"),
+        ("step>99 step<=200", "step:100..200"),
+        ("step:5", "step:5"),
+        ("step:5,7..9", "step:5,7..9"),
+        ("reward:..0.5", "reward<=0.5"),
+        ("reward>=-0.5 reward<1e-3 reward<=7", "reward>=-0.5 reward<0.001"),
+        ("turns:none,3,5..8", "turns:3,5..8,none"),
+        ('task:none task:"none"', None),
+        ("-task:none", "-task:none"),
+        ('task:"none"', 'task:"none"'),
+        ("status:ok,error status:error,aborted", "status:error"),
+        ("tag:a tag:b", "tag:a tag:b"),
+        ('foo "a b" -"x y" -bar', 'foo "a b" -"x y" -bar'),
+        (r'"say \"hi\" C:\\x \n \u{202e} \d"', r'"say \"hi\" C:\\x \n \u{202e} \\d"'),
+        ("text:a,b", "text:a,b"),
+        ("a,b", "a,b"),
+        ("since:2h", "since:2026-01-01T08:00Z"),
+        ("-since:2026-01-01T08:00Z", "until:2026-01-01T07:59:59.999999Z"),
+        ("since:2h since:1h", "since:2026-01-01T09:00Z"),
+        ("group:r/train/1/0", "group:r/train/1/0"),
+        ("is:starred note:none -is:starred", "-is:starred is:starred note:none"),
+        ("  ", ""),
+    ],
+)
+def test_a_line_is_read_and_printed(text: str, printed: str | None) -> None:
+    if printed is None:
+        parse_where(text)
+    else:
+        assert print_where(parse_where(text, now=NOW)) == printed
+
+
+def test_what_a_filters_own_fields_can_say_stands_there() -> None:
+    text = "status:error eval:a step>3 step<=9 reward>=0 reward<1 group:g task:x,y turns>2"
+    assert parse_where(text) == RolloutFilter(
+        statuses=("error",),
+        evals=("a",),
+        step_min=4,
+        step_max=9,
+        reward_min=0,
+        group="g",
+        tasks=("x", "y"),
+        terms=(Term("turns", (Range(low=2, above=True),)), Term("reward", (Range(high=1, below=True),))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message", "meant"),
+    [
+        ("stauts:ok", "stauts", "stauts:ok: unknown field 'stauts': did you mean 'status'?", "status:ok"),
+        ("ok -statsu:ok", "statsu", "-statsu:ok: unknown field", "ok -status:ok"),
+        ("status:ok,eror", "status", "status:ok,eror: unknown status 'eror': did you mean 'error'?", "status:ok,error"),
+        ("step:3 stop=lenght x", "stop", "did you mean 'length'?", "step:3 stop=length x"),
+        ("is:stared", "is", "is:stared: unknown mark 'stared': did you mean 'starred'?", "is:starred"),
+        ("http://x", "http", "unknown field 'http'", "text://x"),
+        (
+            "ok step:>=100",
+            "step",
+            "step:>=100: >= stands in place of the colon: did you mean 'step>=100'?",
+            "ok step>=100",
+        ),
+        ("-rewards.fine:<0.5", "rewards", "did you mean 'rewards.fine<0.5'?", "-rewards.fine<0.5"),
+        ("step:>=x", "step", "did you mean 'step>=x'?", "step>=x"),
+        ("task:'a b' ok", "where", "'a b': quotes are double here: did you mean \"a b\"?", 'task:"a b" ok'),
+        ("task:x,'y'", "where", "'y': quotes are double here: did you mean y?", "task:x,y"),
+        ("'I am sorry'", "where", 'did you mean "I am sorry"?', '"I am sorry"'),
+        ("mode:xyz", "mode", "mode:xyz: unknown mode 'xyz': choose from train, eval", None),
+    ],
+)
+def test_a_misspelt_term_names_the_nearest(text: str, field: str, message: str, meant: str | None) -> None:
+    mistake = refusal(text)
+    assert mistake.field == field
+    assert message in str(mistake)
+    assert mended(text, mistake) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("status:ok status:error", "status:ok and status:error exclude one another: for either, write status:ok,error"),
+        ("group:a group:b", "group:a and group:b exclude one another: for either, write group:a,b"),
+        ("reward>0.5 reward<0.2", "reward>0.5 and reward<0.2 exclude one another"),
+        ("turns>=5 turns:1..3", "exclude one another"),
+        ("step>3 step<4", "exclude one another"),
+        ("reward<0,5", "reward<0,5: reward '0,5' is not a number: write it as 0.5"),
+        ("reward:nan", "reward nan is not a finite number"),
+        ("turns:1.5", "turns '1.5' is not a whole number"),
+        ("step:9..1", "step:9..1: step 9 is above 1: swap them"),
+        ("step:..", "step:..: step lacks a value"),
+        ("status<ok", "status<ok: status takes no <: write status:error"),
+        ("rewards<1", "rewards<1: rewards needs the name of one of them: write it as rewards.accuracy<0.5"),
+        ("status.x:ok", "status has no parts: leave out .x"),
+        ("status:", "status:: write a value for status after it"),
+        ("status:,ok", "write a value for status"),
+        ('task:"abc', '"abc: the quote that opens here is not closed'),
+        ('task:"a"b', "put a space after a quote that closes"),
+        ('task:a"b"', "put a space after a quote that closes"),
+        ("status:ok OR status:error", "OR: all terms hold"),
+        (":ok", ":ok: no name stands before the sign"),
+        ("1<2", "1<2: no name stands before the sign"),
+        ("-", "a minus stands alone"),
+        ('note:" "', "note lacks the words to look for"),
+        ("!!!", "text '!!!' has no letter and no digit"),
+        ("eval:none", "eval is something that every rollout has"),
+        ("since:yesterday", "since:yesterday: since 'yesterday' is not a time: write it as 2026-01-31T18:00Z"),
+        ("since:2026-02-01 until:2026-01-01", "swap them"),
+        ("since>2h", "since takes no >"),
+        ("since:1h,2h", "since takes one time"),
+        (" ".join(f"turns:{i},{i + 1}" for i in range(200)), "a filter has 100 terms at most"),
+    ],
+)
+def test_what_cannot_be_meant_says_why(text: str, message: str) -> None:
+    assert message in str(refusal(text))
+
+
+def test_an_apostrophe_is_no_quote() -> None:
+    for text in ("don't", "'tis so", "the dogs' bone", "task:o'neill"):
+        assert parse_where(text)
+
+
+def test_a_very_long_line_does_not_fill_the_message() -> None:
+    for text in ("x" * 100_000 + ":1", "status:" + "x" * 100_000, '"' + "x" * 100_000):
+        assert len(str(refusal(text))) < 500
+
+
+def test_what_python_cannot_write_down_is_refused() -> None:
+    with pytest.raises(FilterError, match="write two terms"):
+        Term("reward", (Range(0, 1, above=True),), negated=True)
+    with pytest.raises(FilterError, match="write two terms"):
+        Term("reward", (Range(0, 1, above=True), Range(5, 5)))
+    with pytest.raises(FilterError, match="lacks a value"):
+        Term("status", ())
+    with pytest.raises(FilterError, match="takes a number or a range"):
+        Term("reward", ("high",))
+
+
+@pytest.mark.parametrize(
+    ("text", "expects", "written", "field", "negated"),
+    [
+        ("|", "name", "", None, False),
+        ("status:ok |", "name", "", None, False),
+        ("sta|", "name", "sta", None, False),
+        ("status:ok -ta|g:x", "name", "ta", None, True),
+        ("status:|", "value", "", "status", False),
+        ("status: |", "value", "", "status", False),
+        ("status:ok,|", "value", "", "status", False),
+        ("-status:o|k reward<1", "value", "o", "status", True),
+        ('task:"find th|', "value", "find th", "task", False),
+        ('task:"find th|e file" step:3', "value", "find th", "task", False),
+        ('"find th|', "other", "find th", None, False),
+        ("reward<0|", "other", "0", "reward", False),
+        ("rewards.ac|", "name", "rewards.ac", None, False),
+    ],
+)
+def test_what_is_written_at_the_cursor(text: str, expects: str, written: str, field: str | None, negated: bool) -> None:  # noqa: FBT001
+    at = text.index("|")
+    place = place_at(text.replace("|", ""), at)
+    assert (place.expects, place.written, place.field, place.negated) == (expects, written, field, negated)
+
+
+def test_a_completion_takes_the_place_of_what_was_written_there() -> None:
+    for text, cursor, kept in (
+        ("-sta|tus:ok x", "-[]:ok x", ":ok x"),
+        ('task:"fi|nd the" x', "task:[] x", " x"),
+        ("status:ok,er|r x", "status:ok,[] x", " x"),
+        ("a b|", "a []", "a "),
+    ):
+        plain = text.replace("|", "")
+        place = place_at(plain, text.index("|"))
+        assert plain[: place.start] + "[]" + plain[place.end :] == cursor
+        assert place.beside == kept
+
+
+def test_the_terms_of_a_field_can_be_left_out() -> None:
+    assert without("a status:eror -status:ok rewards.x<1 b", "status") == "a rewards.x<1 b"
+    assert without("a status:eror b", "text") == "status:eror"
+    assert without('a "b', "where") == ""
+
+
+def test_each_field_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
+    rows = [_documented(field) for field in FIELDS.values()]
+    assert "| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n\n" in page
+
+
+def _documented(field: Field) -> str:
+    takes = ", ".join(f"`{word.value}`" for word in field.words) if field.words else field.kind.value
+    name = f"{field.name}.NAME" if field.has_key else field.name
+    return f"| `{name}` | {takes}{'; `none`' if field.optional else ''} | {field.meaning} | `{field.example}` |"
+
+
+def test_the_lines_in_the_docs_can_be_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
+    (table,) = re.findall(r"\| written \| means \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.DOTALL)
+    written = [term for row in table.splitlines() for term in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    assert len(written) > 10
+    for line in [*written, *re.findall(r"where[= ][\"'](.*?)[\"']", page), *re.findall(r"```\n(.*?)\n```", page)]:
+        if line not in {"<=", ">", ">="}:
+            parse_where(line)

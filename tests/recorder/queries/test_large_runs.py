@@ -1,0 +1,440 @@
+"""What is looked at only in part of a run that is large, and says so. How large that is, is set lower here."""
+
+import importlib
+import re
+import shutil
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine, event, update
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.rollouts import rollout_table
+from logs_ui.app.parts import waiting_page
+from logs_ui.app.web import remembered
+from logs_ui.app.web.open_database import Source
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import diagnose
+from logs_ui.recorder.queries import Cursor, RunColumns
+from logs_ui.recorder.queries.facets import _edge
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
+from logs_ui.recorder.queries.run_totals import totals
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState
+from tests.support.factory import make_run
+
+STEPS, WINDOW = 40, 100
+ALL = RolloutFilter()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 steps of 12 rollouts, and 8 more after every tenth."""
+    path = tmp_path_factory.mktemp("made") / "large.db"
+    engine = writing_engine(path)
+    make_run(engine, uid="large", steps=STEPS, state=RunState.FINISHED)
+    engine.dispose()  # which leaves one file
+    return path
+
+
+@pytest.fixture
+def db(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copy(made, tmp_path))
+
+
+@pytest.fixture
+def reader(db: Path) -> Iterator[Engine]:
+    engine = reading_engine(db)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = importlib.import_module
+    for module in (
+        "queries.common",
+        "analysis.diagnosis_columns",
+        "queries.time_boxed",
+        "queries.pivot",
+        "queries.rollout_list",
+    ):
+        for name, value in (("LARGE", 200), ("WINDOW", WINDOW), ("SAMPLED", 100)):
+            if hasattr(of(f"logs_ui.recorder.{module}"), name):
+                monkeypatch.setattr(of(f"logs_ui.recorder.{module}"), name, value)
+    monkeypatch.setattr(queries, "LARGE", 200)
+    monkeypatch.setattr(queries, "MANY", 200)
+    monkeypatch.setattr(queries, "WINDOW", WINDOW)
+    monkeypatch.setattr(of("logs_ui.recorder.queries.time_boxed"), "_FIRST_PART", 10)
+
+
+def ids(page: queries.Page) -> list[int]:
+    return [row.id or 0 for row in page.rows]
+
+
+@pytest.mark.parametrize("where", ["turns>=2", "turns>=99", "error:timeout", "turns>=2 step:3..", "spread>0"])
+@pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
+def test_looking_through_a_run_in_parts_finds_what_one_look_does(reader: Engine, where: str, sort: Sort) -> None:
+    chosen = RolloutFilter(terms=parse_where(where).terms, sort=sort)
+    after: Cursor | None = None
+    found: list[int] = []
+    while True:
+        page = queries.page_in_time(reader, 1, chosen, after=after, limit=7, seconds=60.0)
+        found += ids(page)
+        after = page.next
+        if after is None:
+            break
+    assert found == ids(queries.page(reader, 1, chosen, limit=10_000))
+
+
+@pytest.mark.parametrize("where", ["turns>=2", "turns>=99", "error:timeout step:3.."])
+@pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
+def test_neighbours_that_are_found_in_time_are_the_same(reader: Engine, where: str, sort: Sort) -> None:
+    chosen = RolloutFilter(terms=parse_where(where).terms, sort=sort)
+    count = queries.count(reader, 1, chosen)
+    for row in queries.page(reader, 1, ALL, limit=300).rows[::60]:
+        found = queries.neighbours_in_time(reader, 1, chosen, row, total=count, seconds=60.0)
+        expected = queries.neighbours(reader, 1, chosen, row, total=count)
+        assert found == replace(expected, position=None)
+        soon = queries.neighbours_in_time(reader, 1, chosen, row, total=count, seconds=0.0)
+        for name in ("previous", "next"):
+            known = getattr(soon, name), getattr(found, name)
+            assert known[0] == known[1] or (known[0] is None and name in soon.unsure)
+
+
+def test_a_rollout_says_of_which_neighbours_nobody_knows_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "neighbours_in_time", partial(queries.neighbours_in_time, seconds=0.0))
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        said = {row: client.get(f"/runs/large/rollouts/{row}?where=turns%3E%3D99").text for row in (1, 250)}
+    assert "previous and next not found nearby" in said[250]
+    assert "previous not found nearby" in said[1], "there is surely no next, as it is the oldest"
+
+
+def test_neighbours_in_an_order_that_no_index_has_are_of_the_newest_rollouts(reader: Engine) -> None:
+    chosen = RolloutFilter(sort=Sort.LONGEST)
+    first, second, third = queries.page_in_time(reader, 1, chosen, limit=3).rows
+    found = queries.neighbours_in_time(reader, 1, chosen, second, total=queries.Count(0, exact=False))
+    assert (found.previous, found.next, found.inside, found.position) == (first.id, third.id, True, None)
+
+
+def test_a_rollout_of_a_filter_that_no_index_serves_says_so_much(db: Path) -> None:
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        address = re.search(
+            r'href="(/runs/large/rollouts/\d+[^"]*)"', client.get("/runs/large?where=turns%3E%3D1").text
+        )
+        assert address is not None
+        assert re.search(r"one of \d+\+", client.get(unescape(address[1])).text)
+        assert re.search(r"\d+ of \d+", client.get("/runs/large/rollouts/300").text)
+
+
+def test_what_is_not_found_in_time_goes_on_where_it_ended(reader: Engine) -> None:
+    chosen, after, parts = parse_where("turns>=99"), None, 0
+    while parts < 100:
+        page = queries.page_in_time(reader, 1, chosen, after=after, limit=7, seconds=0.0)
+        assert page.rows == []
+        after, parts = page.next, parts + 1
+        if after is None:
+            break
+        assert page.looked_at == 10 * parts
+    assert parts > 10
+
+
+@pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
+def test_how_many_were_looked_through_counts_those_of_full_pages_too(reader: Engine, sort: Sort) -> None:
+    order = ids(queries.page(reader, 1, replace(ALL, sort=sort), limit=1_000))
+    chosen = RolloutFilter(terms=parse_where("turns>=2").terms, sort=sort)
+    after, full, pages = None, 0, 0
+    while True:
+        page = queries.page_in_time(reader, 1, chosen, after=after, limit=8, seconds=0.0)
+        after = page.next
+        if after is None:
+            break
+        assert after.key == order.index(after.id) + 1
+        assert page.looked_at in {None, after.key}
+        full += page.looked_at is None
+        pages += 1
+    assert 0 < full < pages, "some pages were full, and of others the time was over"
+
+
+def test_an_order_that_no_index_has_is_of_the_newest_rollouts(reader: Engine) -> None:
+    newest = queries.page(reader, 1, ALL, limit=WINDOW).rows
+    found = queries.page_in_time(reader, 1, RolloutFilter(sort=Sort.LONGEST), limit=5)
+    assert found.looked_at == WINDOW
+    longest = sorted((row.completion_tokens or 0 for row in newest), reverse=True)[:5]
+    assert [row.completion_tokens for row in found.rows] == longest
+
+
+def test_what_no_index_has_is_counted_in_the_newest_rollouts_of_the_filters_steps(reader: Engine) -> None:
+    for where, step_max in (("turns>=1", STEPS), ("turns>=1 step:0..600", 600), ("turns>=1 step:..20", 20)):
+        chosen = parse_where(where)
+        rows = queries.page(reader, 1, RolloutFilter(step_max=step_max), limit=WINDOW).rows
+        span = queries.window(reader, 1, chosen)
+        expected = sum((row.turns or 0) >= 1 for row in rows)
+        assert queries.count(reader, 1, chosen, span=span) == queries.Count(expected, exact=False)
+
+
+def test_pages_say_what_they_looked_at(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        assert "in the newest 100" in client.get("/runs/large?where=turns%3E%3D1").text
+        assert "in the newest" not in client.get("/runs/large").text
+        assert "100 newest rollouts" in client.get("/runs/large?sort=longest").text
+        assert "None found" in client.get("/runs/large?where=turns%3E%3D99&sort=longest").text
+
+
+def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FIRST_SECONDS", "_MORE_SECONDS"):
+        monkeypatch.setattr(rollout_table, name, 0.0)
+    looked, more = (
+        "{} of 512 rollouts looked through",
+        r'<tr id="more" class="more" hx-get="([^"]+)" hx-trigger="revealed"',
+    )
+    headers = {"HX-Request-Type": "partial", "HX-Target": "tr#more"}
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        part = client.get("/runs/large?where=turns%3E%3D99").text
+        for number in range(10, 520, 10):
+            assert looked.format(min(number, 512)) in part
+            found = re.search(more, part)
+            assert found is not None
+            part = client.get(unescape(found[1]), headers=headers).text
+    assert "No more rollouts match" in part
+    assert not re.search(more, part)
+
+
+def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path) -> None:
+    writer, asked = writing_engine(db), 0
+
+    def slow(_: Any, __: int, chosen: RolloutFilter) -> int:
+        nonlocal asked
+        asked += 1
+        time.sleep(0.05)
+        return asked
+
+    engine = reading_engine(db)
+    for changed in (1, 2):
+        with writer.begin() as connection:
+            connection.execute(update(Run).values(changed=col(Run.changed) + changed))
+        with engine.begin() as connection:
+            summary = queries.run_summary(connection, 1)
+            assert remembered.figure(connection, summary, slow, ALL) == 1
+    with writer.begin() as connection:
+        connection.execute(update(Run).values(state=RunState.FAILED))
+    with engine.begin() as connection:
+        assert remembered.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
+    engine.dispose()
+    writer.dispose()
+
+
+def test_a_run_that_was_deleted_and_merged_again_has_figures_of_its_own(reader: Engine) -> None:
+    ask = Answers()
+    with reader.begin() as connection:
+        before = queries.run_summary(connection, 1)
+        again = replace(before, run=before.run.model_copy(update={"id": 2, "changed": 1}))
+        found = [remembered.figure(connection, it, ask, ALL) for it in (before, before, again)]
+    assert found == [1, 1, 2]
+
+
+def test_what_the_table_shows_is_not_said_to_be_new(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*asked: Any) -> int:
+        time.sleep(0.05)
+        return newest(*asked) - 5  # as it was a while ago
+
+    newest = queries.newest_row
+    monkeypatch.setattr(queries, "newest_row", slow)
+    writer, now = writing_engine(db), time.time_ns() // 1000
+    with writer.begin() as connection:
+        connection.execute(update(Run).values(state=RunState.RUNNING, heartbeat=now))
+    writer.dispose()
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        page = client.get("/runs/large?where=mode%3Atrain").text
+    top = max(int(row) for row in re.findall(r"/runs/large/rollouts/(\d+)", page))
+    assert re.findall(r"/live[^\"]*newest=(\d+)", page) == [str(top)]
+
+
+class Answers:
+    """What is asked of a large run again and again: it takes long, and says how often it was asked, and by whom."""
+
+    def __init__(self) -> None:
+        self.by: list[str] = []
+
+    def __call__(self, *_: Any) -> int:
+        self.by.append(threading.current_thread().name)
+        time.sleep(0.02)
+        return len(self.by)
+
+
+def test_what_took_long_is_asked_again_in_the_background(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_REST", 0.001)
+    writer, source, ask, here = writing_engine(db), Source(db), Answers(), threading.current_thread().name
+
+    def asked() -> int:
+        with writer.begin() as connection:
+            connection.execute(update(Run).values(changed=col(Run.changed) + 1))
+        with source.reading() as connection:
+            return remembered.figure(connection, queries.run_summary(connection, 1), ask, ALL)
+
+    found = [asked() for _ in range(3)]
+    source.close()  # which waits for the answer
+    assert found == [1, 1, 1]
+    assert ask.by[0] == here
+    assert set(ask.by[1:]) == {"logs-ui-figures_0"}
+    monkeypatch.setattr(remembered, "_LATE", 0.0)
+    assert [asked(), asked()] == [len(ask.by) - 1, len(ask.by)]  # of a database that is opened anew, nothing is known
+    assert ask.by[-1] == here
+    source.close()
+    writer.dispose()
+
+
+def test_the_totals_of_a_long_run_are_added_up_in_the_background(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_runs = importlib.import_module("logs_ui.recorder.queries.runs")
+    by: list[str] = []
+
+    def counted(*args: Any) -> Any:
+        by.append(threading.current_thread().name)
+        return totals(*args)
+
+    for name, value in (("_MANY_STEPS", 10), ("_REST", 0.0), ("totals", counted)):
+        monkeypatch.setattr(of_runs, name, value)
+    writer, source = writing_engine(db), Source(db)
+    for _ in range(2):
+        with source.reading() as connection:
+            assert queries.run_summary(connection, 1).rollouts == 512
+        with writer.begin() as connection:
+            connection.execute(update(Run).values(changed=col(Run.changed) + 1))
+    source.close()
+    writer.dispose()
+    assert by == [threading.current_thread().name, "logs-ui-figures_0"]
+
+
+def test_the_rewards_of_a_whole_run_are_counted_by_their_index(reader: Engine) -> None:
+    def plan(_: Any, cursor: Any, statement: str, parameters: Any, *__: Any) -> None:
+        plans.extend(str(step[3]) for step in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+    plans: list[str] = []
+    event.listen(reader, "before_cursor_execute", plan)
+    found = queries.reward_histogram(reader, 1, ALL)
+    assert found is not None
+    assert sum(found.counts) == queries.exact_count(reader, 1, parse_where("scored:yes"))
+    assert not [step for step in plans if "TEMP B-TREE" in step], "no row for each rollout is sorted"
+
+
+@pytest.mark.parametrize(("low", "high"), [(-2, -1), (-2, 0), (0, 1), (-1, 3)])
+def test_a_reward_at_an_edge_is_counted_where_a_filters_histogram_counts_it(low: int, high: int) -> None:
+    width = (high - low) / 24
+    edges = [_edge(low, width, i) for i in range(24)]
+    for parts in (3, 7, 10, 24):
+        rewards = [(low * parts + k) / parts for k in range((high - low) * parts + 1)]
+        divided = [min(int((reward - low) / width), 23) for reward in rewards]
+        assert [bisect_right(edges, reward) - 1 for reward in rewards] == divided
+
+
+def test_a_diagnosis_reads_the_newest_steps_and_some_of_those_before(db: Path) -> None:
+    engine = reading_engine(db)
+    columns = RunColumns(1, Mode.TRAIN)
+    rows = columns.refresh(engine)
+    sample = columns.sample
+    assert sample is not None
+    steps = set(rows.steps.tolist())
+    assert steps == {step for step in range(1, STEPS + 1) if step >= sample.recent or step % sample.every == 0}
+    assert 60 <= len(rows) <= 200
+    report = diagnose("large", db)
+    assert report.sample == f"{len(rows)} of {sample.rollouts} rollouts: {sample}"
+    assert f"looked at in part: {report.sample}" in str(report)
+    assert sample.rollouts > 400
+    whole = RunColumns(1, Mode.TRAIN, whole=True)
+    assert (len(whole.refresh(engine)), whole.sample) == (sample.rollouts, None)
+    assert diagnose("large", db, whole=True).sample is None
+    engine.dispose()
+
+
+BROWSER = {"Accept": "text/html,*/*"}
+OF_WHY = ("", "/tasks", "/rewards", "/actions", "/trained")
+
+
+def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them_all(db: Path) -> None:
+    read = diagnose("large", db).sample
+    assert read
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        for page in OF_WHY:
+            html = client.get(f"/runs/large/why{page}").text
+            command = f"logs-ui diagnose large --db {db} --all"
+            assert f"So large a run is looked at in part: {read}. <code>{command}</code>" in html
+            (every,) = set(re.findall(r'href="([^"]*why/\w+\?steps=(?:all|last))"', html)) or {""}
+            if every:
+                assert read in client.get(every).text
+        beyond = client.get("/runs/large/why?step_max=1")
+        assert beyond.status_code == 422
+        assert f"so large a run is looked at in part, {read}" in beyond.text
+
+
+@pytest.mark.parametrize("place", ["", "?steps=all", *(f"/why{page}" for page in OF_WHY), "/groups?kind=mixed"])
+def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
+    db: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(waiting_page, "_QUICK", 100)
+    address = f"/runs/large{place}" if place != "?steps=all" else "/runs/large/why/rewards?steps=all"
+    with TestClient(create_app(db), base_url="http://127.0.0.1", headers=BROWSER) as client:
+        frame = client.get(address)
+        assert frame.headers["cache-control"] == "no-store"
+        (whole,) = re.findall(r'data-whole="([^"]+)"', frame.text)
+        assert f'<noscript><meta http-equiv="refresh" content="0; url={whole}"></noscript>' in frame.text
+        assert "<progress" in frame.text
+        assert ("counted anew" in frame.text) == ("/why" not in address)
+        assert 'id="run-line"' in frame.text
+        made = client.get(unescape(whole))
+        assert made.status_code == 200
+        assert "data-whole" not in made.text
+        (title,) = re.findall("<title>.*</title>", frame.text)
+        assert title in made.text
+        assert "data-whole" not in client.get(address).text, "it is known from now on"
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        assert "data-whole" not in client.get(address).text, "a script gets what it asks for"
+
+
+def test_a_small_run_has_no_frame(db: Path) -> None:
+    with TestClient(create_app(db), base_url="http://127.0.0.1", headers=BROWSER) as client:
+        assert "data-whole" not in client.get("/runs/large/why").text
+
+
+def test_a_browser_shows_the_frame_and_then_the_page_at_its_own_address(
+    quiet_page: Page, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_page, "_QUICK", 100)
+    with BackgroundServer(db) as server:
+        address = f"{server.url}/runs/large/why?step_min=30#settings"
+        quiet_page.goto(address, wait_until="commit")
+        expect(quiet_page.locator("#settings")).to_be_visible()
+        expect(quiet_page).to_have_url(address)
+    with BackgroundServer(db) as server:
+        without = quiet_page.context.browser.new_page(java_script_enabled=False)  # type: ignore[union-attr]
+        without.goto(f"{server.url}/runs/large/why")
+        expect(without.locator("#settings")).to_be_visible()
+        without.close()
+
+
+def test_a_diagnosis_of_a_large_run_follows_its_changes(db: Path) -> None:
+    engine, writer = reading_engine(db), writing_engine(db)
+    columns = RunColumns(1, Mode.TRAIN)
+    last = int(columns.refresh(engine).id[-1])
+    with writer.begin() as connection:
+        connection.execute(update(Run).values(changed=col(Run.changed) + 1))
+        changed = queries.last_change(connection, 1)
+        connection.execute(
+            update(EvaluationRow).where(col(EvaluationRow.id) == last).values(reward=7.5, changed=changed)
+        )
+    rows = columns.refresh(engine)
+    assert rows.reward[rows.id == last].tolist() == [7.5]
+    writer.dispose()
+    engine.dispose()

@@ -1,0 +1,649 @@
+"""Which call belongs to which row, against references written by hand."""
+
+import time
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
+from logs_ui.recorder.capture.strands import Strand
+from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute, attribute_unfinished
+from logs_ui.recorder.rows.attribution.exact.chains import Chain
+from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens, _fit_by_parts, _whole_fit, fit
+
+END = 9
+
+
+def ids(*values: int) -> Ids:
+    return np.array(values, np.int32)
+
+
+def generation(order: int, *sequences: tuple[Seq[int], Seq[int]], finish: str = "stop") -> Generation:
+    return Generation(order, order, 0.1, [Sequence(ids(*c), ids(*s), finish) for c, s in sequences], {})
+
+
+def env(order: int, kind: str, client: int = 0, *, error: str | None = None) -> EnvironmentCall:
+    return EnvironmentCall(order, order, 0.1, client, kind, b"{}", b"{}", 1.0, False, None, error)
+
+
+def told(
+    prompts: Seq[Ids], completions: Seq[Ids], generations: Seq[Generation], calls: Seq[EnvironmentCall]
+) -> Attribution:
+    return attribute(prompts, completions, Seen(generations, calls))
+
+
+def told_unfinished(count: int, generations: Seq[Generation], calls: Seq[EnvironmentCall]) -> Attribution:
+    return attribute_unfinished(count, Seen(generations, calls))
+
+
+def orders(found: Attribution) -> list[tuple[list[int], list[int]]]:
+    """(generations, environment calls) of each row."""
+    return [([t.order for t in row.turns], [c.order for c in row.environment_calls]) for row in found.rows]
+
+
+def test_sequential_rows_with_one_shared_client() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt), ids(*prompt)],
+        [ids(3, END, 7, 4, END), ids(5, END)],
+        [
+            generation(1, (prompt, [3, END])),
+            generation(3, ([1, 2, 3, END, 7], [4, END])),
+            generation(6, (prompt, [5, END])),
+        ],
+        [env(0, "reset"), env(2, "step"), env(4, "step"), env(5, "reset"), env(7, "step")],
+    )
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([6], [5, 7])]
+    assert found.unattributed == 0
+    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
+
+
+def test_lockstep_batches_with_a_client_for_each_row() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 3,
+        [ids(3, END, 7, 4, END), ids(5, END), ids(3, END, 7, 6, END)],
+        [
+            generation(3, (prompt, [3, END]), (prompt, [5, END]), (prompt, [3, END])),
+            generation(7, ([1, 2, 3, END, 7], [4, END]), ([1, 2, 3, END, 7], [6, END])),
+        ],
+        [env(i, "reset", i) for i in range(3)]
+        + [env(4, "step", 0), env(5, "step", 1), env(6, "step", 2), env(8, "step", 0), env(9, "step", 2)],
+    )
+    assert orders(found) == [([3, 7], [0, 4, 8]), ([3], [1, 5]), ([3, 7], [2, 6, 9])]
+
+
+def test_identical_twins_keep_the_order_of_the_rows() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END)] * 2,
+        [generation(0, (prompt, [3, END])), generation(3, (prompt, [3, END]))],
+        [env(1, "reset", 0), env(2, "step", 0), env(4, "reset", 0), env(5, "step", 0)],
+    )
+    assert orders(found) == [([0], [1, 2]), ([3], [4, 5])]
+
+
+def test_all_generated_first_then_each_stepped() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END])), generation(1, (prompt, [4, END]))],
+        [env(2, "reset", 0), env(3, "step", 0), env(4, "reset", 0), env(5, "step", 0)],
+    )
+    assert orders(found) == [([0], [2, 3]), ([1], [4, 5])]
+
+
+def test_one_reset_then_a_step_for_each_row() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(1, (prompt, [3, END]), (prompt, [4, END]))],
+        [env(0, "reset"), env(2, "step"), env(3, "step")],
+    )
+    assert orders(found) == [([1], [0, 2]), ([1], [0, 3])]
+
+
+def test_an_episode_that_is_retried_stays_with_its_row() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(1, (prompt, [3, END])), generation(6, (prompt, [4, END]))],
+        [
+            env(0, "reset", 0),
+            env(2, "step", 0, error="TimeoutError: 1 s"),
+            env(3, "reset", 1),
+            env(4, "step", 1),
+            env(5, "reset", 2),
+            env(7, "step", 2),
+        ],
+    )
+    assert orders(found) == [([1], [0, 2, 3, 4]), ([6], [5, 7])]
+
+
+def test_a_row_whose_answer_was_never_sent_has_no_step() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(1, (prompt, [3, END])), generation(3, (prompt, [4, END]))],
+        [env(0, "reset"), env(2, "reset"), env(4, "step")],
+    )
+    assert orders(found) == [([1], [0]), ([3], [2, 4])]
+
+
+def test_an_answer_without_its_end_token_and_one_that_was_cut_are_still_known() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, 4), ids(5, 6)],
+        [generation(0, (prompt, [3, 4, END]), (prompt, [5, 6, 7, 8]))],
+        [],
+    )
+    assert [row.evidence for row in found.rows] == ["context", "context"]
+
+
+def test_prompts_that_were_tokenised_anew_fall_back_on_the_sampled_tokens() -> None:
+    found = told(
+        [ids(1, 2), ids(1, 2)],
+        [ids(3, END), ids(4, END)],
+        [generation(0, ([8, 8, 8], [4, END])), generation(1, ([8, 8, 8], [3, END]))],
+        [],
+    )
+    assert orders(found) == [([1], []), ([0], [])]
+    assert {row.evidence for row in found.rows} == {"tokens"}
+
+
+def test_what_matches_nothing_is_counted_and_forced_on_nobody() -> None:
+    found = told(
+        [ids(1, 2), ids(1, 2)],
+        [ids(3, END), ids(4, END)],
+        [generation(0, ([8, 8], [6, 7, END]))],
+        [env(1, "reset", 0), env(2, "step", 0), env(3, "reset", 1), env(4, "reset", 2)],
+    )
+    assert orders(found) == [([], []), ([], [])]
+    assert found.unattributed == 5
+
+
+def test_more_steps_than_answers_are_not_a_rows() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END]), (prompt, [4, END]))],
+        [env(1, "reset", 0), env(2, "step", 0), env(3, "step", 0), env(4, "reset", 1), env(5, "step", 1)],
+    )
+    assert found.unattributed == 5
+
+
+def test_rows_of_a_function_that_raised_are_told_apart_by_what_their_contexts_go_on_from() -> None:
+    prompt = [1, 2]
+    found = told_unfinished(
+        3,
+        [
+            generation(1, (prompt, [3, END])),
+            generation(3, ([1, 2, 3, END, 7], [4, END])),
+            generation(5, (prompt, [5, END])),
+        ],
+        [env(0, "reset"), env(2, "step"), env(4, "reset"), env(6, "step", error="ValueError: dead")],
+    )
+    assert orders(found) == [([1, 3], [0, 2]), ([5], [4, 6]), ([], [])]
+    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
+
+
+def test_an_environment_that_died_at_once_is_the_first_rows() -> None:
+    found = told_unfinished(3, [], [env(0, "reset", error="ConnectionError: refused")])
+    assert orders(found) == [([], [0]), ([], []), ([], [])]
+
+
+def test_answers_that_stand_in_no_row_are_nobodys_even_if_there_are_as_many_as_rows() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END]), (prompt, [4, END])), generation(1, ([70], [80, 81]), ([71], [80, 82]))],
+        [],
+    )
+    assert orders(found) == [([0], []), ([0], [])]
+    assert found.unattributed == 2
+
+
+def test_two_steps_of_one_row_are_not_one_for_each() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END, 7, 4, END), ids(5, END)],
+        [
+            generation(1, (prompt, [3, END])),
+            generation(3, ([1, 2, 3, END, 7], [4, END])),
+            generation(5, (prompt, [5, END])),
+        ],
+        [env(0, "reset"), env(2, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([5], [])]
+
+
+def test_a_step_for_each_row_after_a_generation_for_each() -> None:
+    prompt = [1, 2]
+    found = told(
+        [ids(*prompt)] * 2,
+        [ids(3, END), ids(4, END)],
+        [generation(0, (prompt, [3, END])), generation(1, (prompt, [4, END]))],
+        [env(2, "reset"), env(3, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([0], [2, 3]), ([1], [2, 4])]
+
+
+def test_a_step_for_each_row_where_no_generation_was_seen() -> None:
+    steps = [env(0, "reset"), env(1, "step"), env(2, "step")]
+    found = told([ids(1, 2)] * 2, [ids(3, END)] * 2, [], steps)
+    assert orders(found) == [([], [0, 1]), ([], [0, 2])]
+    found = told([ids(1, 2)] * 2, [ids(3, END)] * 2, [generation(0, ([8], [6]))], steps)
+    assert found.unattributed == 4
+
+
+def test_two_steps_before_a_function_raised_are_not_one_for_each() -> None:
+    found = told_unfinished(
+        2,
+        [generation(1, ([1, 2], [3, END])), generation(3, ([1, 2, 3, END, 7], [4, END]))],
+        [env(0, "reset"), env(2, "step"), env(4, "step")],
+    )
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([], [])]
+
+
+RETOKENISED = [
+    generation(1, ([1, 2], [3, END])),
+    generation(3, ([1, 2, 30, END, 7], [4, END])),
+    generation(5, ([2, 40, END, 7], [5, END])),  # no longer begins with the prompt
+]
+
+
+def test_turns_tokenised_anew_stay_with_the_row_whose_episode_goes_on() -> None:
+    found = told_unfinished(
+        3,
+        [*RETOKENISED, generation(8, ([1, 2], [3, END])), generation(10, ([1, 2, 30, END, 7], [6, END]))],
+        [env(0, "reset"), env(2, "step"), env(4, "step"), env(6, "step"), env(7, "reset"), env(9, "step")],
+    )
+    assert orders(found) == [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])]
+    assert found.unattributed == 0
+
+
+def test_turns_tokenised_anew_are_nobodys_where_no_episode_tells_whose() -> None:
+    found = told_unfinished(3, RETOKENISED[:2], [])
+    assert orders(found) == [([1], []), ([], []), ([], [])]
+    assert found.unattributed == 1
+    together = [
+        generation(1, ([1, 2], [3, END]), ([1, 2], [4, END])),
+        generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END])),
+    ]
+    found = told_unfinished(3, together, [env(0, "reset"), env(2, "step")])
+    assert [generations for generations, _ in orders(found)] == [[1], [1], []]
+
+
+def test_a_step_of_another_client_begins_no_later_turn() -> None:
+    prompts = [[1, 2], [3, 4], [5, 6]]
+    found = told_unfinished(
+        3,
+        [generation(2 * i + 3, (prompt, [7, END])) for i, prompt in enumerate(prompts)],
+        [env(i, "reset", i) for i in range(3)] + [env(2 * i + 4, "step", i) for i in range(3)],
+    )
+    assert orders(found) == [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])]
+
+
+def test_another_prompt_after_a_reset_begins_the_next_row() -> None:
+    found = told_unfinished(
+        2,
+        [generation(1, ([1, 2], [3, END])), generation(4, ([5, 6], [3, END]))],
+        [env(0, "reset"), env(2, "step"), env(3, "reset"), env(5, "step")],
+    )
+    assert orders(found) == [([1], [0, 2]), ([4], [3, 5])]
+
+
+class Strands:
+    """Strands below one function's own, and calls made in them."""
+
+    def __init__(self) -> None:
+        self.tree = CallLog().tree
+
+    def start(self, parent: Strand | None = None, **differs: Any) -> Strand:
+        return self.tree.child(parent or self.tree.root, **differs)
+
+
+def at(strand: Strand, *calls: Any) -> list[Any]:
+    return [replace(call, strand=strand) for call in calls]
+
+
+def by_kind(calls: list[Any]) -> Seen:
+    calls = sorted(calls, key=lambda call: call.order)
+    return Seen(
+        [call for call in calls if isinstance(call, Generation)],
+        [call for call in calls if isinstance(call, EnvironmentCall)],
+        [call for call in calls if isinstance(call, Note)],
+    )
+
+
+PROMPT = [1, 2]
+TWIN = ids(3, END, 7, 4, END)
+"""Two turns."""
+
+
+def twin(strand: Strand, orders: Seq[int], client: int, *, reward: float = 1.0) -> list[Any]:
+    """reset, answer, step, answer, step: of rows that say the same, and are answered differently."""
+    reset, first, step, second, last = orders
+    return at(
+        strand,
+        env(reset, "reset", client),
+        generation(first, (PROMPT, [3, END])),
+        replace(env(step, "step", client), reward=reward),
+        generation(second, ([1, 2, 3, END, 7], [4, END])),
+        replace(env(last, "step", client), reward=reward),
+    )
+
+
+def rewards(found: Attribution) -> list[list[float | None]]:
+    return [[call.reward for call in row.environment_calls if call.kind == "step"] for row in found.rows]
+
+
+def test_twins_in_tasks_are_told_apart_by_the_order_of_their_tasks() -> None:
+    strands = Strands()
+    first, second, third = (strands.start() for _ in range(3))
+    # The second task is ahead of the first from the beginning on.
+    calls = twin(second, (0, 2, 4, 6, 8), 1, reward=0.5) + twin(first, (1, 3, 5, 7, 9), 0, reward=0.25)
+    calls += at(third, env(10, "reset", 2), generation(11, (PROMPT, [5, END])), env(12, "step", 2))
+    found = attribute([ids(*PROMPT)] * 3, [TWIN, TWIN, ids(5, END)], by_kind(calls))
+    assert orders(found) == [([3, 7], [1, 5, 9]), ([2, 6], [0, 4, 8]), ([11], [10, 12])]
+    assert rewards(found)[:2] == [[0.25, 0.25], [0.5, 0.5]]
+    assert found.unattributed == 0
+
+
+def test_calls_of_a_task_that_are_made_in_tasks_of_their_own_stay_together() -> None:
+    strands = Strands()
+    rows = [strands.start() for _ in range(2)]
+    calls = []
+    for i, row in enumerate(rows):
+        for call in twin(row, range(i, 10 + i, 2), i):
+            calls += at(strands.start(row), call)  # as asyncio.wait_for and an executor do
+    found = attribute([ids(*PROMPT)] * 2, [TWIN, TWIN], by_kind(calls))
+    assert orders(found) == [([2, 6], [0, 4, 8]), ([3, 7], [1, 5, 9])]
+    assert {row.evidence for row in found.rows} == {"strand"}
+
+
+def test_twins_of_workers_are_not_guessed_at() -> None:
+    strands = Strands()
+    one, two = strands.start(), strands.start()
+    calls = twin(two, (0, 2, 4, 6, 8), 1, reward=0.5) + twin(one, (1, 3, 5, 7, 9), 0, reward=0.25)
+    calls += at(one, env(10, "reset", 0), generation(11, (PROMPT, [5, END])), env(12, "step", 0))
+    found = attribute([ids(*PROMPT)] * 3, [TWIN, ids(5, END), TWIN], by_kind(calls))
+    assert orders(found)[1] == ([11], [10, 12])
+    assert [row.environment_calls for row in (found.rows[0], found.rows[2])] == [[], []]
+    assert found.unattributed == 6
+
+
+def test_twins_of_workers_whose_contexts_are_tokenised_anew_keep_their_turns() -> None:
+    strands = Strands()
+    one, two = strands.start(), strands.start()
+    calls = at(one, generation(0, ([8, 8], [3, END])), generation(3, ([8, 5, 8], [4, END])))
+    calls += at(two, generation(1, ([8, 8], [3, END])), generation(2, ([8, 5, 8], [4, END])))
+    calls += at(one, generation(4, (PROMPT, [5, END])))
+    found = attribute([ids(*PROMPT)] * 3, [TWIN, TWIN, ids(5, END)], by_kind(calls))
+    assert orders(found) == [([0, 3], []), ([1, 2], []), ([4], [])]
+
+
+def test_a_worker_plays_one_row_after_another() -> None:
+    strands = Strands()
+    one, two = strands.start(), strands.start()
+    calls = at(one, env(0, "reset", 0), generation(2, (PROMPT, [3, END])), env(4, "step", 0))
+    calls += at(two, env(1, "reset", 1), generation(3, (PROMPT, [4, END])), env(5, "step", 1))
+    calls += at(two, env(6, "reset", 1), generation(7, (PROMPT, [5, END])), env(9, "step", 1))
+    calls += at(one, env(8, "reset", 0), generation(10, (PROMPT, [6, END])), env(11, "step", 0))
+    found = attribute([ids(*PROMPT)] * 4, [ids(n, END) for n in (3, 4, 5, 6)], by_kind(calls))
+    assert orders(found) == [([2], [0, 4]), ([3], [1, 5]), ([7], [6, 9]), ([10], [8, 11])]
+    assert found.unattributed == 0
+
+
+def test_a_row_that_begins_like_another_is_not_taken_for_it() -> None:
+    calls = [
+        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
+        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
+        env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step"),
+    ]  # fmt: skip
+    found = attribute([ids(*PROMPT)] * 2, [ids(3, END), TWIN], by_kind(calls))
+    assert orders(found) == [([6], [5, 7]), ([1, 3], [0, 2, 4])]
+    assert found.unattributed == 0
+
+
+def test_a_row_whose_environment_never_came_up_is_found_by_its_task() -> None:
+    strands = Strands()
+    first, second = strands.start(), strands.start()
+    calls = at(first, env(0, "reset", 0, error="ConnectionError: refused"))
+    calls += at(second, env(1, "reset", 1), generation(2, (PROMPT, [4, END])), env(3, "step", 1))
+    found = attribute([ids(*PROMPT)] * 2, [ids(8), ids(4, END)], by_kind(calls))
+    assert orders(found) == [([], [0]), ([2], [1, 3])]
+    assert found.rows[0].evidence == "order"
+
+
+def test_only_the_last_turn_returned() -> None:
+    alone = [env(0, "reset"), generation(1, ([1, 2], [3, END])), env(2, "step")]
+    alone += [generation(3, ([5, 5], [4, END])), env(4, "step")]
+    other = [env(10, "reset"), generation(11, ([1, 2], [6, END])), env(12, "step")]
+    other += [generation(13, ([5, 6], [8, END])), env(14, "step")]
+    found = attribute([ids(5, 5), ids(5, 6)], [ids(4, END), ids(8, END)], by_kind(alone + other))
+    assert orders(found) == [([1, 3], [0, 2, 4]), ([11, 13], [10, 12, 14])]
+    assert [turn.start for turn in found.rows[1].turns] == [None, 0]
+
+
+def test_a_judges_generation_in_the_rows_task_is_no_turn() -> None:
+    row = Strands().start()
+    judged = replace(generation(3, ([70], [80])), seam="openai", sampling={"model": "judge"})
+    calls = at(row, env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"), judged)
+    calls += [env(9, "reset", 1)]  # of no row, so that the task is not all there is
+    found = attribute([ids(*PROMPT)], [ids(3, END)], by_kind(calls))
+    assert orders(found) == [([1], [0, 2])]
+    assert found.unattributed == 2
+
+
+def test_a_tool_that_is_a_function_belongs_to_the_row_that_asked_for_it() -> None:
+    tools = [replace(env(order, "tool"), client=-1) for order in (2, 3, 8)]
+    calls = [
+        env(0, "reset"), generation(1, (PROMPT, [3, END])), *tools[:2], env(4, "step"),
+        generation(5, ([1, 2, 3, END, 7], [4, END])),
+        env(6, "reset"), generation(7, (PROMPT, [5, END])), tools[2], env(9, "step"),
+    ]  # fmt: skip
+    found = attribute([ids(*PROMPT)] * 2, [TWIN, ids(5, END)], by_kind(calls))
+    assert orders(found) == [([1, 5], [0, 2, 3, 4]), ([7], [6, 8, 9])]
+    together = [generation(0, (PROMPT, [3, END]), (PROMPT, [4, END])), *tools[:2]]
+    assert attribute([ids(*PROMPT)] * 2, [ids(3, END), ids(4, END)], by_kind(together)).unattributed == 2
+
+
+def test_only_the_last_turn_returned_with_the_earlier_ones_in_its_prompt() -> None:
+    calls = [
+        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
+        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
+    ]  # fmt: skip
+    found = attribute([ids(1, 2, 3, END, 7)], [ids(4, END)], by_kind(calls))
+    assert orders(found) == [([1, 3], [0, 2, 4])]
+    assert [turn.start for turn in found.rows[0].turns] == [None, 0]
+
+
+def test_tokens_that_the_function_inserts_between_turns() -> None:
+    newline = 10
+    calls = [
+        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
+        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
+    ]  # fmt: skip
+    found = attribute([ids(*PROMPT)], [ids(3, END, newline, 7, 4, END, newline)], by_kind(calls))
+    assert orders(found) == [([1, 3], [0, 2, 4])]
+    assert [turn.start for turn in found.rows[0].turns] == [0, 4]
+    assert found.rows[0].evidence == "tokens"
+
+
+def test_a_scope_says_it_all() -> None:
+    strands = Strands()
+    calls = []
+    for i in (1, 0):
+        calls += twin(strands.start(row=i), range(10 - 10 * i, 15 - 10 * i), 0, reward=float(i))
+    calls += [Note(20, "note", b"{}", strands.start(row=1))]
+    found = attribute([ids(*PROMPT)] * 2, [TWIN, TWIN], by_kind(calls))
+    assert rewards(found) == [[0.0, 0.0], [1.0, 1.0]]
+    assert [len(row.notes) for row in found.rows] == [0, 1]
+    assert {row.evidence for row in found.rows} == {"scope"}
+
+
+def test_a_server_that_returns_no_ids_is_matched_by_text() -> None:
+    def said(order: int, text: str) -> Generation:
+        return Generation(order, order, 0.1, [Sequence(None, None, "stop", text=text)], {})
+
+    calls = [env(0, "reset"), said(1, "guess 4"), env(2, "step"), said(3, "guess 6"), env(4, "step")]
+    calls += [env(5, "reset"), said(6, "guess 6"), env(7, "step")]
+    texts = ["guess 6", "guess 4 lower guess 6"]
+    found = attribute([ids(*PROMPT)] * 2, [ids(6), ids(4, 7, 6)], by_kind(calls), lambda row: texts[len(row) // 2])
+    assert orders(found) == [([6], [5, 7]), ([1, 3], [0, 2, 4])]
+    assert {row.evidence for row in found.rows} == {"text"}
+
+
+def test_what_a_function_says_belongs_to_the_row_whose_call_came_last() -> None:
+    calls = [
+        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"), Note(3, "note", b"{}"),
+        env(5, "reset"), generation(6, (PROMPT, [4, END])), Note(7, "tag", b"[]"), env(8, "step"),
+    ]  # fmt: skip
+    found = attribute([ids(*PROMPT)] * 2, [ids(3, END), ids(4, END)], by_kind(calls))
+    assert [[note.order for note in row.notes] for row in found.rows] == [[3], [7]]
+
+
+def test_a_call_within_a_tool_is_its_child() -> None:
+    calls = [
+        generation(0, (PROMPT, [3, END])), env(1, "tool"), replace(env(2, "step", 1), within=1),
+        generation(3, ([1, 2, 3, END, 7], [4, END])),
+    ]  # fmt: skip
+    found = attribute([ids(*PROMPT)], [TWIN], by_kind(calls))
+    assert orders(found) == [([0, 3], [1])]
+    assert [call.order for call in found.rows[0].children] == [2]
+
+
+def test_rows_under_way_are_told_apart_by_their_tasks() -> None:
+    strands = Strands()
+    first, second = strands.start(), strands.start()
+    calls = at(second, env(0, "reset", 1), generation(1, (PROMPT, [3, END])), env(2, "step", 1))
+    calls += at(first, replace(env(3, "reset", 0), seconds=None), generation(4, (PROMPT, [3, END])))
+    found = attribute_unfinished(2, by_kind(calls))
+    assert orders(found) == [([4], [3]), ([1], [0, 2])]
+
+
+def test_a_generation_whose_request_names_its_row_is_that_rows() -> None:
+    calls = [replace(generation(0, ([8], [6, END])), request_id="cmpl-row-1"), generation(1, (PROMPT, [3, END]))]
+    found = attribute([ids(*PROMPT)] * 2, [ids(3, END), ids(4, END)], by_kind(calls))
+    assert orders(found) == [([1], []), ([0], [])]
+    assert found.rows[1].evidence == "scope"
+
+
+def test_what_a_judge_says_is_no_turn_of_the_row_that_says_it_too() -> None:
+    def said(order: int, text: str, model: str) -> Generation:
+        return Generation(order, order, 0.1, [Sequence(None, None, "stop", text=text)], {"model": model})
+
+    calls = [said(0, "yes, it is 4", "policy"), said(1, "it is 4", "judge"), said(2, "no, it is 5", "policy")]
+    texts = ["yes, it is 4 as it is 4", "no, it is 5"]
+    found = attribute([ids(*PROMPT)] * 2, [ids(4), ids(4, 5)], by_kind(calls), lambda row: texts[len(row) - 1])
+    assert orders(found) == [([0], []), ([2], [])]
+    assert found.unattributed == 1
+
+
+def sent(order: int, kind: str, client: int, action: bytes) -> EnvironmentCall:
+    return replace(env(order, kind, client), sent=action)
+
+
+def test_what_was_sent_says_whose_a_step_is_where_order_does_not() -> None:
+    batch = generation(0, *((PROMPT, [n, END]) for n in (3, 4, 5)))
+    calls: list[Generation | EnvironmentCall | Note] = [batch]
+    for i, number in enumerate((4, 5, 3)):
+        action = b'{"tool":"guess","number":%d,"id":"%d"}' % (number, 70 + i)
+        calls += [env(2 * i + 1, "reset", i), sent(2 * i + 2, "step", i, action)]
+    found = attribute([ids(*PROMPT)] * 3, [ids(n, END) for n in (3, 4, 5)], by_kind(calls), words)
+    assert orders(found) == [([0], [5, 6]), ([0], [1, 2]), ([0], [3, 4])]
+    assert {row.evidence for row in found.rows} == {"action"}
+
+
+def words(row: Ids) -> str:
+    return " ".join(map(str, row.tolist()))
+
+
+def test_a_number_is_no_part_of_a_longer_one() -> None:
+    batch = generation(0, (PROMPT, [5, END]), (PROMPT, [57, END]))
+    calls = [batch, sent(1, "step", 0, b'{"guess":5}'), sent(2, "step", 1, b'{"guess":57}')]
+    found = attribute([ids(*PROMPT)] * 2, [ids(5, END), ids(57, END)], by_kind(calls), words)
+    assert orders(found) == [([0], [1]), ([0], [2])]
+    assert {row.evidence for row in found.rows} == {"order"}
+
+
+def test_rows_played_twice_have_no_episode_that_could_be_the_other_tries() -> None:
+    calls: list[Generation | EnvironmentCall | Note] = []
+    for i, reward in enumerate((0.0, 1.0)):
+        calls += [env(3 * i, "reset", i), generation(3 * i + 1, (PROMPT, [3, END]))]
+        calls += [replace(env(3 * i + 2, "step", i), reward=reward)]
+    found = attribute([ids(*PROMPT)], [ids(3, END)], by_kind(calls))
+    assert (found.rows[0].environment_calls, found.rows[0].is_whole) == ([], False)
+    assert found.unattributed == 5
+
+
+def test_rows_that_raised_are_told_apart_by_their_prompts() -> None:
+    calls = [generation(0, ([5, 8], [3, END])), generation(1, ([5, 7], [4, END])), generation(2, ([5, 7], [6, END]))]
+    found = attribute_unfinished(4, by_kind(calls), ["7", "7", "8", "8"], words)
+    assert orders(found) == [([1], []), ([2], []), ([0], []), ([], [])]
+    assert [row.evidence for row in found.rows] == ["prompt", "prompt", "prompt", None]
+
+
+def test_generations_given_to_an_executor_one_by_one_are_turns_not_rows() -> None:
+    strands = Strands()
+    contexts = ([1, 2], [1, 2, 3, END, 7], [1, 2, 3, END, 7, 4, END, 7], [1, 2])
+    answers = ([3, END], [4, END], [5, END], [6, END])
+    calls = []
+    for i, pair in enumerate(zip(contexts, answers, strict=True)):
+        calls += at(strands.start(), generation(i, pair))
+    assert orders(attribute_unfinished(4, by_kind(calls))) == [([0, 1, 2], []), ([3], []), ([], []), ([], [])]
+
+
+def test_a_chain_that_stands_whole_in_a_row_is_found_as_by_its_parts() -> None:
+    random = np.random.default_rng(0)
+    whole = 0
+    for _ in range(3_000):
+        tokens = random.integers(0, 3, 12).tolist()
+        cuts = sorted(random.integers(0, 13, 4).tolist())
+        row = RowTokens(ids(*tokens[: cuts[0]]), ids(*tokens[cuts[0] :]))
+        row.matched = max(row.prompt, int(random.integers(0, 4)))
+        chain = Chain(None, None, begins=True)
+        for start, end in (cuts[1:3], cuts[2:4]):
+            turn = generation(start, (tokens[:start], tokens[start:end] + [0] * int(random.integers(0, 4) == 0)))
+            chain.add(turn, turn.sequences[0], bytes_of(turn.sequences[0].context))
+        found = fit(chain, row, str)
+        whole += _whole_fit(chain, row) is not None
+        assert found == _fit_by_parts(chain, row, str)
+    assert 300 < whole < 2_700
+
+
+def round_robin_of(rows: int) -> tuple[list[Ids], list[Ids], Seen]:
+    chance = np.random.default_rng(0)
+    said: list[list[int]] = [[] for _ in range(rows)]
+    made: list[Generation] = []
+    calls = [env(i, "reset", i) for i in range(rows)]
+    for turn in range(4):
+        for i in range(rows):
+            order, answer = rows + 2 * (turn * rows + i), [*chance.integers(10, 99, 9).tolist(), END]
+            made.append(generation(order, ([7, i // 8, *said[i]], answer)))
+            calls.append(env(order + 1, "step", i))
+            said[i] += [*answer, 7] if turn < 3 else answer
+    return [ids(7, i // 8) for i in range(rows)], [ids(*one) for one in said], Seen(made, calls)
+
+
+def test_eight_times_as_many_rows_do_not_take_eight_times_as_long_each() -> None:
+    def seconds(rows: int) -> float:
+        prompts, completions, seen = round_robin_of(rows)
+        began = time.process_time()
+        assert attribute(prompts, completions, seen).unattributed == 0
+        return time.process_time() - began
+
+    assert min(seconds(800) for _ in range(3)) < 24 * min(seconds(100) for _ in range(5))

@@ -1,0 +1,395 @@
+"""Model calls that bring no answer, made by the openai package's own client: they are on their rows, or counted."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from sqlmodel import Session, col, select
+
+from logs_ui.recorder import flush, load_run, record, start_run, trace_env
+from logs_ui.recorder.capture.calls import Generation
+from logs_ui.recorder.capture.calls import Sequence as Answer
+from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
+from logs_ui.recorder.queries.search.search_text import text_of
+from logs_ui.recorder.rows.attribution import RowCalls, Turn
+from logs_ui.recorder.rows.logprobs import with_logprobs
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.payload import Tokens, pack_content
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.rollout.demo.guess_model import make_tokenizer
+from tests.support.model_server import ModelServer, Reply, chat, chat_choice, model_server
+
+QUESTION: Any = [{"role": "user", "content": "Guess."}]
+REFUSED = Reply({"error": {"message": "no GPU is left", "code": 503}}, status=503)
+REFUSAL = "InternalServerError: Error code: 503"
+
+Play = Callable[[int], None]
+END, INSERTED = 2, 3
+
+
+class Held(list[bytes]):
+    """The parts of a reply, which come once they may."""
+
+    def __init__(self, data: bytes, may_come: threading.Event) -> None:
+        super().__init__([data])
+        self._may_come = may_come
+
+    def __iter__(self) -> Iterator[bytes]:
+        assert self._may_come.wait(60)
+        return super().__iter__()
+
+
+def held() -> tuple[Reply, threading.Event]:
+    """A reply that comes once the event is set."""
+    may_come = threading.Event()
+    return Reply(Held(json.dumps(chat()).encode(), may_come)), may_come
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ModelServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
+        yield client
+
+
+def ask(client: Any, messages: Any = QUESTION, model: str = "tiny", **more: Any) -> Any:
+    """None where it is refused."""
+    try:
+        return client.chat.completions.create(model=model, messages=messages, **more)
+    except openai.APIStatusError:
+        return None
+
+
+def rows_of(db: Path) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in row.items()} for row in load_run(db=db).to_dict("records")]
+
+
+def rows_so_far(db: Path) -> list[dict[str, Any]]:
+    with suppress(NoDatabaseError, RunNotFoundError):
+        return rows_of(db)
+    return []
+
+
+def unattributed(db: Path) -> int:
+    with Session(reading_engine(db)) as session:
+        return session.exec(select(Run).order_by(col(Run.id).desc())).one().unattributed_calls
+
+
+def attempts(row: dict[str, Any]) -> list[tuple[int, str]]:
+    """Of its failed calls the turn, and what the error begins with."""
+    told = [(entry["turn"], entry["generation"]) for entry in row["actions"] if "error" in entry.get("generation", ())]
+    assert all(entry["seconds"] >= 0 for _, entry in told)
+    return [(turn, entry["error"][: len(REFUSAL)]) for turn, entry in told]
+
+
+def played(
+    db: Path, server: ModelServer, client: openai.OpenAI, each: Callable[[Play, int], None], scripts: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The rows of a rollout function, two of each prompt, each of which asks the model as its script says: "+" is
+    answered, and "-" refused, most often to be asked again; "j" asks a judge, which is refused.
+    """
+    prompts = [[{"role": "user", "content": f"Guess {row // 2}."}] for row in range(len(scripts))]
+    ids = [[4, 5 + row // 2] for row in range(len(scripts))]
+    replies, completions = [], []
+    for row, script in enumerate(scripts):
+        given = list(ids[row])
+        for number, outcome in enumerate(script):
+            sampled = [20 + 10 * number + row, END]
+            choice = chat_choice() | {"token_ids": sampled}
+            replies.append(chat(choice) | {"prompt_token_ids": list(given)} if outcome == "+" else REFUSED)
+            given += [*sampled, INSERTED] if outcome == "+" else []
+        completions.append(given[2:-1] or [END])
+    server.gives(*replies)
+
+    def play(row: int) -> None:
+        messages = [*prompts[row]]
+        for outcome in scripts[row]:
+            model = "judge" if outcome == "j" else "tiny"
+            answer = ask(client, messages, model, extra_body={"return_token_ids": True})
+            assert (answer is None) == (outcome != "+")
+            messages += [] if answer is None else [{"role": "user", "content": f"no, {row}"}]
+
+    def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
+        each(play, len(scripts))
+        return {
+            "prompt_ids": ids[::2],
+            "completion_ids": completions,
+            "logprobs": [[0.0] * len(c) for c in completions],
+        }
+
+    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+    record(rollout, eval_name="guess", db=db, announce=False)(prompts[::2], args, make_tokenizer())
+    assert flush()
+    return rows_of(db)
+
+
+def one_by_one(play: Play, count: int) -> None:
+    for row in range(count):
+        play(row)
+
+
+def in_tasks(play: Play, count: int) -> None:
+    """One after another, each in a strand of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        list(pool.map(play, range(count)))
+
+
+def test_a_rollout_whose_only_call_failed_says_so(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    server.gives(REFUSED)
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        assert ask(client) is None
+        row.score(0.0)
+    (stored,) = rows_of(db)
+    assert attempts(stored) == [(1, REFUSAL)]
+    assert (stored["status"], stored["stop_reason"], stored["turns"]) == ("error", "exception", None)
+    assert "no GPU is left" in stored["error"]
+    assert stored["seconds"] > 0
+    assert (stored["env_steps"], stored["env_errors"]) == (None, None), "it is not the environment's"
+    assert unattributed(db) == 0
+
+
+def test_one_that_was_tried_again_is_no_error_of_the_row(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    server.gives(chat(), REFUSED, chat())
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        ask(client)
+        row.turn(action={"guess": 4}, observation="low")
+        ask(client)
+        ask(client)
+    (stored,) = rows_of(db)
+    assert (stored["status"], stored["turns"], stored["error"]) == ("ok", 2, None)
+    assert [(entry["turn"], entry["text"]) for entry in stored["actions"]] == [(1, "4"), (2, None), (2, "4")]
+    assert attempts(stored) == [(2, REFUSAL)]
+
+
+def test_what_was_given_up_is_a_timeout(db: Path, server: ModelServer) -> None:
+    reply, may_come = held()
+    server.gives(reply)
+
+    async def play() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-x", max_retries=0) as client:
+            with start_run(db=db) as run, run.rollout(QUESTION), pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask(client), 0.05)
+
+    asyncio.run(play())
+    may_come.set()
+    (stored,) = rows_of(db)
+    assert (stored["status"], stored["stop_reason"]) == ("error", "timeout")
+    assert stored["error"].startswith("CancelledError")
+
+
+def test_one_that_is_asked_beside_another_that_answers_is_no_loss(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    reply, may_come = held()
+    server.gives(reply, REFUSED)
+    with start_run(db=db) as run, run.rollout(QUESTION), ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(ask, client)
+        try:
+            deadline = time.monotonic() + 60
+            while len(server.replies) > 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert pool.submit(ask, client).result() is None
+        finally:
+            may_come.set()
+        assert slow.result() is not None
+    (stored,) = rows_of(db)
+    assert (stored["status"], len(attempts(stored))) == ("ok", 1)
+
+
+def test_a_row_shows_the_model_that_it_waits_for(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    reply, may_come = held()
+    server.gives(reply)
+    with start_run(db=db) as run, ThreadPoolExecutor(1) as pool, run.rollout(QUESTION):
+        hangs = pool.submit(ask, client)
+        deadline = time.monotonic() + 60
+        try:
+            while not (actions := [entry for row in rows_so_far(db) for entry in row["actions"]]):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            may_come.set()
+        assert hangs.result() is not None
+    assert [(entry["turn"], entry["generation"]) for entry in actions] == [(1, {"waiting": True})]
+    (stored,) = rows_of(db)
+    assert [(entry["turn"], entry["text"]) for entry in stored["actions"]] == [(1, "4")]
+
+
+def test_it_is_told_by_the_task_that_it_was_made_in(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    rows = played(db, server, client, in_tasks, ["+", "--+", "-", "+-"])
+    assert [attempts(row) for row in rows] == [[], [(1, REFUSAL)] * 2, [(1, REFUSAL)], [(2, REFUSAL)]]
+    assert [row["status"] for row in rows] == ["ok", "ok", "error", "error"]
+    assert unattributed(db) == 0
+
+
+def test_it_is_told_by_what_was_asked_again(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    rows = played(db, server, client, one_by_one, ["+-+", "++-+", "+-+", "+-+"])
+    assert [attempts(row) for row in rows] == [[(2, REFUSAL)], [(3, REFUSAL)], [(2, REFUSAL)], [(2, REFUSAL)]]
+    assert [row["metadata"]["attribution"] for row in rows] == ["context"] * 4
+    assert unattributed(db) == 0
+
+
+@pytest.mark.parametrize("each", [one_by_one, in_tasks])
+def test_a_judges_failure_is_no_rows(
+    db: Path, server: ModelServer, client: openai.OpenAI, each: Callable[[Play, int], None]
+) -> None:
+    rows = played(db, server, client, each, ["+j", "+-+j"])
+    assert [attempts(row) for row in rows] == [[], [(2, REFUSAL)]]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert unattributed(db) == 2
+
+
+def test_a_judges_failure_is_not_that_of_the_row_in_whose_scope_it_is(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    server.gives(chat(), REFUSED)
+    with start_run(db=db) as run, run.rollout(QUESTION):
+        ask(client)
+        ask(client, model="judge")
+    (stored,) = rows_of(db)
+    assert (stored["status"], attempts(stored), unattributed(db)) == ("ok", [], 1)
+
+
+@pytest.mark.parametrize("simulator", ["user", "tiny"])
+def test_what_failed_within_an_environment_is_no_turn(
+    db: Path, server: ModelServer, client: openai.OpenAI, simulator: str
+) -> None:
+    server.gives(chat(chat_choice() | {"token_ids": [20, END]}) | {"prompt_token_ids": [4, 5]}, REFUSED, REFUSED)
+
+    class Environment:
+        def step(self, _action: Any) -> str:
+            assert ask(client, model=simulator) is None
+            return "go on"
+
+    def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
+        ask(client, extra_body={"return_token_ids": True})
+        trace_env(Environment()).step({"say": 4})
+        ask(client, model="judge")
+        return {"prompt_ids": [[4, 5]], "completion_ids": [[20, END]], "logprobs": None}
+
+    args = SimpleNamespace(num_generations=1, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+    record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+    assert flush()
+    (stored,) = rows_of(db)
+    assert (stored["status"], attempts(stored), unattributed(db)) == ("ok", [], 2)
+
+
+def test_no_key_that_a_server_repeats_is_stored(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    key = "sk-" + "a1" * 20
+    server.gives(Reply({"error": {"message": f"api_key={key} is not {key}", "code": 401}}, status=401))
+    with start_run(db=db) as run, run.rollout(QUESTION):
+        ask(client)
+    (stored,) = rows_of(db)
+    assert key[:10] not in repr(stored)
+    assert "api_key=*** is not ***" in stored["error"]
+    assert stored["actions"][0]["generation"]["error"] == stored["error"]
+
+
+@pytest.mark.parametrize("kept", [4, 3, 2, 1])
+def test_a_turn_that_the_rows_end_cuts_keeps_its_logprobs(kept: int) -> None:
+    prompt, sampled = np.array([1, 2], np.int32), np.array([5, 6, 7, 8], np.int32)
+    sequence = Answer(prompt, sampled, "length", np.array([-1, -2, -3, -4], np.float32))
+    row = RowCalls([Turn(0, Generation(0, 0, 1, [sequence], {}), sequence, 0)])
+    found = with_logprobs(row, Tokens(prompt, sampled[:kept], None, None))
+    assert found is not None
+    assert found.logprobs is not None
+    assert found.logprobs.tolist() == [-1, -2, -3, -4][:kept]
+    other = np.array([9], np.int32)
+    assert with_logprobs(row, tokens := Tokens(prompt, other, None, None)) is tokens
+
+
+def test_those_of_nobody_are_counted(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    rows = played(db, server, client, one_by_one, ["-+", "-+", "-", "+"])
+    assert [attempts(row) for row in rows] == [[]] * 4, "of a prompt's rows, either may have asked it first"
+    assert unattributed(db) == 3
+
+
+def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    for last in ("judge", "tiny"):
+        server.gives(chat(), chat(), REFUSED)
+        with start_run(db=db) as run, run.rollout(QUESTION):
+            ask(client)
+            ask(client, model="judge")
+            ask(client, model=last)
+        (stored,) = rows_of(db)
+        assert attempts(stored) == [(3, REFUSAL)]
+        assert stored["status"] == ("ok" if last == "judge" else "error")
+
+
+def check_that_both_rows_tell_of_it(db: Path, rollout: Callable[..., Any]) -> None:
+    """Of the refusal that ends the function."""
+    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
+    with pytest.raises(openai.InternalServerError):
+        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+    assert flush()
+    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+
+
+def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    server.gives(REFUSED, REFUSED, REFUSED)
+
+    def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
+        assert ask(client) is None
+        assert ask(client) is None
+        return client.chat.completions.create(model="tiny", messages=QUESTION)
+
+    check_that_both_rows_tell_of_it(db, rollout)
+    assert unattributed(db) == 2
+
+
+def test_one_that_never_came_back_is_the_rollouts_timeout(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    reply, may_come = held()
+    server.gives(reply)
+    with start_run(db=db) as run, ThreadPoolExecutor(1) as pool:
+        with run.rollout(QUESTION):
+            hangs = pool.submit(ask, client)
+            deadline = time.monotonic() + 60
+            while not server.asked:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        may_come.set()
+        assert hangs.result() is not None
+    (stored,) = rows_of(db)
+    assert stored["error"] == "TimeoutError: the rollout ended before this call came back"
+    assert (stored["status"], stored["stop_reason"], len(stored["actions"])) == ("error", "timeout", 1)
+    assert stored["actions"][0]["generation"]["error"] == stored["error"]
+
+
+def test_one_that_ends_the_function_is_told_on_all_rows(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    server.gives(REFUSED)
+
+    def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
+        return client.chat.completions.create(model="tiny", messages=QUESTION)
+
+    check_that_both_rows_tell_of_it(db, rollout)
+    assert unattributed(db) == 0, "that it is of neither alone is no riddle"
+
+
+def test_what_it_raised_is_found_by_its_words() -> None:
+    failed = {"turn": 1, "text": None, "generation": {"seconds": 1.0, "error": "InternalServerError: no GPU is left"}}
+    content = pack_content({"actions": [failed, {"turn": 1, "generation": ["odd"]}]})
+    assert text_of(None, content, None) == "InternalServerError: no GPU is left"

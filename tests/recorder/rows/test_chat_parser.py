@@ -1,0 +1,155 @@
+"""Messages out of texts that nobody would write, but a model does."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, models
+
+from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, prompt_with_more, spans
+
+SYSTEM = {"role": "system", "content": "Play."}
+
+DEGENERATE = """
+import numpy as np
+from logs_ui.recorder.chat import Spelling, assistant_message, completion_messages
+
+class Spelt:
+    def decode(self, ids, *, skip_special_tokens):
+        return "".join(map(chr, ids))
+
+MB = 1_000_000
+pieces = ["\\n", " ", "<think>", "</think>", "<tool_call>", "<tool_call>\\n", "<tool_call></tool_call>", "</tool_call>",
+    "<tool_response>", "<tool_response> ", "</tool_response>", "<|im_start|>", "<|im_start|>user\\n", "<|im_end|>",
+    "<|im_start|>user", "<|start_header_id|>ipython<|end_header_id|>\\n\\n", "<|start_header_id|>a", "<", "a"]
+openings = ["", "<think>", "<tool_call>", "<tool_response>", "<|im_start|>", "<|im_start|>user\\n", "\\n<tool_call>"]
+closings = ["", "</tool_call>", "</tool_response>", "<|im_end|>", "\\n"]
+for piece in pieces:
+    bulk = piece * (MB // len(piece))
+    for opening in openings:
+        assistant_message(opening + bulk)
+    for closing in closings:
+        assistant_message(bulk + closing)
+    for text in ("<tool_response>" + bulk, "<|im_start|>user\\n<tool_response>" + bulk + "<|im_end|>"):
+        ids = np.array([ord(c) for c in text], np.int32)
+        completion_messages(Spelling(Spelt()), ids, np.zeros(len(ids), np.uint8))
+print("read")
+"""
+
+
+def test_megabytes_of_nothing_but_tags_or_blanks_are_read_at_once() -> None:
+    """270 texts of 1 MB in two minutes, of which most is the test's own; what is not linear takes days."""
+    done = subprocess.run([sys.executable, "-c", DEGENERATE], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("read\n", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasoning", "content"),
+    [
+        ("I look.\n</think>\n\nDone.", "I look.", "Done."),
+        ("\n <think>I look.</think>Done. </think>", "I look.", "Done. </think>"),
+        ("Done. <think>", None, "Done. <think>"),
+        ("\n\n", None, ""),
+    ],
+)
+def test_reasoning_is_what_stands_before_its_end(answer: str, reasoning: str | None, content: str) -> None:
+    message = assistant_message(answer)
+    assert message.get("reasoning_content") == reasoning
+    assert message["content"] == content
+
+
+def test_calls_that_can_be_read_leave_the_others_and_the_words_between_them() -> None:
+    readable = '\n<tool_call>\n{"name": "ls"}\n</tool_call>'
+    message = assistant_message(f"One.{readable} Two. <tool_call>oops</tool_call>{readable}\nThree. <tool_call>cut")
+    assert message["content"] == "One. Two. <tool_call>oops</tool_call>\nThree. <tool_call>cut"
+    assert [call["id"] for call in message["tool_calls"]] == ["call_0", "call_1"]
+
+
+def test_arguments_that_are_nested_too_deeply_to_be_written_stay_in_the_content() -> None:
+    answer = f'<tool_call>{{"name": "ls", "arguments": {"[" * 300}{"]" * 300}}}</tool_call>'
+    assert assistant_message(answer) == {"role": "assistant", "content": answer}
+
+
+def spelling() -> Spelling:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))  # noqa: S106 - no password
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return Spelling(tokenizer)
+
+
+def ids(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def test_texts_that_are_made_together_are_those_that_are_made_singly() -> None:
+    together, singly = spelling(), spelling()
+    wanted = [ids(0, 1, 2), ids(1), ids(), ids(0, 1, 2)]
+    together.learn(wanted, wanted[:2])
+    assert [together.of(one) for one in wanted] == [singly.of(one) for one in wanted] == ["a b", "b", "", "a b"]
+    assert (
+        [together.whole(one) for one in wanted[:2]] == [singly.whole(one) for one in wanted[:2]] == ["a b <end>", "b"]
+    )
+
+
+def test_what_is_no_id_costs_no_other_text() -> None:
+    some = spelling()
+    some.learn([ids(0), ids(-1)], [])
+    assert some.of(ids(0)) == "a"
+    with pytest.raises(OverflowError):
+        some.of(ids(-1))
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ([1, 1, 0, 1], [(True, [5, 6]), (False, [7]), (True, [8])]),
+        ([0, 0, 0, 0], [(False, [5, 6, 7, 8])]),
+        ([1, 0], [(True, [5, 6, 7, 8])]),
+        (None, [(True, [5, 6, 7, 8])]),
+    ],
+)
+def test_a_completion_is_cut_where_its_mask_changes(
+    mask: list[int] | None, found: list[tuple[bool, list[int]]]
+) -> None:
+    cut = spans(ids(5, 6, 7, 8), None if mask is None else np.array(mask, np.uint8))
+    assert [(sampled, part.tolist()) for sampled, part in cut] == found
+    assert list(spans(ids(), None)) == []
+
+
+def chatml(*messages: tuple[str, str]) -> str:
+    return (
+        "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages) + "<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (chatml(("system", "Play."), ("user", "a room")), [SYSTEM, {"role": "user", "content": "a room"}]),
+        (chatml(("system", "Play.\n\nWell.")), [{"role": "system", "content": "Play.\n\nWell."}]),
+        (chatml(("system", "Be kind."), ("system", "Play.")), [SYSTEM]),  # a default of the template's
+        (chatml(("user", "something else")), [SYSTEM]),
+        ("words of no template that is known", [SYSTEM]),
+        ("Play.\na room", [{"role": "system", "content": "Play.\na room"}]),
+    ],
+)
+def test_what_the_model_was_given_behind_the_prompt_is_in_the_messages(text: str, messages: list[Any]) -> None:
+    assert prompt_with_more([SYSTEM], text) == messages
+
+
+def test_the_rows_of_a_group_have_the_same_prompt_and_none_anothers_messages() -> None:
+    some, given = spelling(), orjson.dumps([{"role": "user", "content": "a"}])
+    first, second = some.prompt(given, ids(0, 1)), some.prompt(given, ids(0, 1))
+    assert first == second == [{"role": "user", "content": "a b"}]
+    first[0]["content"] = "edited"
+    assert some.prompt(given, ids(0, 1)) == second
+    assert some.prompt(given, ids(0, 1, 1)) == [{"role": "user", "content": "a b b"}]
+
+
+def test_a_prompt_in_parts_stays_as_it_is() -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Play."}]}]
+    assert prompt_with_more(parts, chatml(("user", "Play."), ("user", "a room"))) == parts
+    assert prompt_with_more([], "") == []

@@ -1,0 +1,270 @@
+"""Schemas that are older or newer than the program: what goes on, what stops, and what brings a database up to date.
+
+No migration is released yet; those here are invented.
+"""
+
+import itertools
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect
+
+from logs_ui.recorder import OpenRun, flush, load_run, load_runs, start_run
+from logs_ui.recorder.delivery import writer
+from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
+from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.storage import migrations, schema
+from logs_ui.recorder.storage.address import Address, as_text, db_option, shown
+from logs_ui.recorder.storage.database import (
+    migrating_engine,
+    reading_engine,
+    refuse_hopeless,
+    writing_engine,
+)
+from logs_ui.recorder.storage.migrations import Migration, add_column, add_index, add_table
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.upkeep.migrate import migrate_database
+
+SCHEMAS = Path(__file__).parent / "schemas"
+"""Of each release an SQLite database's dump, as `sqlite3 runs.db .dump` writes it: `0.1.0.sql`."""
+
+
+def of_newer(build: MetaData) -> Table:
+    """The table `run` as a newer program has it."""
+    run: Table = Run.__table__.to_metadata(build)  # type: ignore[attr-defined]
+    run.append_column(Column("colour", Text, server_default="grey", nullable=False))
+    return run
+
+
+def adds(connection: Connection) -> None:
+    build = MetaData()
+    add_column(connection, of_newer(build).c.colour)
+    add_table(connection, Table("palette", build, Column("name", Text, primary_key=True), Column("uses", Integer)))
+    add_index(connection, Index("run_by_colour", build.tables["run"].c.colour))
+
+
+def adds_more(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE more (x INTEGER)")
+
+
+def breaks(connection: Connection) -> None:
+    connection.exec_driver_sql("UPDATE run SET name = upper(name)")
+
+
+ADDITIVE = Migration(2, "colours of runs", adds, oldest_reader=1, oldest_writer=1)
+BREAKING = Migration(2, "names in capitals", breaks, oldest_reader=2, oldest_writer=2)
+
+
+@contextmanager
+def program_of(*steps: Migration) -> Iterator[None]:
+    """A newer program, which has these migrations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", steps)
+        yield
+
+
+def stamp(address: Address) -> tuple[int, int, int]:
+    engine = migrating_engine(address)
+    with engine.connect() as connection:
+        found = schema.stamp_of(connection)
+    engine.dispose()
+    return found.version, found.oldest_reader, found.oldest_writer
+
+
+def shape(address: Address) -> dict[str, tuple[set[str], set[str]]]:
+    """Columns and indexes by table."""
+    engine = migrating_engine(address)
+    with engine.connect() as connection:
+        looked = inspect(connection)
+        found = {
+            table: (
+                {f"{it['name']} {it['type']} {it['nullable']}" for it in looked.get_columns(table)},
+                {f"{it['name']} {it['column_names']}" for it in looked.get_indexes(table)},
+            )
+            for table in looked.get_table_names()
+        }
+    engine.dispose()
+    return found
+
+
+def rollout(run: OpenRun, reward: float) -> None:
+    with run.rollout([{"role": "user", "content": "hi"}]) as row:
+        row.score(reward)
+
+
+def record(address: Address, name: str = "run") -> None:
+    with start_run(name, db=as_text(address)) as run:
+        rollout(run, 1.0)
+    assert flush()
+
+
+@pytest.fixture
+def made(address: Address, monkeypatch: pytest.MonkeyPatch) -> Address:
+    """With tables, which nobody has ever written."""
+    monkeypatch.setattr(writer, "_by_address", {})  # one that has given up flushes no more
+    writing_engine(address).dispose()
+    return address
+
+
+def test_a_new_database_says_its_schema(made: Address) -> None:
+    assert stamp(made) == (1, 1, 1)
+    assert migrate_database(as_text(made)) == 1
+
+
+def test_an_additive_migration_stops_nobody_who_records_by_an_older_program(made: Address) -> None:
+    with start_run("old", db=as_text(made)) as run:
+        rollout(run, 0.0)
+        assert flush()
+        said = []
+        with program_of(ADDITIVE):
+            assert migrate_database(as_text(made), applied=lambda step: said.append(step.what)) == 2
+        assert said == ["colours of runs"]
+        rollout(run, 1.0)
+    assert flush()
+    assert stamp(made) == (2, 1, 1)
+    assert list(load_run("old", as_text(made)).reward) == [0.0, 1.0]
+    record(made, "another of the old program's")
+    assert len(load_runs(as_text(made))) == 2
+    engine = reading_engine(made)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT DISTINCT colour FROM run").scalars().all() == ["grey"]
+    engine.dispose()
+
+
+def test_a_recorder_stops_with_one_line_where_its_database_has_outgrown_it(
+    made: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(RAISE_VARIABLE)
+    with start_run("old", db=as_text(made)) as run:
+        rollout(run, 0.0)
+        assert flush()
+        with program_of(BREAKING):
+            engine = migrating_engine(made)
+            list(schema.migrate(engine, lambda *_: None))  # as of somebody who takes it for dead
+            engine.dispose()
+        rollout(run, 1.0)
+        assert not flush(10)
+    (line,) = [it.getMessage() for it in caplog.records if it.name == "logs_ui" and "schema" in it.getMessage()]
+    assert f"{shown(made)} was brought to schema 2 meanwhile, which takes a newer logs-ui to write" in line
+    assert "pip install -U logs-ui Your training goes on; recording has stopped." in line
+    with pytest.raises(RefusedDatabaseError, match=r"newer logs-ui \(schema 2, this one knows 1\)\. Upgrade"):
+        reading_engine(made)
+    with pytest.raises(RefusedDatabaseError, match="newer logs-ui"):
+        refuse_hopeless(made)
+
+
+def test_a_newer_recorder_brings_up_to_date_what_stops_nobody_and_a_reader_names_the_command(made: Address) -> None:
+    record(made)
+    with program_of(ADDITIVE):
+        with pytest.raises(RefusedDatabaseError) as caught:
+            reading_engine(made)
+        command = f"Bring it up to date: logs-ui db migrate{db_option(made)}"
+        assert str(caught.value) == f"{shown(made)} has schema 1, and this logs-ui works with 2. {command}"
+        writing_engine(made).dispose()
+        reading_engine(made).dispose()
+    assert stamp(made) == (2, 1, 1)
+    assert len(load_run("run", as_text(made))) == 1
+
+
+def test_what_breaks_older_recorders_is_asked_for_by_a_person_and_waits_for_them(made: Address) -> None:
+    with start_run("old", db=as_text(made)) as run:
+        rollout(run, 0.0)
+        assert flush()
+        with program_of(BREAKING):
+            with pytest.raises(
+                RefusedDatabaseError, match="once no run is recorded into it any more: logs-ui db migra"
+            ):
+                writing_engine(made)
+            said = r"cannot be brought to schema 2 \(names in capitals\) while run .* is being recorded into it"
+            with pytest.raises(LogsUIError, match=said):
+                migrate_database(as_text(made))
+    assert flush()
+    assert stamp(made) == (1, 1, 1)
+    with program_of(BREAKING):
+        assert migrate_database(as_text(made)) == 2
+        assert stamp(made) == (2, 2, 2)
+
+
+def killed(connection: Connection) -> None:
+    adds(connection)
+    os._exit(9)
+
+
+def test_a_migration_that_is_killed_half_way_leaves_what_was_there(made: Address) -> None:
+    record(made)
+    before = shape(made)
+    child = os.fork()
+    if not child:
+        with program_of(Migration(2, "half of it", killed, oldest_reader=1, oldest_writer=1)):
+            migrate_database(as_text(made))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert shape(made) == before
+    assert stamp(made) == (1, 1, 1)
+    with program_of(ADDITIVE):
+        assert migrate_database(as_text(made)) == 2
+    assert len(load_run("run", as_text(made))) == 1
+
+
+def test_of_two_that_migrate_at_once_one_does_each_step(made: Address) -> None:
+    third = Migration(3, "more", adds_more, oldest_reader=1, oldest_writer=1)
+    together, found = threading.Barrier(3), []
+
+    def migrate() -> None:
+        together.wait()
+        found.append(migrate_database(as_text(made)))
+
+    with program_of(ADDITIVE, third):
+        threads = [threading.Thread(target=migrate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [3, 3, 3]
+    assert stamp(made) == (3, 1, 1)
+
+
+def test_what_a_migration_adds_is_as_it_is_made(made: Address) -> None:
+    with program_of(ADDITIVE):
+        migrate_database(as_text(made))
+    build = MetaData()
+    Index("run_by_colour", of_newer(build).c.colour)
+    engine = migrating_engine(made)
+    with engine.begin() as connection:
+        columns = [it["name"] for it in inspect(connection).get_columns("run")]
+        connection.exec_driver_sql("INSERT INTO run (uid, name, created, heartbeat) VALUES ('a', 'a', 1, 1)")
+        assert connection.exec_driver_sql("SELECT colour FROM run").scalar() == "grey"
+    engine.dispose()
+    assert columns == [column.name for column in build.tables["run"].columns]
+    assert "run_by_colour ['colour']" in shape(made)["run"][1]
+    assert "palette" in shape(made)
+
+
+def dumped(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
+        return "\n".join(connection.iterdump())
+
+
+@pytest.mark.parametrize("release", ["this build", *sorted(path.stem for path in SCHEMAS.glob("*.sql"))])
+def test_every_released_schema_becomes_this_one(tmp_path: Path, release: str) -> None:
+    new, old = tmp_path / "new.db", tmp_path / "old.db"
+    writing_engine(new).dispose()
+    dump = dumped(new) if release == "this build" else (SCHEMAS / f"{release}.sql").read_text()
+    with closing(sqlite3.connect(old)) as connection:
+        connection.executescript(dump)
+    assert migrate_database(old) == schema.known()
+    assert shape(old) == shape(new)
+    assert stamp(old) == stamp(new)
+
+
+def test_migrations_are_numbered_in_order_and_never_more_lenient_than_before() -> None:
+    steps = migrations.MIGRATIONS
+    assert [step.number for step in steps] == list(range(2, len(steps) + 2))
+    for before, after in itertools.pairwise(steps):
+        assert after.oldest_reader >= before.oldest_reader
+        assert after.oldest_writer >= before.oldest_writer
+    assert schema.known() == 1 + len(steps)

@@ -1,0 +1,270 @@
+"""What a rollout's text and tokens come to once they are stored: prompts that rollouts share are stored once."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, text
+from sqlmodel import col
+
+from logs_ui.recorder import flush, load_image, load_run, start_run
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, StartChange
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.payload import (
+    Tokens,
+    Unpacked,
+    pack_together,
+    pack_tokens,
+    unpack_content,
+    unpack_tokens,
+    unpacked_tokens,
+)
+from logs_ui.recorder.storage.payload import unpacked_content as content
+from logs_ui.recorder.storage.spool import spool_entry as entries
+from logs_ui.recorder.storage.spool.intake import Intake
+from logs_ui.recorder.storage.spool.spool_entry import Entry
+from logs_ui.recorder.storage.tables import PayloadStart, RolloutPayload
+from logs_ui.recorder.upkeep import check, delete_run, merge, prune
+
+IDS = st.lists(st.sampled_from([0, 1, 65_535, 65_536, 151_935, 2**31 - 1, -1]), max_size=9)
+PROMPT = [{"role": "user", "content": "What is it? " * 60}]
+IDENTITY = {
+    "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
+    "created": 1,
+}  # fmt: skip
+
+
+def tokens(prompt: int = 300, answer: int = 5) -> Tokens:
+    ids = np.arange(prompt, dtype=np.int32) % 97
+    return Tokens(ids, np.arange(answer, dtype=np.int32), None, None)
+
+
+def play(db: str, run: str, prompts: int = 1, *, together: bool = True) -> None:
+    """Groups of three, of a prompt each, all written in one transaction or each in its own."""
+    with start_run(run, db=db) as opened:
+        for number in range(3 * prompts):
+            prompt = [{"role": "user", "content": f"{run} {number // 3}: {PROMPT[0]['content']}"}]
+            with opened.rollout(
+                prompt, task=f"{number // 3}", group=f"{run}/{number // 3}", generation=number % 3, step=1
+            ) as row:
+                row.turn(f"It is {number}.", action=number)
+                row.tokens(
+                    [ord(run), number // 3, *range(299)], [7, 8, number], logprobs=[-1.0, -2.0, -3.0], mask=[1, 0, 1]
+                )
+                row.score(1.0)
+            assert together or flush()
+    assert flush()
+
+
+def counted(db: str) -> tuple[int, int, int]:
+    """Starts, and payloads whose content, and whose tokens, begin with one."""
+    engine = reading_engine(database_address(db))
+    both = "SELECT (SELECT count(*) FROM payload_start), count(content_start), count(tokens_start) FROM rollout_payload"
+    with engine.connect() as connection:
+        starts, contents, of_tokens = connection.execute(text(both)).one()
+    engine.dispose()
+    return starts, contents, of_tokens
+
+
+def whole(db: str, run: str) -> list[tuple[str, str, list[int], list[int]]]:
+    frame = load_run(run, db).sort_values(["group", "generation"])
+    return [
+        (messages[0]["content"], messages[1]["content"], list(prompt), list(answer))
+        for messages, prompt, answer in zip(frame.messages, frame.prompt_ids, frame.completion_ids, strict=True)
+    ]
+
+
+def as_played(run: str, prompts: int = 1) -> list[tuple[str, str, list[int], list[int]]]:
+    return [
+        (f"{run} {n // 3}: {PROMPT[0]['content']}", f"It is {n}.", [ord(run), n // 3, *range(299)], [7, 8, n])
+        for n in range(3 * prompts)
+    ]
+
+
+@given(IDS, IDS, st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_tokens_are_what_they_were(prompt: list[int], answer: list[int], has_logprobs: bool, has_mask: bool) -> None:  # noqa: FBT001
+    logprobs = np.linspace(-9, 0, len(answer)).astype(np.float16) if has_logprobs else None
+    mask = np.ones(len(answer), np.uint8) if has_mask else None
+    given = Tokens(np.array(prompt, np.int32), np.array(answer, np.int32), logprobs, mask)
+    found = unpack_tokens(pack_tokens(given))
+    assert found is not None
+    for name in ("prompt_ids", "completion_ids", "logprobs", "mask"):
+        before, after = getattr(given, name), getattr(found, name)
+        assert (before is None) == (after is None), name
+        if before is not None:
+            assert before.dtype == after.dtype
+            np.testing.assert_array_equal(before, after)
+
+
+def test_what_an_answer_or_a_prompt_says_is_no_start() -> None:
+    said = 'x" }, {"role":"assistant"' * 50
+    payloads = [
+        content({"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": f"{said}{n}"}]})
+        for n in range(3)
+    ]
+    packed, starts = pack_together(payloads)
+    assert len(starts) == 1
+    assert [unpack_content(it.data, starts[it.start or 0])["messages"][1]["content"] for it in packed] == [
+        f"{said}{n}" for n in range(3)
+    ]
+
+
+def test_a_start_that_only_one_has_stays_with_it() -> None:
+    alone = [
+        content({"messages": [{"role": "user", "content": f"{n}{'.' * 900}"}, {"role": "assistant"}]}) for n in (1, 2)
+    ]
+    packed, starts = pack_together(alone)
+    assert not starts
+    assert all(it.start is None for it in packed)
+    assert pack_together([content({"messages": [{"role": "user"}, {"role": "assistant"}]})] * 2)[1] == {}, "short"
+    assert pack_together([Unpacked(b"{}" * 900)] * 2)[1] == {}, "nobody answered"
+
+
+@pytest.mark.parametrize("logprob", [None, 0.0, -0.25, -1.5])
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_tokens_without_their_prompt_are_not_taken_for_others(logprob: float | None, *, has_mask: bool) -> None:
+    logprobs = None if logprob is None else np.full(9, logprob, np.float16)
+    mask = np.ones(9, np.uint8) if has_mask else None
+    given = Tokens(np.arange(300, dtype=np.int32), np.arange(9, dtype=np.int32), logprobs, mask)
+    packed, starts = pack_together([unpacked_tokens(given)] * 2)
+    assert unpack_tokens(packed[0].data, starts[packed[0].start or 0]) is not None
+    with pytest.raises((ValueError, struct.error)):
+        unpack_tokens(packed[0].data)
+
+
+def test_so_many_prompts_are_remembered_as_the_docs_say() -> None:
+    def of(number: int) -> list[Unpacked]:
+        prompt = [{"role": "user", "content": f"{number}{'.' * 900}"}, {"role": "assistant"}]
+        given = Tokens(np.arange(300, dtype=np.int32) + number, np.arange(5, dtype=np.int32), None, None)
+        return [content({"messages": prompt}), unpacked_tokens(given)]
+
+    for number in range(4_096):
+        pack_together(of(number))
+    packed, starts = pack_together(of(0))
+    assert len(starts) == len([it for it in packed if it.start in starts]) == 2
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_prompt_of_a_group_is_stored_once(address: Address, *, together: bool) -> None:
+    db = as_text(address)
+    play(db, "a", 2, together=together)
+    assert whole(db, "a") == as_played("a", 2)
+    starts, contents, of_tokens = counted(db)
+    assert starts == 4
+    assert contents == of_tokens
+    assert contents >= 4, "of each prompt all but the first, which may have come before it was known to be shared"
+    assert all(finding.is_whole for finding in check(db))
+
+
+def test_it_goes_with_the_last_rollout_of_it(address: Address) -> None:
+    db = as_text(address)
+    play(db, "a", 2)
+    play(db, "b")
+    assert counted(db)[0] == 6
+    prune(db, run="a", where="task:0")
+    assert counted(db)[0] == 4
+    assert whole(db, "b") == as_played("b")
+    delete_run("a", db)
+    assert counted(db)[0] == 2
+    assert whole(db, "b") == as_played("b")
+    prune(db, run="b", where="generation:0")
+    assert counted(db)[0] == 2, "two rollouts have it yet"
+
+
+def test_it_is_merged_along(address: Address, tmp_path: Any) -> None:
+    db, other = as_text(address), str(tmp_path / "other.db")
+    play(db, "a", 2)
+    merge([db], other)
+    merge([db], other)
+    assert whole(other, "a") == as_played("a", 2)
+    assert counted(other) == counted(db)
+    assert all(finding.is_whole for finding in check(other))
+
+
+def test_a_payload_that_comes_later_keeps_the_others_start(address: Address) -> None:
+    """As content without tokens: a row's tokens stay, and what they begin with."""
+    engine = writing_engine(address)
+    intake = Intake(address, lambda: engine, "w", is_own=True)
+    first = [
+        RowChange("r", f"{n}", IDENTITY, {}, content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens())
+        for n in range(2)
+    ]
+    later = RowChange("r", "0", IDENTITY, {}, content({"messages": []}))
+    intake.take(
+        [Entry(1, 1, Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first]).packed())]
+    )
+    intake.take([Entry(2, 1, Batch.merged([later]).packed())])
+    engine.dispose()
+    frame = load_run("r", as_text(address))
+    assert [len(it) for it in frame.messages] == [0, 2]
+    assert [list(it) for it in frame.prompt_ids] == [list(tokens().prompt_ids)] * 2
+
+
+def test_a_row_that_is_refused_costs_no_other_its_prompt(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGS_UI_RAISE")
+    engine = writing_engine(address)
+    intake = Intake(address, lambda: engine, "w", is_own=True)
+    rows = [
+        RowChange("r", f"{n}", IDENTITY, {}, content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens())
+        for n in range(3)
+    ]
+    rows[1].columns = {"turns": 2**70}
+    batch = Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows]).packed()
+    assert intake.take([Entry(1, 1, batch)]) == 1
+    engine.dispose()
+    assert [it[0]["content"] for it in load_run("r", as_text(address)).messages] == [PROMPT[0]["content"]] * 2
+
+
+def test_what_waits_on_disk_has_it() -> None:
+    rows = [RowChange("r", f"{n}", IDENTITY, {}, None, tokens()) for n in range(2)]
+    batch = Batch.merged(rows).packed()
+    assert [row.tokens_start for row in batch.rows] == [batch.starts[0].id] * 2
+    data, refused = entries.encoded(Entry(1, 1, batch))
+    assert refused == 0
+    assert entries.decoded(data).batch == batch
+    assert [kind for it in batch.split() for kind in ("starts", "rows") if getattr(it, kind)] == [
+        "starts",
+        "rows",
+        "rows",
+    ]
+    assert (
+        Batch.joined([batch, batch]).starts == batch.starts == [StartChange(batch.starts[0].id, batch.starts[0].data)]
+    )
+
+
+def test_a_rollout_whose_prompt_is_gone_is_damaged_and_its_neighbours_are_not(tmp_path: Any) -> None:
+    db = str(tmp_path / "a.db")
+    play(db, "a", 2)
+    engine = writing_engine(tmp_path / "a.db")
+    with engine.begin() as connection:
+        gone = select(col(RolloutPayload.content_start)).order_by(col(RolloutPayload.row_id).desc()).limit(1)
+        connection.execute(delete(PayloadStart).where(col(PayloadStart.id) == gone.scalar_subquery()))
+    engine.dispose()
+    said = {finding.what: finding.said for finding in check(db) if not finding.is_whole}
+    assert said["rollouts"].startswith("3 of 6 cannot be read: 4,5,6")
+    assert "of rollout_payload refer to what is not there" in said["references"]
+
+
+def test_an_image_that_a_shared_prompt_shows_is_used(address: Address) -> None:
+    shown = StoredImage("a" * 64, "image/png", 1, 1, b"png")
+    said = {"messages": [{"role": "user", "content": {"$image": shown.hash}}, *PROMPT, {"role": "assistant"}]}
+    rows = [
+        RowChange("r", f"{n}", IDENTITY, {"task": f"{n}", "status": "ok"}, content(said), images=(shown,))
+        for n in range(3)
+    ]
+    batch = Batch.merged(
+        [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows]
+    ).packed()
+    engine = writing_engine(address)
+    Intake(address, lambda: engine, "w", is_own=True).take([Entry(1, 1, batch)])
+    engine.dispose()
+    db = as_text(address)
+    assert prune(db, where="task:0").images == 0
+    assert load_image(shown.hash, db=db) == b"png"
+    assert prune(db, run="r").images == 1

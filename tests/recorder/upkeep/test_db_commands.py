@@ -1,0 +1,532 @@
+"""`logs-ui db`: what it says of a database, what it finds damaged, and runs that are copied, or deleted, whole."""
+
+import json
+import re
+import shlex
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine, delete, insert, select, update
+from sqlmodel import col
+
+from logs_ui.app.commands.cli import main
+from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, start_run, trace_env
+from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
+from logs_ui.recorder.queries.notebook import Notebook, Subject
+from logs_ui.recorder.storage import clock, migrations
+from logs_ui.recorder.storage.address import Address, as_text, db_option, shown, without_password
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
+from logs_ui.recorder.storage.tables import (
+    EvaluationRow,
+    Image,
+    RolloutPayload,
+    Run,
+    RunState,
+    StepStatistics,
+    Table,
+    Tokenizer,
+    WriterPosition,
+)
+from logs_ui.recorder.storage.writes import row_writes
+from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, vacuum
+from logs_ui.recorder.upkeep.check import Finding
+from logs_ui.recorder.upkeep.merge import MergedRun
+from logs_ui.recorder.upkeep.vacuum import forget_writers
+from tests.recorder.capture.test_observed_images import screenshot
+from tests.support.factory import make_run
+
+PROMPT = [{"role": "user", "content": "hello"}]
+UPKEEP = Path(__file__).parents[3] / "docs" / "upkeep.md"
+OWN = ["id"]
+"""A database's own: another one numbers rollouts anew."""
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs of 24 rollouts."""
+    path = tmp_path_factory.mktemp("stock") / "stock.db"
+    engine = writing_engine(path)
+    for seed, uid in enumerate(("one", "two")):
+        make_run(engine, uid=uid, steps=6, groups_per_step=1, state=RunState.FINISHED, seed=seed)
+    engine.dispose()
+    Notebook(path).note(Subject("one"), "the baseline")
+    Notebook(path).star(Subject("two", _uid(path, "two")), starred=True)
+    return path
+
+
+@pytest.fixture
+def copy(stock: Path, tmp_path: Path) -> Path:
+    """An SQLite file that a test may damage."""
+    path = tmp_path / "copy.db"
+    shutil.copy(stock, path)
+    return path
+
+
+def _uid(path: Path, run: str) -> str:
+    engine = reading_engine(path)
+    with engine.connect() as connection:
+        found = connection.scalar(select(col(EvaluationRow.uid)).join(Run).where(col(Run.uid) == run).limit(1))
+    engine.dispose()
+    assert found is not None
+    return found
+
+
+def tables(address: Address) -> dict[str, int]:
+    """Rows by table."""
+    engine = reading_engine(address)
+    with engine.connect() as connection:
+        found = {table.name: len(connection.execute(select(table)).all()) for table in Table.metadata.sorted_tables}
+    engine.dispose()
+    return found
+
+
+def same(db: Address | str, other: Address | str, run: str) -> None:
+    """A run is the same in both, but for what a database has of its own."""
+    for load in (load_run, load_scalars):
+        ours, theirs = (load(run, as_text(it) if not isinstance(it, str) else it) for it in (db, other))
+        own = [name for name in OWN if name in ours]
+        pd.testing.assert_frame_equal(ours.drop(columns=own), theirs.drop(columns=own))
+
+
+def test_a_merged_run_is_the_same_and_there_is_one_of_it(stock: Path, address: Address) -> None:
+    merged = merge([stock], as_text(address))
+    assert [(it.uid, it.was_there, it.rollouts) for it in merged] == [("one", False, 24), ("two", False, 24)]
+    for run in ("one", "two"):
+        same(stock, address, run)
+    again = merge([stock], as_text(address))
+    assert [(it.uid, it.was_there, it.rollouts) for it in again] == [("one", True, 0), ("two", True, 0)]
+    assert tables(address) | {"step_details": 0, "logs_ui_schema": 0} == tables(stock) | {
+        "step_details": 0,
+        "logs_ui_schema": 0,
+    }
+    assert list(load_run("two", as_text(address)).starred).count(True) == 1
+    assert all(finding.is_whole for finding in check(as_text(address)))
+
+
+def test_to_postgresql_and_back_nothing_is_lost(stock: Path, postgres_url: Address, tmp_path: Path) -> None:
+    merge([stock], as_text(postgres_url), run=["one"])
+    merge([as_text(postgres_url)], tmp_path / "back.db")
+    assert list(load_runs(tmp_path / "back.db").run) == ["one"]
+    same(stock, tmp_path / "back.db", "one")
+    with closing(sqlite3.connect(stock)) as ours, closing(sqlite3.connect(tmp_path / "back.db")) as theirs:
+        # As it is stored: a JSON null is no NULL.
+        raw = "SELECT uid, rewards, odd_rewards, metrics FROM evaluation_row WHERE run_id = 1 ORDER BY uid"
+        assert theirs.execute(raw).fetchall() == ours.execute(raw).fetchall()
+
+
+def test_a_run_that_goes_on_is_brought_up_to_date_and_an_old_copy_puts_nothing_back(tmp_path: Path) -> None:
+    live, old, all_runs = tmp_path / "live.db", tmp_path / "old.db", tmp_path / "all.db"
+    with start_run("on", db=live) as run:
+        with run.rollout(PROMPT, task="1") as first:
+            first.turn("a")
+            first.score(1.0)
+        assert flush()
+        with closing(sqlite3.connect(live)) as connection:
+            connection.execute("VACUUM INTO ?", [str(old)])
+        merge([live], all_runs)
+        with run.rollout(PROMPT, task="2") as second:
+            second.turn("b")
+            second.score(0.0)
+    assert flush()
+    (merged,) = merge([live], all_runs)
+    assert (merged.was_there, merged.rollouts) == (True, 1)
+    same(live, all_runs, "on")
+    assert load_runs(all_runs).state[0] == "finished"
+    merge([old], all_runs)
+    same(live, all_runs, "on")
+    assert load_runs(all_runs).state[0] == "finished"
+
+
+def test_what_hosts_wrote_of_one_run_becomes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_RUN", "shared")
+    for host in ("a", "b"):
+        with start_run(db=tmp_path / f"{host}.db") as run, run.rollout(PROMPT, group=host, task=host) as row:
+            row.score(1.0)
+        assert flush()
+    found = merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "all.db", run=["shared"])
+    assert found == [MergedRun("shared", was_there=False, rollouts=2)], "counted once"
+    (run_line,) = load_runs(tmp_path / "all.db").to_dict("records")
+    assert (run_line["run"], run_line["rollouts"]) == ("shared", 2)
+    assert set(load_run("shared", tmp_path / "all.db").task) == {"a", "b"}
+
+
+def test_images_come_along(tmp_path: Path) -> None:
+    class Screens:
+        def reset(self) -> dict[str, object]:
+            return {"screen": screenshot()}
+
+    env = trace_env(Screens())
+    with start_run("shots", db=tmp_path / "a.db") as run:
+        for _ in range(2):
+            with run.rollout(PROMPT):
+                env.reset()
+    assert flush()
+    merge([tmp_path / "a.db"], tmp_path / "b.db")
+    assert tables(tmp_path / "b.db")["image"] == 1
+    assert all(finding.is_whole for finding in check(tmp_path / "b.db"))
+
+
+def test_pruned_text_is_not_put_back_by_the_copy_that_has_it_nor_taken_by_the_one_that_has_not(
+    stock: Path, tmp_path: Path
+) -> None:
+    merge([stock], tmp_path / "a.db")
+    prune(tmp_path / "a.db", run="one")
+    merge([stock], tmp_path / "a.db")
+    assert load_run("one", tmp_path / "a.db").pruned.notna().all()
+    merge([stock], tmp_path / "b.db")
+    merge([tmp_path / "a.db"], tmp_path / "b.db")
+    same(stock, tmp_path / "b.db", "one")
+
+
+def test_merging_refuses_what_makes_no_sense(stock: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogsUIError, match="is the database to merge into"):
+        merge([stock], stock)
+    with pytest.raises(RunNotFoundError, match="did you mean 'one'"):
+        merge([stock], tmp_path / "a.db", run=["two", "onne"])
+    with pytest.raises(LogsUIError, match="There is no database at"):
+        merge([tmp_path / "none.db"], tmp_path / "a.db")
+    assert list(tmp_path.iterdir()) == [], "and leaves nothing behind"
+
+
+def test_a_run_that_is_named_is_taken_from_the_sources_that_have_it(stock: Path, tmp_path: Path) -> None:
+    engine = writing_engine(tmp_path / "empty.db")
+    engine.dispose()
+    found = merge([tmp_path / "empty.db", stock], tmp_path / "all.db", run=["two", "two"])
+    assert found == [MergedRun("two", was_there=False, rollouts=24)]
+    assert merge([tmp_path / "empty.db"], tmp_path / "none.db") == []
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_others(stock: Path, address: Address) -> None:
+    merge([stock], as_text(address))
+    load_run("two", as_text(address), where='"home"')  # indexes it
+    merge([stock], as_text(address), run=["two"])
+    before = tables(address)
+    assert delete_run("one", as_text(address), dry_run=True).rollouts == 24
+    assert tables(address) == before
+    gone = delete_run("one", as_text(address))
+    assert (gone.run, gone.rollouts, gone.said) == ("one", 24, 1)
+    after = tables(address)
+    halves = ("evaluation_row", "rollout_payload", "run", "step_statistics", "scalar")
+    assert {name: after[name] for name in halves} == {name: before[name] // 2 for name in halves}
+    assert after["tokenizer"] == 1
+    same(stock, address, "two")
+    assert list(load_run("two", as_text(address), where='"home"').id)
+    delete_run("two", as_text(address))
+    assert sum(tables(address).values()) == 1  # what says the schema
+    assert all(finding.is_whole for finding in check(as_text(address)))
+    merge([stock], as_text(address))
+    assert not load_run("two", as_text(address), where='"home"').empty
+    assert not load_run("two", as_text(address)).starred.all()
+
+
+def test_a_run_that_is_recorded_is_not_deleted(address: Address) -> None:
+    with start_run("live", db=as_text(address)) as run:
+        with run.rollout(PROMPT):
+            pass
+        assert flush()
+        with pytest.raises(LogsUIError, match=r"is being recorded now\. Wait for its end, or end it"):
+            delete_run("live", as_text(address))
+    assert flush()
+    assert delete_run("live", as_text(address)).rollouts == 1
+
+
+def test_a_deletion_that_is_stopped_goes_on_when_it_is_asked_again(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        delete_run("one", copy, progress=stop)
+    assert len(load_run("one", copy)) == 16
+    delete_run("one", copy)
+    assert list(load_runs(copy).run) == ["two"]
+
+
+def test_vacuum_gives_room_back(stock: Path, address: Address) -> None:
+    merge([stock], as_text(address))
+    prune(as_text(address), run=["one", "two"])
+    kept = load_run("one", as_text(address))
+    found = vacuum(as_text(address))
+    assert found.after < found.before
+    pd.testing.assert_frame_equal(load_run("one", as_text(address)), kept)
+    assert look_at(as_text(address)).free == 0
+
+
+def test_vacuum_forgets_processes_that_wrote_last_long_ago_and_whose_spools_are_gone(address: Address) -> None:
+    engine, month = writing_engine(address), 30 * 86_400_000_000
+    now, spool = clock.now(engine), Spool(spool_folder(address), "waits", 1 << 20)
+    spool.append(1, b"not read here")
+    of = {"old": now - month - 9_000_000, "waits": 1, "new": now - month + 3_600_000_000}
+    with engine.begin() as connection:
+        for writer, written_at in of.items():
+            connection.execute(insert(WriterPosition).values(writer=writer, number=1, written=written_at))
+        row_writes.advance(connection, "now", 1)
+    forget_writers(address)
+    with engine.connect() as connection:
+        assert row_writes.positions(connection).keys() == {"waits", "new", "now"}
+    engine.dispose()
+    spool.clear()
+
+
+def test_vacuum_refuses_while_somebody_records_and_where_there_is_no_room(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_run("live", db=copy) as run:
+        with run.rollout(PROMPT):
+            pass
+        assert flush()
+        with pytest.raises(LogsUIError, match=r"cannot be vacuumed while run .* is being recorded into it\. Wait"):
+            vacuum(copy)
+    assert flush()
+    full = shutil.disk_usage(copy.parent)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(LogsUIError, match=r"takes 1 MB of free disk to be vacuumed, and there are 0\. Make room"):
+        vacuum(copy)
+
+
+def test_a_vacuum_that_is_stopped_leaves_the_database_as_it_was(copy: Path) -> None:
+    prune(copy, run=["one", "two"])
+    before = tables(copy)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vacuum(copy, progress=stop)
+    assert tables(copy) == before
+    assert all(finding.is_whole for finding in check(copy, thorough=True))
+
+
+def damaged(path: Address) -> list[Finding]:
+    return [finding for finding in check(as_text(path)) if not finding.is_whole]
+
+
+def written(engine: Engine, *statements: object) -> None:
+    with engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+        for statement in statements:
+            connection.execute(statement)  # type: ignore[call-overload]
+    engine.dispose()
+
+
+def test_a_payload_that_cannot_be_read_is_named_with_what_keeps_its_figures(stock: Path, address: Address) -> None:
+    merge([stock], as_text(address))
+    spoilt = update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values(content=b"spoilt")
+    written(writing_engine(address), spoilt)
+    (finding,) = damaged(address)
+    assert finding.said.startswith("1 of 48 cannot be read: 7. Restore them from a copy, or keep their figures alone")
+    assert f"logs-ui prune --where id:7 --keep nothing{db_option(address)}" in finding.said
+    prune(as_text(address), where="id:7", keep="nothing")
+    assert damaged(address) == []
+
+
+def test_sums_that_are_not_their_rollouts_are_named_and_worked_out_anew_by_a_copy(
+    stock: Path, address: Address, tmp_path: Path
+) -> None:
+    merge([stock], as_text(address))
+    wrong = update(StepStatistics).where(col(StepStatistics.step) == 2).values(reward_sum=99.0)
+    lost = delete(StepStatistics).where(col(StepStatistics.step) == 3)
+    written(writing_engine(address), wrong, lost)
+    (finding,) = damaged(address)
+    assert finding.said.startswith("4 of 12 steps are not the sum of their rollouts: ")
+    assert "one train shell-agent step 2; one train shell-agent step 3; two" in finding.said
+    assert f"logs-ui db merge {shlex.quote(without_password(address))} --into NEW.db" in finding.said
+    merge([as_text(address)], tmp_path / "new.db")
+    assert damaged(tmp_path / "new.db") == []
+
+
+def test_what_is_referred_to_and_lost_is_counted(copy: Path) -> None:
+    written(writing_engine(copy), delete(EvaluationRow).where(col(EvaluationRow.id) == 3), delete(Tokenizer))
+    said = [finding.said for finding in damaged(copy)]
+    assert said[0].startswith("1 of rollout_payload, 2 of run refer to what is not there. Copy what is whole")
+
+
+def test_an_image_that_is_lost_is_damage_and_one_too_many_is_none(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+
+    class Screens:
+        def reset(self) -> dict[str, object]:
+            return {"screen": screenshot()}
+
+    with start_run("shots", db=db) as run, run.rollout(PROMPT):
+        trace_env(Screens()).reset()
+    assert flush()
+    engine = writing_engine(db)
+    with engine.begin() as connection:
+        (kept,) = connection.execute(select(*Image.__table__.columns)).mappings()  # type: ignore[attr-defined]
+    written(engine, Image.__table__.insert().values({**kept, "hash": "0" * 64}))  # type: ignore[attr-defined]
+    assert [it.said for it in check(db) if it.what == "images"] == [
+        f"1 of 2 are of no rollout any more; logs-ui prune --db {db} takes them along"
+    ]
+    written(writing_engine(db), delete(Image).where(col(Image.hash) == kept["hash"]))
+    (finding,) = damaged(db)
+    assert finding.said.startswith(f"1 are not there that rollouts refer to, as {kept['hash']}")
+
+
+def test_a_prompt_that_no_rollout_has_any_more_is_told_and_pruned(address: Address) -> None:
+    db, long = as_text(address), [{"role": "user", "content": "".join(map(chr, range(300, 1500)))}]
+    with start_run("shared", db=db) as run:
+        for _ in range(2):
+            with run.rollout(long) as row:
+                row.turn("there")
+    assert flush()
+    assert (look_at(db).prompts or 0) > 300
+    written(writing_engine(address), update(RolloutPayload).values(content=None, content_start=None))
+    (said,) = (it.said for it in check(db) if it.what == "prompts")
+    assert said.startswith("1 of 1 shared ones are of no rollout any more; logs-ui prune --db ")
+    gone = prune(db, run="shared", keep="nothing")
+    assert gone.prompt_bytes > 600
+    assert not [it for it in check(db) if it.what == "prompts"]
+
+
+def test_pages_that_are_overwritten_are_found(copy: Path) -> None:
+    pages = copy.read_bytes()
+    middle = len(pages) // 2 // 4096 * 4096
+    copy.write_bytes(pages[:middle] + b"\xa5" * 8192 + pages[middle + 8192 :])
+    found = damaged(copy)
+    assert found[0].what == "pages"
+    assert found[0].said.startswith(("damaged: ", "cannot be read: database disk image is malformed"))
+    assert "Restore it from a copy" in found[0].said
+
+
+def test_info_says_what_there_is(stock: Path, address: Address) -> None:
+    merge([stock], as_text(address))
+    prune(as_text(address), run="one")
+    found = look_at(as_text(address))
+    assert (found.runs, found.rollouts, found.pruned, found.images) == (2, 48, 24, 0)
+    assert found.where == shown(address)
+    assert found.engine.startswith("SQLite 3." if isinstance(address, Path) else "PostgreSQL 1")
+    assert found.under_way == []
+    assert 100 < (found.text or 0) < 10_000
+    assert 100 < (found.tokens or 0) < 10_000
+    assert found.tables["evaluation_row"] > 24_000
+    assert sum(found.tables.values()) <= found.bytes
+    assert found.notes > 0
+    with start_run("live", db=as_text(address)) as run:
+        with run.rollout(PROMPT):
+            pass
+        assert flush()
+        assert len(look_at(as_text(address)).under_way) == 1
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Typed = Callable[..., Done]
+
+
+@pytest.fixture
+def logs_ui(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """What a command says: in this process, as each start of another takes a second."""
+
+    def typed(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["logs-ui", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    return typed
+
+
+def test_commands_that_people_copy_name_a_path_with_a_blank(
+    stock: Path, tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, away = tmp_path / "my runs" / "a.db", tmp_path / "my runs" / "b.db"
+    merge([stock], db)
+    spoilt = update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values(content=b"spoilt")
+    wrong = update(StepStatistics).where(col(StepStatistics.step) == 2).values(reward_sum=99.0)
+    written(writing_engine(db), spoilt, wrong)
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    for waits in (db, away):
+        with start_run(db=waits) as run, run.rollout(PROMPT) as row:
+            row.score(1.0)
+    assert flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", (Migration(2, "more", lambda _: None, 1, 1),))
+        with pytest.raises(RefusedDatabaseError) as behind:
+            reading_engine(db)
+    said = [
+        *(finding.said for finding in check(db)),
+        logs_ui("db", "check", "--db", away).stderr,
+        str(behind.value),
+        logs_ui("prune", "--db", db, "--run", "one", "--yes").stdout,
+    ]
+    typed = [shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= takes|\n|$)", text)]
+    named = {
+        (words[2 - (words[1] == "prune")], words[words.index("--db") + 1 if "--db" in words else 3]) for words in typed
+    }
+    assert named == {(name, str(db)) for name in ("prune", "merge", "ingest", "migrate", "vacuum")} | {
+        ("ingest", str(away))
+    }
+
+
+def test_what_waits_before_the_first_ingest_is_not_denied(
+    tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    monkeypatch.setenv("LOGS_UI_RUN", "far")
+    db, folder = tmp_path / "a.db", tmp_path / "a.db-spool"
+    assert logs_ui("db", "ingest", "--db", db).stdout == f"Nothing waits for {db} in {folder}.\n"
+    for number in range(3):
+        with start_run(db=db) as run, run.rollout(PROMPT) as row:
+            row.score(1.0)
+        assert flush()
+        if number == 0:
+            told = logs_ui("db", "check", "--db", db)
+            assert told.returncode == 1
+            assert told.stderr.endswith(
+                f"There is no database at {db}. What was recorded waits in {folder}. Take it in: "
+                f"logs-ui db ingest --db {db}\n"
+            )
+            assert "rollouts           1," in logs_ui("db", "info", "--db", db).stdout
+        elif number == 1:
+            assert (
+                f"ok   spool: some waits in {folder}, and is not looked at. "
+                in logs_ui("db", "check", "--db", db).stdout
+            )
+            assert "far.2   1 rollout" in logs_ui("prune", "--run", "far.2", "--db", db).stdout
+        else:
+            assert "far.3  new, 1 rollout\n" in logs_ui("db", "merge", db, "--into", tmp_path / "b.db").stdout
+
+
+def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Typed) -> None:
+    db = tmp_path / "all.db"
+    done = logs_ui("db", "merge", stock, "--into", db)
+    assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs merged into {db}.\n", done.stderr
+    said = logs_ui("db", "info", "--db", db).stdout
+    assert f"where              {db}\n" in said
+    assert "recorded now       nothing\n" in said
+    assert json.loads(logs_ui("db", "info", "--db", db, "--json").stdout)["rollouts"] == 48
+    assert "schema 1" in logs_ui("db", "migrate", "--db", db).stdout
+    asked = logs_ui("db", "delete", "one", "--db", db)
+    assert asked.stdout.endswith("Nothing was changed. To do it, add --yes.\n")
+    assert logs_ui("db", "delete", "one", "--yes", "--db", db).stdout.endswith("Run one is deleted.\n")
+    assert " now.\n" in logs_ui("db", "vacuum", "--db", db).stdout
+    whole = logs_ui("db", "check", "--db", db)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert "ok   figures: all 6 steps are the sum of their rollouts\n" in whole.stdout
+    with closing(sqlite3.connect(db)) as connection:
+        connection.execute("UPDATE rollout_payload SET tokens = x'00' WHERE row_id = 30")
+        connection.commit()
+    broken = logs_ui("db", "check", "--db", db)
+    assert broken.returncode == 1
+    assert f"$ logs-ui db check --db runs.db\n{broken.stdout}```".replace(str(db), "runs.db") in UPKEEP.read_text()
+    assert json.loads(logs_ui("db", "check", "--db", db, "--json").stdout)[-3]["is_whole"] is False

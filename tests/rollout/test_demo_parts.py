@@ -1,0 +1,288 @@
+"""The demo's parts, all real: its tokenizer, its environment behind a WebSocket, and a short training."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs_ui.rollout.demo.demo import DemoSettings, train_demo
+from logs_ui.rollout.demo.guess_server import GuessServer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+pytest.importorskip("openenv")
+
+from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv  # noqa: E402
+from logs_ui.rollout.demo.guess_model import HABITS, make_tokenizer  # noqa: E402
+from logs_ui.rollout.demo.guess_rollout import (  # noqa: E402
+    MAX_NEW_TOKENS,
+    act,
+    feedback,
+    guessing,
+    observe,
+    parse_guess,
+    prompt,
+)
+from logs_ui.rollout.evaluation.scoring import EvaluationRow  # noqa: E402
+from logs_ui.rollout.play.chat_template import Chat  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def player() -> Iterator[Any]:
+    with GuessServer() as server, GuessEnv(base_url=server.wait_until_ready()).sync() as client:
+        yield client
+
+
+@dataclass
+class Watched:
+    """What a three-step training did."""
+
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[list[dict[str, Any]]] = field(default_factory=list)  # the generate calls of each rollout_func call
+    steps: list[tuple[int, int, float]] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    trainer: Any = None
+    threads_left: set[str] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    """Train three steps, and listen in on the model's own generate calls."""
+    seen = Watched()
+
+    def listen(rollout_func: Any) -> Any:
+        def wrapped(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+            generate = type(trainer.model).generate
+            calls: list[dict[str, Any]] = []
+
+            def spy(**arguments: Any) -> Any:
+                output = generate(trainer.model, **arguments)
+                calls.append({**arguments, "output": output})
+                return output
+
+            trainer.model.generate = spy
+            output: dict[str, Any] = rollout_func(prompts, trainer)
+            del trainer.model.generate
+            seen.trainer = trainer
+            seen.calls.append(calls)
+            seen.outputs.append(output | {"prompts": prompts, "train": trainer.model.training})
+            seen.weights.append(next(trainer.model.parameters()).detach().clone())
+            return output
+
+        return wrapped
+
+    before = set(threading.enumerate())
+    train_demo(
+        DemoSettings(steps=3, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
+        wrap=listen,
+        on_step=lambda *step: seen.steps.append(step),
+    )
+    seen.threads_left = {thread.name for thread in set(threading.enumerate()) - before if "openenv" in thread.name}
+    return seen
+
+
+def test_importing_the_demo_imports_no_trainer() -> None:
+    script = (
+        "import sys, logs_ui.rollout.demo.demo; "
+        "print([name for name in ('torch', 'trl', 'transformers', 'openenv') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_decoding_gives_back_the_exact_text(tokenizer: Any) -> None:
+    texts = [message["content"] for task in TASKS for message in prompt(task)]
+    texts += [habit.format(a=7, b=60, c=1) for habit in HABITS]
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.unk_token_id not in ids, text
+        assert tokenizer.decode(ids) == text
+
+
+def test_a_conversation_grows_by_the_tokens_that_its_template_gives(tokenizer: Any, player: Any) -> None:
+    player.reset(task="hard: 11-25", seed=3)
+    messages = prompt("hard: 11-25")
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    for guess in (1, 60):
+        heard = {"role": "user", "content": feedback(player.step(GuessAction(guess=guess)).observation)}
+        answer = tokenizer(f"guess {guess}{tokenizer.eos_token}")["input_ids"]
+        ids += answer + Chat(tokenizer).inserted(answer, [heard])
+        messages += [{"role": "assistant", "content": f"guess {guess}"}, heard]
+    assert ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ("guess 5", 5),
+        (" guess 12\n", 12),
+        ("guess", None),
+        ("guess five", None),
+        ("my guess is 5", None),
+        ("guess 5 or 6", None),
+        ("", None),
+    ],
+)
+def test_only_the_exact_form_is_a_guess(text: str, guess: int | None) -> None:
+    assert parse_guess(text) == guess
+    assert act(text) == (None if guess is None else GuessAction(guess=guess))
+
+
+def test_an_episode_is_paid_by_the_environment_and_for_its_form() -> None:
+    game = guessing("http://127.0.0.1:9", 0)
+    for said, form in (("guess 6", 1.0), ("guess 6 or 7", 0.0), ("guess", 0.0)):
+        messages = [*prompt("fair: 4-10"), *({"role": "assistant", "content": text} for text in ("guess 5", said))]
+        row = EvaluationRow(prompt("fair: 4-10"), messages, env_reward=0.9)
+        assert game(row) == {"solved": 0.9, "format": form}
+    assert game.reward_weights == [1.0, 0.1]
+
+
+def test_the_same_task_and_seed_give_the_same_secret(player: Any) -> None:
+    secrets = []
+    for seed in (5, 5, 6, 7, 8, 9):
+        player.reset(task="hopeless: 1-60", seed=seed)
+        secrets.append(player.state().secret)
+    assert secrets[0] == secrets[1]
+    assert len(set(secrets)) > 1
+
+
+def test_hints_narrow_the_range_and_a_later_hit_pays_less(player: Any) -> None:
+    opened = player.reset(task="hard: 11-25", seed=1).observation
+    assert observe(opened) is None
+    assert (opened.hint, opened.low, opened.high, opened.turns_left) == (None, 11, 25, 3)
+    secret = player.state().secret
+    below = player.step(GuessAction(guess=secret - 1))
+    assert (below.observation.hint, below.observation.low, below.reward, below.done) == ("higher", secret, 0.1, False)
+    assert observe(below.observation) == f"higher. 2 left, {secret} to 25"
+    hit = player.step(GuessAction(guess=secret))
+    assert (hit.observation.hint, hit.observation.turns_left, hit.reward, hit.done) == ("correct", 1, 0.8, True)
+
+
+def test_an_impossible_guess_pays_nothing_and_running_out_of_turns_is_the_players_to_see(player: Any) -> None:
+    player.reset(task="easy: 1-3", seed=1)
+    results = [player.step(GuessAction(guess=60)) for _ in range(3)]
+    assert [result.reward for result in results] == [0.0, 0.0, 0.0]
+    assert [result.observation.turns_left for result in results] == [2, 1, 0]
+    assert not results[-1].done
+    assert results[-1].observation.high == 3
+
+
+def test_an_unknown_task_is_refused(player: Any) -> None:
+    with pytest.raises(RuntimeError, match="Unknown task 'nonsense'"):
+        player.reset(task="nonsense")
+
+
+def test_a_server_that_cannot_start_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with GuessServer() as server, pytest.raises(RuntimeError, match="did not start: it ended with status 1") as caught:
+        server.wait_until_ready()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_server_ends_when_its_parent_is_killed() -> None:
+    script = (
+        "import time; from logs_ui.rollout.demo.guess_server import GuessServer\n"
+        "with GuessServer() as server:\n"
+        "    print(server._process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 60
+    while _runs(server) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _runs(server)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_real_trainer_trains(training: Watched) -> None:
+    from trl import GRPOTrainer
+
+    assert type(training.trainer) is GRPOTrainer
+    assert training.trainer.reward_func_names == ["solved", "format"]
+    assert [step[:2] for step in training.steps] == [(1, 3), (2, 3), (3, 3)]
+    assert not torch.equal(training.weights[0], training.weights[-1])
+    assert {output["train"] for output in training.outputs} == {True, False}  # evaluations, too
+    assert not training.threads_left  # every session was closed
+
+
+def test_a_step_plays_one_group_of_each_task(training: Watched) -> None:
+    assert training.outputs[0]["task"] == [task for task in TASKS for _ in range(8)]
+    assert training.outputs[0]["prompts"] == [prompt(task) for task in TASKS for _ in range(8)]
+
+
+def test_generation_is_batched_over_the_live_rows_with_an_attention_mask(training: Watched) -> None:
+    sizes = [call["input_ids"].shape[0] for call in training.calls[0]]
+    assert sizes[0] == 32
+    assert sizes == sorted(sizes, reverse=True)
+    assert 1 <= len(sizes) <= 3
+    for call in training.calls[0]:
+        assert call["attention_mask"].shape == call["input_ids"].shape
+
+
+def test_every_sampled_token_is_the_one_that_the_model_gave(training: Watched) -> None:
+    """Each row, put together again from the model's own calls alone, is what the trainer was handed."""
+    for output, calls in zip(training.outputs, training.calls, strict=True):
+        rows = zip(output["prompt_ids"], output["completion_ids"], output["env_mask"], strict=True)
+        given: dict[tuple[int, ...], list[list[int]]] = {}
+        for call in calls:
+            width = call["input_ids"].shape[1]
+            for ids, mask, whole in zip(
+                call["input_ids"], call["attention_mask"], call["output"].sequences, strict=True
+            ):
+                given.setdefault(tuple(ids[mask.bool()].tolist()), []).append(whole[width:].tolist())
+        for prompt_ids, completion_ids, mask in rows:
+            assert len(completion_ids) == len(mask)
+            for start, end in _sampled_spans(mask):
+                context, answer = tuple(prompt_ids + completion_ids[:start]), completion_ids[start:end]
+                assert any(sampled[: len(answer)] == answer for sampled in given[context])
+
+
+def _sampled_spans(mask: list[int]) -> list[tuple[int, int]]:
+    """Where the model speaks: [start, end) of each run of ones."""
+    edges = [i for i in range(len(mask) + 1) if (mask[i - 1] if i else 0) != (mask[i] if i < len(mask) else 0)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def test_failures_are_honest(training: Watched) -> None:
+    """At first some answers cannot be read and some are cut off; either ends the episode, and none earns for it."""
+    first, tokenizer = training.outputs[0], training.trainer.processing_class
+    last_spans = [
+        completion[slice(*_sampled_spans(mask)[-1])]
+        for completion, mask in zip(first["completion_ids"], first["env_mask"], strict=True)
+    ]
+    cut_off = [span for span in last_spans if span[-1] != tokenizer.eos_token_id]
+    assert cut_off
+    assert all(len(span) == MAX_NEW_TOKENS for span in cut_off)
+    parsed = [act(tokenizer.decode(span, skip_special_tokens=True)) is not None for span in last_spans]
+    assert not all(parsed)
+    for could, turns, steps, reward in zip(
+        parsed, first["turns"], first["step_rewards"], first["env_reward"], strict=True
+    ):
+        assert len(steps) == turns - (not could)
+        assert reward == pytest.approx(sum(steps))

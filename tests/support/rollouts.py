@@ -1,0 +1,210 @@
+"""For tests of rollout functions: a real OpenEnv server with moods, a model that says what it is told to, a trainer's
+outside.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import uvicorn
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+
+from logs_ui.rollout.demo.guess_model import make_tokenizer
+from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.token_episode import Answer
+
+FOR_EVER = 60.0
+
+
+class Said(Action):  # type: ignore[misc]
+    message: str = ""
+
+
+class Heard(Observation):  # type: ignore[misc]
+    message: str = ""
+
+
+class Moody(Environment):  # type: ignore[misc]
+    """Echoes, and pays 1.0 for each word; "stop" ends the episode. Its task says when it hangs or fails."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    played: ClassVar[list[tuple[str, str]]] = []  # (task, message) of each step, over all sessions
+    begun: ClassVar[Counter[str]] = Counter()  # resets, by task
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._task = ""
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Heard:
+        self._task = options.get("task", "calm")
+        Moody.begun[self._task] += 1
+        await self._mood("reset")
+        return Heard(message=f"{self._task} {seed}")
+
+    async def step_async(self, action: Said, timeout_s: float | None = None, **_: Any) -> Heard:
+        Moody.played.append((self._task, action.message))
+        await self._mood("step")
+        return Heard(message=f"heard {action.message}", reward=1.0, done=action.message == "stop")
+
+    async def _mood(self, call: str) -> None:
+        if self._task == f"hangs at {call}":
+            await asyncio.sleep(FOR_EVER)
+        if self._task == f"hangs once at {call}" and Moody.begun[self._task] == 1:
+            await asyncio.sleep(FOR_EVER)
+        if self._task == f"fails at {call}":
+            raise ValueError("out of order")
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Heard:
+        raise NotImplementedError
+
+    def step(self, action: Said, timeout_s: float | None = None, **_: Any) -> Heard:
+        raise NotImplementedError
+
+    @property
+    def state(self) -> State:
+        return State(episode_id="1")
+
+
+@contextmanager
+def moody_server(sessions: int = 64, port: int = 0) -> Iterator[str]:
+    """Its address."""
+    Moody.played.clear()
+    Moody.begun.clear()
+    app = create_app(Moody, Said, Heard, env_name="moody", max_concurrent_envs=sessions)
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical")
+    listener = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+        listener.close()
+
+
+class Scripted:
+    """A `Model` that answers row `row`'s n-th turn, from 0, with `says(row, n)`, once all rows that it knows of wait.
+
+    Attributes:
+        batches: rows of each generation.
+        sequences: of each row, the last context with the answer after it.
+        limits: the `max_tokens` of each answer.
+    """
+
+    def __init__(self, says: Callable[[int, int], str]) -> None:
+        self.tokenizer = make_tokenizer()
+        self.batches: list[list[int]] = []
+        self.sequences: dict[int, list[int]] = {}
+        self.limits: list[int] = []
+        self.samplings: list[Sampling] = []
+        self._says = says
+        self._turns: Counter[int] = Counter()
+        self._live: set[int] = set()
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    def enter(self, row: int) -> None:
+        assert row not in self._live
+        self._live.add(row)
+        self._turns[row] = 0
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+        assert row in self._live
+        self._waiting[row] = asyncio.Event()
+        turn = self._waiting[row]
+        self._go_on()
+        await turn.wait()
+        ids = [*self.tokenizer(self._says(row, self._turns[row]))["input_ids"], self.tokenizer.eos_token_id]
+        self._turns[row] += 1
+        cut = ids[: sampling.max_tokens]
+        self.limits.append(sampling.max_tokens)
+        self.samplings.append(sampling)
+        self.sequences[row] = [*context, *cut]
+        text = self._says(row, self._turns[row] - 1)
+        return Answer(cut, [-0.5] * len(cut), "stop" if len(cut) == len(ids) else "length", text)
+
+    async def leave(self, row: int) -> None:
+        self._live.remove(row)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._live and self._live <= self._waiting.keys():
+            self.batches.append(sorted(self._waiting))
+            for turn in self._waiting.values():
+                turn.set()
+            self._waiting = {}
+
+
+@contextmanager
+def served(says: str) -> Iterator[str]:
+    """The address of a server of the model "tiny", which always says the same, as vLLM's would with token ids."""
+    tokenizer = make_tokenizer()
+    ids = [*tokenizer(says)["input_ids"], tokenizer.eos_token_id]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._reply({"object": "list", "data": [{"id": "tiny", "object": "model", "created": 1, "owned_by": "me"}]})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = asked["prompt"]
+            given = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+            cut = ids[: asked["max_tokens"]]
+            choice = {
+                "index": 0,
+                "text": says,
+                "finish_reason": "stop" if len(cut) == len(ids) else "length",
+                "logprobs": {"token_logprobs": [-0.001] * len(cut)},
+                "prompt_token_ids": given,
+                "token_ids": cut,
+            }
+            usage = {"prompt_tokens": len(given), "completion_tokens": len(cut), "total_tokens": len(given) + len(cut)}
+            self._reply(
+                {"id": "1", "object": "text_completion", "created": 1, "model": "tiny"}
+                | {"choices": [choice], "usage": usage}
+            )
+
+        def _reply(self, body: dict[str, Any]) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def a_trainer(model: Any, *, generations: int = 1, budget: int = 200) -> Any:
+    """What a rollout function sees of one."""
+    return SimpleNamespace(
+        processing_class=model.tokenizer,
+        args=SimpleNamespace(max_completion_length=budget),
+        model=SimpleNamespace(training=True),
+        num_generations=generations,
+        num_generations_eval=generations,
+        accelerator=SimpleNamespace(num_processes=1, process_index=0),
+        state=SimpleNamespace(global_step=0),
+    )
+
+
+def prompts(count: int) -> list[list[dict[str, str]]]:
+    return [[{"role": "user", "content": f"Find number {i}"}] for i in range(1, count + 1)]

@@ -1,0 +1,311 @@
+"""A process that records while something breaks, and what has to hold afterwards.
+
+    python -m tests.support.storage_faults --kills 50 --rows 100000
+
+kills a recording process at 50 random moments, on SQLite and on PostgreSQL, while the database is locked now and then,
+and has a reader hold its moment through 100,000 writes. `test_storage_faults.py` does less of both, and the rest.
+
+The process records rows whose names and payloads are known, and says of how many `flush()` has returned. Afterwards all
+of those must be there, each once, with their payloads; counters and statistics must be those of the rows.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from sqlalchemy import URL, text
+
+from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery.writer import Writer, writer_for
+from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.payload import pack_content, unpack_content
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+
+ROOT = Path(__file__).parents[2]
+RUN = "r"
+_PER_STEP = 50
+_NAME = "LOGS_UI_TEST_RECORDING"
+WAITS = "waits"
+"""What the process says of rows that were not written within a second."""
+
+
+def begun() -> ChangesJob:
+    """The run."""
+    return ChangesJob(lambda: [RunChange(RUN, {"name": RUN, "created": 1, "heartbeat": 1})])
+
+
+def words_of(uid: str) -> str:
+    """What a row says: known by its name."""
+    return hashlib.sha256(uid.encode()).hexdigest() * 20
+
+
+def row_job(uid: str, number: int) -> ChangesJob:
+    """A row, and one more on a counter of its run, which tells whether it went in once."""
+    identity = {"eval_name": "e", "mode": "train", "step": number // _PER_STEP, "policy_step": 0, "created": number + 1}
+    identity |= {"group": f"g{number // 8}", "generation": number % 8, "process": 0}
+    content = pack_content({"messages": [{"role": "user", "content": words_of(uid)}]})
+    columns = {"status": "ok", "reward": number % 7 / 8}
+    changes: list[Change] = [RowChange(RUN, uid, identity, columns, content), RunChange(RUN, {}, unattributed_calls=1)]
+    return ChangesJob(lambda: changes, 4_000)
+
+
+def record(writer: Writer, name: str, numbers: range) -> None:
+    """Rows `name/number`."""
+    for number in numbers:
+        writer.put(row_job(f"{name}/{number}", number))
+
+
+@dataclass
+class Recording:
+    """A process that records without end, or so many rows."""
+
+    name: str
+    process: "subprocess.Popen[str]"
+    said: Path
+    log: Path
+
+    @property
+    def acknowledged(self) -> int:
+        """Rows 0 to this one's number were recorded and flushed."""
+        lines = self.said.read_text().rpartition("\n")[0].split("\n")
+        return max((int(line or 0) for line in lines if line != WAITS), default=0)
+
+    def wait_until_it_waits(self) -> None:
+        """Until it has recorded rows that it cannot flush now."""
+        said = self.said.read_text()
+        deadline = time.monotonic() + 60
+        while WAITS not in self.said.read_text()[len(said) :]:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.01)
+
+    def wait_for(self, rows: int, seconds: float = 180) -> None:
+        """Until so many are acknowledged."""
+        deadline = time.monotonic() + seconds
+        while self.acknowledged < rows:
+            assert self.process.poll() is None or self.acknowledged >= rows, self.log.read_text()
+            assert time.monotonic() < deadline, f"{self.acknowledged} of {rows}; {self.log.read_text()}"
+            time.sleep(0.03)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The training's, and that which writes for it: nobody's child, but it has the training's variables."""
+        training = psutil.Process(self.process.pid)
+        others = (it for it in psutil.process_iter(["environ"]) if it.pid != training.pid)
+        return [training, *(it for it in others if (it.info["environ"] or {}).get(_NAME) == str(self.said))]
+
+    def kill(self, *, all_of_it: bool = False) -> None:
+        """The training; with `all_of_it` also, and first, the process that writes for it, which else writes what it was
+        given, and ends.
+        """
+        training, *others = self.processes
+        for process in others if all_of_it else []:
+            process.kill()
+        training.kill()
+        self.process.wait()
+        psutil.wait_procs(others, timeout=60)
+
+    def end(self) -> None:
+        """As a training ends by itself."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(180) == 0, self.log.read_text()
+
+
+@contextmanager
+def recording(
+    address: Address, folder: Path, name: str = "a", prelude: str = "", **environment: str
+) -> Iterator[Recording]:
+    """Begins one; it is killed at the end of the block, if it lives.
+
+    Args:
+        address: where to.
+        folder: for what it says.
+        name: of the rows.
+        prelude: Python that is run in it first.
+        environment: names without `LOGS_UI_`, and their values.
+    """
+    said, log = folder / f"{name}.said", folder / f"{name}.log"
+    variables = {
+        "LOGS_UI_RAISE": "0",
+        _NAME: str(said),
+        **{f"LOGS_UI_{key}": value for key, value in environment.items()},
+    }
+    code = f"{prelude}\nfrom tests.support.storage_faults import go_on; go_on()"
+    with said.open("w") as out, log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, as_text(address), name],
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        yield Recording(name, process, said, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def go_on() -> None:
+    """What that process does: until its stdin is closed."""
+    import select
+
+    address, name = database_address(sys.argv[1]), sys.argv[2]
+    writer = writer_for(address)
+    writer.put(begun())
+    done = 0
+
+    def is_over() -> bool:
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+
+    while not is_over():
+        record(writer, name, range(done, done + 20))
+        while not (is_durable := writer.flush(1)) and not is_over():
+            print(WAITS, flush=True)
+        if is_durable:
+            done += 20
+            print(done, flush=True)
+        time.sleep(0.01)  # faster than any training even so
+
+
+def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = False) -> int:
+    """Takes in what waits, and looks whether all that was acknowledged is there once; returns how many rows are.
+
+    Args:
+        address: of the database.
+        acknowledged: how many rows of each process are to be there.
+        exactly: whether no other may be.
+    """
+    assert Ingester(address).take_in().is_all
+    engine = reading_engine(address)
+    try:
+        with engine.connect() as connection:
+            content = "SELECT uid, content FROM evaluation_row LEFT JOIN rollout_payload ON row_id = id"
+            rows = connection.execute(text(content)).all()
+            found = {uid for uid, _ in rows}
+            wanted = {f"{name}/{number}" for name, count in acknowledged.items() for number in range(count)}
+            assert wanted <= found, f"{len(wanted - found)} of {len(wanted)} are lost"
+            assert not exactly or found == wanted
+            assert len(found) == len(rows)
+            for uid, packed in rows:
+                assert unpack_content(packed)["messages"][0]["content"] == words_of(uid)
+            once = connection.execute(text("SELECT unattributed_calls FROM run")).scalars().all()
+            assert sum(once) == len(rows), f"{sum(once)} times for {len(rows)} rows"
+            sums = "step, count(*), count(reward), coalesce(sum(reward), 0) FROM evaluation_row GROUP BY step"
+            of_rows = connection.execute(text(f"SELECT {sums} ORDER BY step")).all()
+            kept = "SELECT step, rollouts, scored, reward_sum FROM step_statistics ORDER BY step"
+            assert connection.execute(text(kept)).all() == of_rows
+            if not isinstance(address, URL):
+                assert connection.execute(text("PRAGMA integrity_check")).scalars().all() == ["ok"]
+    finally:
+        engine.dispose()
+    return len(rows)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else can write the SQLite file, nor open it anew."""
+    other = sqlite3.connect(path, isolation_level=None, timeout=60)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+
+
+def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Random) -> int:
+    """One process after the other, each once it has recorded something, some of them while the SQLite file is locked;
+    with the process that writes for it, without, or first that alone. Returns how many rows there are.
+    """
+    acknowledged = {}
+    for number in range(kills):
+        with recording(address, folder, f"killed-{number}", SPOOL_SECONDS="0.1") as process:
+            process.wait_for(20)
+            time.sleep(chance.uniform(0, 0.3))
+            if isinstance(address, Path) and chance.random() < 0.5 and address.exists():
+                with locked(address):
+                    time.sleep(chance.uniform(0.1, 0.5))
+                    if chance.random() < 0.5:
+                        process.kill(all_of_it=True)
+                time.sleep(chance.uniform(0, 0.2))
+            if process.process.poll() is None and chance.random() < 0.3:
+                for beside in process.processes[1:]:
+                    beside.kill()
+                process.wait_for(process.acknowledged + 20)
+            if process.process.poll() is None:
+                process.kill(all_of_it=chance.random() < 0.5)
+            acknowledged[process.name] = process.acknowledged
+    return check(address, acknowledged)
+
+
+def hold_a_moment(address: Address, rows: int) -> int:
+    """A reader sees the database as it was at first while so many rows are written; returns what it saw at the end."""
+    writer = Writer(address)
+    writer.put(begun())
+    record(writer, "before", range(10))
+    assert writer.flush(60)
+    count = text("SELECT count(*) FROM evaluation_row")
+    engine = reading_engine(address)
+    try:
+        with engine.begin() as reader:
+            assert reader.scalar(count) == 10
+            for start in range(0, rows, 5_000):
+                record(writer, "after", range(start, min(rows, start + 5_000)))
+                assert writer.flush(120)
+            seen = reader.scalar(count)
+    finally:
+        engine.dispose()
+    assert check(address, {"before": 10, "after": rows}, exactly=True) == rows + 10
+    assert seen is not None
+    return int(seen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=100_000, help="that are written while a reader holds its moment")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    from tests.support.postgres import drop_database, make_database
+
+    url = make_database()
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            os.environ["LOGS_UI_SPOOL"] = str(folder / "spools")  # of PostgreSQL, too, not this user's own
+            addresses: dict[str, Address] = {"SQLite": folder / "a.db", "PostgreSQL": url}
+            for kind, address in addresses.items():
+                began = time.monotonic()
+                rows = kill_at_random(address, folder, given.kills, random.Random(given.seed))
+                print(
+                    f"{kind}: {given.kills} kills, {rows:,} rows, none lost, {time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
+            began = time.monotonic()
+            assert hold_a_moment(folder / "b.db", given.rows) == 10
+            print(f"SQLite: a reader through {given.rows:,} rows, {time.monotonic() - began:.0f} s")
+    finally:
+        drop_database(url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Small real trainings: a real GRPOTrainer, a tiny real model, a real OpenEnv server over its socket."""
+
+import atexit
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from logs_ui.rollout.demo.guess_env import TASKS, TURNS, GuessEnv
+from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer, warm_up
+from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS, Messages, act, feedback, prompt
+from logs_ui.rollout.demo.guess_server import GuessServer
+from logs_ui.rollout.models.token_episode import Answer, Trajectory
+from logs_ui.rollout.play.batch import trainer_columns
+from logs_ui.rollout.play.chat_template import Chat
+
+ROWS = 8
+GROUP = 4
+
+
+@cache
+def _server() -> str:
+    server = GuessServer()
+    atexit.register(server.__exit__)
+    return server.__enter__().wait_until_ready(240)  # on a machine that does much else
+
+
+_clients: list[Any] = []
+
+
+@contextmanager
+def guess_server() -> Iterator[str]:
+    """The address of a real OpenEnv server in a process of its own: one for all tests, which takes seconds to start."""
+    try:
+        yield _server()
+    finally:
+        while _clients:
+            with suppress(Exception):  # a test may have broken it
+                _clients.pop().close()
+
+
+def numbered(task: str, game: int) -> Messages:
+    """The demo's prompt, with the number of the game in it."""
+    system, rules = prompt(task)
+    return [system, {**rules, "content": f"Find number {game}. {rules['content']}"}]
+
+
+def game_of(messages: Messages) -> dict[str, Any]:
+    """The environment's `reset` arguments for such a prompt: its task, and the number as its seed."""
+    game, _, low, high = (int(number) for number in re.findall(r"\d+", messages[-1]["content"]))
+    return {"task": next(task for task, bounds in TASKS.items() if bounds == (low, high)), "seed": game}
+
+
+def dataset(games: int = 8) -> Dataset:
+    rows = [{"prompt": numbered(task, game), "task": task, "answer": game} for game in range(games) for task in TASKS]
+    return Dataset.from_list(rows)
+
+
+def solved(env_reward: list[float], **_: Any) -> list[float]:
+    return env_reward
+
+
+def _warm_model(steps: int) -> Any:
+    """A new model, as it is after so many steps, and with torch's dice as they lie then."""
+    weights, dice = _warmed(steps)
+    model = make_model(make_tokenizer(), 0)
+    model.load_state_dict(weights)
+    model.train()
+    torch.set_rng_state(dice)
+    return model
+
+
+@cache
+def _warmed(steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Weights, and the state of torch's dice: what takes seconds, and is the same in every test."""
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, 0)
+    if steps:
+        warm_up(model, tokenizer, seed=0, steps=steps)
+    return {name: it.detach().clone() for name, it in model.state_dict().items()}, torch.get_rng_state()
+
+
+def make_trainer(
+    rollout_func: Callable[..., Any],
+    folder: Path,
+    *,
+    reward_funcs: Sequence[Callable[..., Any]] = (solved,),
+    warm: int = 40,
+    kind: type[GRPOTrainer] = GRPOTrainer,
+    **config: Any,
+) -> GRPOTrainer:
+    """A trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
+    torch.set_num_threads(1)
+    tokenizer, model = make_tokenizer(), _warm_model(warm)
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "seed": 0,
+        "max_steps": 2,
+        "per_device_train_batch_size": ROWS,
+        "per_device_eval_batch_size": ROWS,
+        "num_generations": GROUP,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "log_completions": True,
+        "num_completions_to_print": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        **config,
+    }
+    return kind(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=list(reward_funcs),
+        rollout_func=rollout_func,
+        args=GRPOConfig(**settings),
+        train_dataset=dataset(),
+        eval_dataset=dataset(1),
+    )
+
+
+def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[str, Any]]:
+    """One prompt after another, all through one shared client: as wordle and browsergym do it.
+
+    `seen` collects what the function itself knows of each row: sampled texts, hints heard, log-probs.
+    """
+    client = GuessEnv(base_url=url).sync()
+    client.connect()
+    _clients.append(client)
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        games = [Game(client, messages, trainer.processing_class) for messages in prompts]
+        for game in games:
+            game.begin()
+            while not game.over:
+                game.play(*generate(trainer, [game.trajectory.context]))
+        if seen is not None:
+            seen.extend((game.texts, game.hints, game.trajectory.logprobs) for game in games)
+        return columns_of(games, trainer)
+
+    return rollout_func
+
+
+def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
+    """All prompts at the same time, each through a client of its own; one generation answers all that still play."""
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        tokenizer = trainer.processing_class
+        games = [Game(client, messages, tokenizer) for client, messages in zip(clients, prompts, strict=True)]
+        for game in games:
+            game.begin()
+        while live := [game for game in games if not game.over]:
+            for game, answer in zip(live, generate(trainer, [game.trajectory.context for game in live]), strict=True):
+                game.play(answer)
+        return columns_of(games, trainer)
+
+    return rollout_func
+
+
+class Game:
+    """One, token-exact."""
+
+    def __init__(self, client: Any, messages: Messages, tokenizer: Any) -> None:
+        self._client = client
+        self._messages = messages
+        self._chat = Chat(tokenizer)
+        self.trajectory = Trajectory(self._chat.prompt_ids(messages))
+        self.texts: list[str] = []
+        self.hints: list[str] = []
+        self.reward = 0.0
+        self.over = False
+
+    def begin(self) -> None:
+        self._client.reset(**game_of(self._messages))
+
+    def play(self, answer: Answer) -> None:
+        self.trajectory.sample(answer)
+        self.texts.append(answer.text)
+        action = act(answer.text)
+        if action is None:
+            self.over = True
+            return
+        result = self._client.step(action)
+        self.hints.append(result.observation.hint)
+        self.reward += result.reward
+        self.over = result.done or len(self.texts) == TURNS
+        if not self.over:
+            heard = {"role": "user", "content": feedback(result.observation)}
+            self.trajectory.insert(self._chat.inserted(answer.ids, [heard]))
+
+
+def columns_of(games: Sequence[Game], trainer: Any) -> dict[str, Any]:
+    columns = trainer_columns([game.trajectory for game in games], trainer.processing_class.eos_token_id)
+    return {**columns, "env_reward": [game.reward for game in games]}
+
+
+def generate(trainer: Any, contexts: Sequence[list[int]]) -> list[Answer]:
+    """One answer to each context, in one batch, by the model's own `generate`, as people write it."""
+    tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+    batch = tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
+    output = model.generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        max_new_tokens=MAX_NEW_TOKENS,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    sampled = output.sequences[:, batch["input_ids"].shape[1] :]
+    logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+    answers = []
+    for ids, values in zip(sampled.tolist(), logprobs.tolist(), strict=True):
+        ended = tokenizer.eos_token_id in ids
+        length = ids.index(tokenizer.eos_token_id) + 1 if ended else len(ids)
+        text = tokenizer.decode(ids[:length], skip_special_tokens=True)
+        answers.append(Answer(ids[:length], values[:length], "stop" if ended else "length", text))
+    return answers
+
+
+def logged_by_trl(folder: Path) -> pd.DataFrame:
+    """The completions tables that TRL itself wrote: step, prompt, completion, a column a reward function, advantage."""
+    return pd.concat([pd.read_parquet(path) for path in sorted((folder / "completions").glob("*.parquet"))])

@@ -1,0 +1,44 @@
+"""Writers of this process that end before it does."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from logs_ui.recorder.delivery import writer
+from logs_ui.recorder.delivery.committer import JobWriter
+from logs_ui.recorder.delivery.helper.helper_client import Helper
+from logs_ui.recorder.delivery.writer import Writer
+
+
+@contextmanager
+def ending_writers() -> Iterator[None]:
+    """The writers that begin inside end with it. In a training each goes on for as long as the process, and wakes five
+    times a second: hundreds of them, as of so many tests, take longer than the tests themselves.
+    """
+    threads, addresses = set(_at_work()), set(writer._by_address)
+    yield
+    for thread, one in _at_work().items():
+        if thread not in threads:
+            _end(thread, one)
+    for address in set(writer._by_address) - addresses:
+        del writer._by_address[address]
+
+
+def _at_work() -> dict[threading.Thread, Writer]:
+    """Each writer that has a thread, by that."""
+    works = {thread: getattr(thread, "_target", None) for thread in threading.enumerate()}
+    owners = {thread: getattr(work, "__self__", None) for thread, work in works.items()}
+    return {thread: owner for thread, owner in owners.items() if isinstance(owner, Writer)}
+
+
+def _end(thread: threading.Thread, one: Writer) -> None:
+    """Whoever still holds it may use it again. One that waits for its database ends when that comes back."""
+    if isinstance(one._outlet, Helper):
+        one.close()
+    one._gave_up = "The test has ended."
+    one._queue.wait_until_done(0)  # wakes it
+    thread.join(2)
+    if not thread.is_alive():
+        if isinstance(one._outlet, JobWriter):
+            one._outlet.storage.close()
+        one._reset()
