@@ -14,7 +14,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from logs_ui.app import error_pages
-from logs_ui.app.commands.ingest_command import Ingesting
 from logs_ui.app.pages.compare import compare_runs_page
 from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
 from logs_ui.app.pages.overview import overview_page
@@ -34,6 +33,7 @@ from logs_ui.app.pages.why import (
 from logs_ui.app.parts import figures, notes_forms, safe_text, step_charts, timeline, words
 from logs_ui.app.web import urls
 from logs_ui.app.web.indexer import Indexer
+from logs_ui.app.web.ingesting import Ingesting
 from logs_ui.app.web.open_database import Source
 from logs_ui.app.web.prefix import UnderPrefix
 from logs_ui.app.web.security import KnownHosts, SameOriginWrites, SecurityHeaders, TokenRequired

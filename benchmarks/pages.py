@@ -28,6 +28,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 
 sys.path.append(str(Path(__file__).parent.parent))
 from tests.support.site import pages
@@ -66,7 +67,7 @@ class Watch:
     def watching(self) -> Iterator[None]:
         """Meanwhile the public functions of `queries`, and what reads the columns of a diagnosis, are measured."""
         named = [(queries, name) for name in queries.__all__ if _is_function(getattr(queries, name))]
-        places: list[tuple[Any, str]] = [*named, (queries.RunColumns, "refresh")]
+        places: list[tuple[Any, str]] = [*named, (RunColumns, "refresh")]
         kept = [(place, name, getattr(place, name)) for place, name in places]
         for place, name, function in kept:
             setattr(place, name, self._measured(name, function))

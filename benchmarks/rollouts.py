@@ -58,14 +58,8 @@ from logs_ui.recorder.storage.changes import (
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    RolloutPayload,
-    RunState,
-    Status,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 STEP_ROLLOUTS, GROUP = 32, 8
 STEP_US = 40_000_000

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.snapshot import column
-from logs_ui.recorder.storage.tables import TAG_LENGTH
+from logs_ui.recorder.vocabulary import TAG_LENGTH
 
 _NUMBERS = (bool, int, float)
 

@@ -23,7 +23,8 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     reward_range,
     strict_rewards,
 )
-from logs_ui.recorder.storage.tables import Run, RunState, Status
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import RunState, Status
 
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields of the column that hold what somebody wrote."""

@@ -16,7 +16,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Annotation, Rollout
 from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject
-from logs_ui.recorder.storage.tables import TAG_LENGTH, Run
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import TAG_LENGTH
 
 router = APIRouter()
 

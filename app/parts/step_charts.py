@@ -8,7 +8,7 @@ from itertools import groupby
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts.words import Word
 from logs_ui.recorder.queries import Step
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 Values = list[float | None]
 

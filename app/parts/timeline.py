@@ -13,7 +13,7 @@ from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.pictures import Picture, pictures_of, without_pictures
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.rows.chat_parser import first_answer, split_reasoning
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])

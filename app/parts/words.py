@@ -8,7 +8,8 @@ from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart
 from logs_ui.recorder.queries.filters.rollout_filter import Scored, Sort
-from logs_ui.recorder.storage.tables import EvaluationRow, LossCause, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from logs_ui.recorder.queries.sql.selection import (
     has_no_order,
     in_statistics,
     is_broad,
+    leads_to_few,
 )
-from logs_ui.recorder.storage.tables import Run, RunState
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import RunState
 
 _RUNS = 16  # of one database: those that were asked for last
 _FIGURES = 200  # of one run: those that were shown last
@@ -189,3 +191,8 @@ def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
         while len(known) > _RUNS:
             known.popitem(last=False)
         return found
+
+
+def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
+    """Whether rollouts of the run are so many, and the filter such that no index leads to them."""
+    return summary.rollouts >= queries.MANY and has_no_order(chosen) and not leads_to_few(chosen)

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.settings import check_thresholds
 from logs_ui.recorder.diagnosis.user_checks import Guarded, all_limits
 from logs_ui.recorder.errors import SettingsError
-from logs_ui.recorder.queries import Database, RunColumns
-from logs_ui.recorder.storage.tables import Mode, Run, RunState
+from logs_ui.recorder.queries import Database
+from logs_ui.recorder.settings import check_thresholds
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import Mode, RunState
 
 _ALL_POINTS = 2**31  # of what the trainer logged
 

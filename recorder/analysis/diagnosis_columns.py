@@ -16,7 +16,8 @@ from sqlmodel import col
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.queries.common import LARGE, Database
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Status, StepStatistics
+from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, Status
 
 _WHOLE = ("id", "step", "policy_step")
 _CODED = ("group", "task", "eval_name", "reward_weights")
@@ -171,15 +172,6 @@ def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
             if value is not None:
                 values[name][place] = value
     return values
-
-
-def mode_of(db: Database, run_id: int) -> Mode:
-    """Training's, where the run has any rollouts of it."""
-    trained = select(col(StepStatistics.step)).where(
-        col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN
-    )
-    with Session(db) as session:
-        return Mode.EVAL if session.execute(trained.limit(1)).first() is None else Mode.TRAIN
 
 
 def _kinds() -> dict[str, Any]:

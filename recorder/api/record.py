@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.trainer_run import Recordings, Wanted, one_opens
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
 from logs_ui.recorder.delivery.writer import writer_for
-from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Edit, Parse, RolloutCall, RowOptions
 from logs_ui.recorder.rows.task_names import Task
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import database_address
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.trainer_run import Recording, Recordings, Wanted
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
@@ -22,10 +23,10 @@ from logs_ui.recorder.capture.instruments import install, trl
 from logs_ui.recorder.capture.instruments.quiet_subclass import is_quiet_subclass, quiet_subclass
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
 from logs_ui.recorder.delivery.writer import writer_for
-from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall, RowOptions
 from logs_ui.recorder.rows.task_names import Task
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import database_address
 

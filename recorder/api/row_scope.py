@@ -18,7 +18,7 @@ from logs_ui.recorder.capture.strands import (
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line, snapshot
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 _SHOWN = 40  # characters of what was given for an index
 

@@ -15,9 +15,9 @@ from typing import Any
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.labels import tag_of
-from logs_ui.recorder.queries import run_uids
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.run_uids import run_uids
 from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 
 RUN_VARIABLE = "LOGS_UI_RUN"

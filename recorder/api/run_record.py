@@ -18,7 +18,7 @@ from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import db_option
 from logs_ui.recorder.storage.changes import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 
 _SOURCES_BYTES = 20_000  # of a run's functions and template, about
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.row_scope import CurrentRow
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
@@ -18,19 +19,19 @@ from logs_ui.recorder.capture.observed_images import observed
 from logs_ui.recorder.capture.rollout_output import Output, checked_output
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped
 from logs_ui.recorder.delivery.writer import Writer, writer_for
-from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import Edit, Parse, RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.changes import TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.tables import Mode, RunState, StopReason
+from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
 _ROLLOUTS = 32  # bits: a process that was forked from a run's counts its rollouts beyond that of the others
 

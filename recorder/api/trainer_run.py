@@ -30,7 +30,7 @@ from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RunChange, TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.tables import Mode, RunState, Status
+from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 
 @dataclass(frozen=True)

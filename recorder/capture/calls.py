@@ -29,7 +29,7 @@ from logs_ui.recorder.capture.strands import (
     within,
 )
 from logs_ui.recorder.snapshot import error_line
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 __all__ = [
     "GIVEN_UP",

@@ -15,7 +15,6 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import shallow_snapshot, snapshot
+from logs_ui.recorder.storage.changes import StoredImage
 
 MAX_PIXELS = 4096 * 4096
 """Of an image that is kept; of a larger one only its size is told."""
@@ -44,27 +44,6 @@ _LEAST_TEXT = 64  # characters
 
 Pixels = NDArray[np.uint8]
 Dropped = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredImage:
-    """A PNG, JPEG or WebP.
-
-    Attributes:
-        hash: sha256 of `data`, in hexadecimal.
-        media_type: "image/png", "image/jpeg" or "image/webp".
-    """
-
-    hash: str
-    media_type: str
-    width: int
-    height: int
-    data: bytes
-
-    @property
-    def reference(self) -> dict[str, Any]:
-        """What stands in its place."""
-        return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
 
 
 class Images:

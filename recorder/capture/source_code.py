@@ -18,7 +18,8 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import without_keys
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.snapshot import text as storable_text
-from logs_ui.recorder.storage.tables import SourceKind
+from logs_ui.recorder.storage.changes import Source
+from logs_ui.recorder.vocabulary import SourceKind
 
 CODE_VARIABLE = "LOGS_UI_CODE"
 """`all` keeps sources and changes of the working tree, `sources` no changes, `none` only names."""
@@ -44,16 +45,6 @@ class Part:
     kind: SourceKind
     name: str
     thing: Any = None
-    weight: float | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """A part as it is stored. `text` is None where there is none, or where it is not to be kept."""
-
-    kind: SourceKind
-    name: str
-    text: str | None
     weight: float | None = None
 
 

@@ -5,7 +5,7 @@ text, which may say anything.
 import asyncio
 import re
 
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 # Of types: httpx's, requests' and openai's are no TimeoutError.
 _TIMEOUT = re.compile(r"(?i:timed?_?out(error|exception|expired)?$)")

@@ -11,6 +11,7 @@ from logs_ui.recorder.delivery.job_queue import Job
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.rows.packing import packed
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, Change
 from logs_ui.recorder.storage.clock import now_us
@@ -99,13 +100,13 @@ class Parcel:
     def _packed(self) -> Batch:
         """Without those that cannot be."""
         try:
-            return Batch.merged(self._changes).packed()
+            return packed(Batch.merged(self._changes))
         except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
             guard.caught("packing what was recorded", error)
         pieces = []
         for piece in Batch.merged(self._changes).split():
             try:
-                pieces.append(piece.packed())
+                pieces.append(packed(piece))
             except Exception as error:  # noqa: BLE001
                 guard.caught("packing one row", error)
                 self.lost += 1

@@ -5,10 +5,10 @@ Definitions, thresholds and whose they are stand with each diagnostic; `waterfal
 """
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Report, diagnose_rows, settings_to_keep
+from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Report, diagnose_rows
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
-from logs_ui.recorder.diagnosis.settings import Settings
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Waterfall, waterfall
+from logs_ui.recorder.settings import Settings
 
 __all__ = [
     "CAUSES",
@@ -21,6 +21,5 @@ __all__ = [
     "Settings",
     "Waterfall",
     "diagnose_rows",
-    "settings_to_keep",
     "waterfall",
 ]

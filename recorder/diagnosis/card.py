@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import Limits, Scale, Settings
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
+from logs_ui.recorder.settings import Limits, Settings
 
 Trend = tuple[tuple[int, float], ...]
 """(step, value), oldest first."""

@@ -35,8 +35,9 @@ from logs_ui.recorder.diagnosis.checks import (
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.rendering import as_dict, as_frame, as_text
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import Scale, Settings, check_thresholds
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses, waterfall
+from logs_ui.recorder.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -250,18 +251,3 @@ def _both(a: Bools | None, b: Bools | None) -> Bools | None:
     if a is None or b is None:
         return b if a is None else a
     return a & b
-
-
-def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
-    """As they are stored with a run.
-
-    Raises:
-        SettingsError: they name a diagnostic that there is not, or a threshold is out of range.
-        TypeError: they are no Settings.
-    """
-    if settings is None:
-        return None
-    if not isinstance(settings, Settings):
-        raise TypeError(f"diagnosis takes Settings(...), not a {type(settings).__name__}")
-    check_thresholds(settings, {it.id: it.limits for it in DIAGNOSTICS})
-    return settings.as_dict()

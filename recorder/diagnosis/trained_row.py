@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 EQUAL = 1e-6
 """Rewards of a group that differ by no more are equal: TRL, which divides by their spread, leaves rounding noise."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Failed
-from logs_ui.recorder.diagnosis.settings import Limits
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.settings import Limits
 from logs_ui.recorder.snapshot import error_line
 
 T = TypeVar("T")

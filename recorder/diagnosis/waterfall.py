@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, Texts
-from logs_ui.recorder.diagnosis.settings import Scale
-from logs_ui.recorder.storage.tables import EvaluationRow, LossCause, Status, StopReason
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
 
-LOOP = 3  # equal actions in a row: diagnosis.md's
-REPEATS = 0.5  # share of moves: ours
 LITTLE = 0.1  # of the best: who loses no more does well; ours
 _TOLD_BY = ("parse_tail", "action_streak", "repeats", "env_steps")  # of the facts
 SAME = 1e-6  # what filters take for equal
@@ -56,7 +55,6 @@ CAUSES = (
         "right one that was worth less.",
     ),
 )
-BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Rows are given as `common.shown` has them: what ran when its process died was aborted.
 """
 
-from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, mode_of
 from logs_ui.recorder.queries.common import COUNT_CAP, LARGE, MANY, WINDOW, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
@@ -120,8 +119,8 @@ from logs_ui.recorder.queries.runs import (
     all_runs,
     find_run,
     last_change,
+    mode_of,
     run_summary,
-    run_uids,
     state_of,
 )
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
@@ -166,7 +165,6 @@ __all__ = [
     "Page",
     "Pivot",
     "Rollout",
-    "RunColumns",
     "RunCounts",
     "RunFilter",
     "RunList",
@@ -233,7 +231,6 @@ __all__ = [
     "run_of",
     "run_sources",
     "run_summary",
-    "run_uids",
     "runs_since",
     "saved_settings",
     "scalar_curves",

@@ -10,7 +10,8 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.sql.matching import LOST_ERROR
 from logs_ui.recorder.queries.sql.selection import Span, lost_until
-from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 Database = Engine | Connection
 """What is read. A connection's transaction shows one moment, however many of these are asked; an engine, which takes a

@@ -14,7 +14,8 @@ from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort, strict_rewards
 from logs_ui.recorder.queries.sql.selection import Span, Use, conditions
 from logs_ui.recorder.storage.dialects import whole
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 MOST_TASKS = 50
 """Tasks that `facets` counts, at most, beside those that the filter names."""

@@ -12,7 +12,8 @@ from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.rollout_list import Rollout, read
 from logs_ui.recorder.queries.sql.selection import Use, conditions
-from logs_ui.recorder.storage.tables import EvaluationRow, Status
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Status
 
 
 class Place(NamedTuple):

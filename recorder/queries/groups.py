@@ -19,7 +19,8 @@ from logs_ui.recorder.queries.common import Count, Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.rollout_list import Cursor
 from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, lost_until, sections
-from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 ALIKE = 1e-6
 """Rewards that lie no further apart than this are one reward: no advantage comes of them."""

@@ -15,7 +15,8 @@ from logs_ui.recorder.queries.rollout_list import ids_after
 from logs_ui.recorder.queries.search.full_text import planning
 from logs_ui.recorder.queries.sql.matching import LOST_ERROR
 from logs_ui.recorder.queries.sql.selection import lost_until
-from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 _ALWAYS = ("id", "uid", "created")
 _SAID = ("status", "stop_reason", "error")  # of rows that are lost

@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_all
 from sqlmodel import col
 
-from logs_ui.recorder.diagnosis.settings import Settings
 from logs_ui.recorder.labels import tag_of
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.storage.address import Address, without_password
 from logs_ui.recorder.storage.clock import now_us

@@ -22,7 +22,8 @@ from logs_ui.recorder.queries.sql.selection import (
 )
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.notes_tables import PersonalTag
-from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, Status, StepStatistics, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StepStatistics
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
 """Headings of a pivot; what lies beyond is added up."""

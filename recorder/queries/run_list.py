@@ -31,7 +31,8 @@ from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.dialects import json_each, number
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
-from logs_ui.recorder.storage.tables import Mode, Run, RunState, StepStatistics
+from logs_ui.recorder.storage.tables import Run, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, RunState
 
 DIED = "died"
 

@@ -13,14 +13,8 @@ from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.sql.selection import lost_until
 from logs_ui.recorder.storage.dialects import mean, whole_sum
 from logs_ui.recorder.storage.step_sums import OF_STEP, RewardSums, details
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    Status,
-    StepDetails,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, StepDetails, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 MOST_STEPS = 400
 """Steps that `steps` gives, at most, and one."""

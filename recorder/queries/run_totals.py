@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.storage.dialects import total, whole_sum
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Status, StepStatistics
+from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, Status
 
 _CURVE_POINTS = 120
 RECENT_STEPS = 10

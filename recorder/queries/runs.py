@@ -19,7 +19,8 @@ from logs_ui.recorder.queries.filters.rollout_filter import nearest
 from logs_ui.recorder.queries.run_totals import Totals, totals
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage import clock
-from logs_ui.recorder.storage.tables import Run, RunState
+from logs_ui.recorder.storage.tables import Run, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, RunState
 
 _REMEMBERED = 4_000  # runs
 _MANY_STEPS = 1_000  # adding them up takes 10 ms or so of the processor, on every page and poll
@@ -87,10 +88,13 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
     return [summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
 
 
-def run_uids(db: Database) -> set[str]:
-    """Of all runs."""
+def mode_of(db: Database, run_id: int) -> Mode:
+    """Training's, where the run has any rollouts of it."""
+    trained = select(col(StepStatistics.step)).where(
+        col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN
+    )
     with Session(db) as session:
-        return set(session.scalars(select(col(Run.uid))))
+        return Mode.EVAL if session.execute(trained.limit(1)).first() is None else Mode.TRAIN
 
 
 def find_run(db: Database, name: str) -> Run:

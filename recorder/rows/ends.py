@@ -12,7 +12,7 @@ from logs_ui.recorder.redaction import without_keys
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.rollout_call import RowOptions
 from logs_ui.recorder.rows.row_numbers import MOVES
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 _CUT_OFF = (None, "abort", "content_filter", "error")  # not seen to its end, or ended by another than the model
 _done = attrgetter("done")

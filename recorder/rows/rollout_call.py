@@ -11,9 +11,8 @@ import orjson
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.capture.calls import CallLog, Ids
-from logs_ui.recorder.capture.observed_images import StoredImage
 from logs_ui.recorder.rows import chat_parser
-from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.changes import RowChange, StoredImage
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.payload import Tokens
 

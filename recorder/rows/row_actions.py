@@ -5,13 +5,13 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
-from logs_ui.recorder.capture.observed_images import StoredImage
 from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.row_numbers import MOVES, moves_of
 from logs_ui.recorder.snapshot import tree
+from logs_ui.recorder.storage.changes import StoredImage
 
 _NO_ACTION = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
 _DIGITS = 3  # of seconds: more cost bytes in each turn

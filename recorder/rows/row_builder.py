@@ -30,7 +30,7 @@ from logs_ui.recorder.rows.text_facts import Facts, answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, Unpacked, unpacked_content, unpacked_tokens
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 __all__ = [
     "all_sampled",

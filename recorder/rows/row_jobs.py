@@ -28,7 +28,7 @@ from logs_ui.recorder.snapshot import error_line, trace
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.payload import NO_TOKENS, Tokens
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 _NO_IDS: Ids = np.empty(0, np.int32)
 _TEXT_DROPPED = "logs-ui dropped its text: what waited to be written took too much memory"

@@ -6,14 +6,42 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from logs_ui.recorder.capture.observed_images import StoredImage
-from logs_ui.recorder.capture.source_code import Source
-from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.text_facts import Facts, text_facts, token_facts
-from logs_ui.recorder.storage.payload import Packed, Tokens, Unpacked, pack_together, unpacked_tokens
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import SourceKind
 
 _run_of = attrgetter("run")
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """A PNG, JPEG or WebP.
+
+    Attributes:
+        hash: sha256 of `data`, in hexadecimal.
+        media_type: "image/png", "image/jpeg" or "image/webp".
+    """
+
+    hash: str
+    media_type: str
+    width: int
+    height: int
+    data: bytes
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """What stands in its place."""
+        return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A part as it is stored. `text` is None where there is none, or where it is not to be kept."""
+
+    kind: SourceKind
+    name: str
+    text: str | None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -180,20 +208,6 @@ class Batch:
         changes += self.starts
         return sum(map(kept_bytes, changes))
 
-    def packed(self) -> "Batch":
-        """With all texts and tokens measured, and all payloads compressed, together."""
-        measured = _measured(self.rows)
-        tokens = [unpacked_tokens(row.tokens) if isinstance(row.tokens, Tokens) else row.tokens for row in self.rows]
-        whole = [payload for row, own in zip(self.rows, tokens, strict=True) for payload in (row.content, own)]
-        packed, starts = pack_together([payload for payload in whole if isinstance(payload, Unpacked)])
-        following = iter(packed)
-        small = [next(following) if isinstance(payload, Unpacked) else None for payload in whole]
-        rows = [
-            _stored(row, facts, content, own)
-            for row, facts, content, own in zip(self.rows, measured, small[::2], small[1::2], strict=True)
-        ]
-        return replace(self, rows=rows, starts=[*self.starts, *(StartChange(*it) for it in starts.items())])
-
     def split(self) -> Iterable["Batch"]:
         """The same in pieces that fail on their own, in an order that keeps references whole, and in which no process
         waits for another that waits for it.
@@ -221,34 +235,3 @@ class Batch:
             for row in self.rows
         ]
         return replace(self, rows=kept)
-
-
-def _stored(row: RowChange, facts: Facts, content: Packed | None, tokens: Packed | None) -> RowChange:
-    """With what was found of it; None leaves a payload as it is."""
-    return RowChange(
-        row.run,
-        row.uid,
-        row.identity,
-        {**row.columns, **facts},
-        row.content if content is None else content.data,
-        row.tokens if tokens is None else tokens.data,
-        row.images,
-        row.tags,
-        None,
-        row.content_start if content is None else content.start,
-        row.tokens_start if tokens is None else tokens.start,
-    )
-
-
-def _measured(rows: Sequence[RowChange]) -> list[Facts]:
-    """Columns of each that are found of all together; none of them where that fails."""
-    found: list[Facts] = [{} for _ in rows]
-    said = [(facts, row.answers) for facts, row in zip(found, rows, strict=True) if row.answers is not None]
-    known = [(facts, row.tokens) for facts, row in zip(found, rows, strict=True) if isinstance(row.tokens, Tokens)]
-    with guard("measuring texts"):
-        for (facts, _), of_texts in zip(said, text_facts([answers for _, answers in said]), strict=True):
-            facts.update(of_texts)
-    with guard("measuring tokens"):
-        for (facts, _), of_tokens in zip(known, token_facts([tokens for _, tokens in known]), strict=True):
-            facts.update(of_tokens)
-    return found

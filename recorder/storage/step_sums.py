@@ -29,7 +29,8 @@ from logs_ui.recorder.storage.dialects import (
     total,
     whole_sum,
 )
-from logs_ui.recorder.storage.tables import EvaluationRow, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 OF_STEP = ("mode", "eval_name", "step")
 

@@ -28,15 +28,14 @@ from logs_ui.recorder.storage.tables import (
     PayloadStart,
     RolloutPayload,
     Run,
-    Status,
     StepStatistics,
-    StopReason,
     Tokenizer,
 )
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.payload_starts import is_unused
 from logs_ui.recorder.upkeep.small_transactions import Progress, as_it_is, unseen
 from logs_ui.recorder.upkeep.unused_images import hashes_in, images_in, unpacked
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 _AT_ONCE = 200  # payloads in one read
 _NAMED = 10  # ids, or steps, that a line names

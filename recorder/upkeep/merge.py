@@ -14,8 +14,6 @@ from sqlalchemy import JSON, Connection, Engine, Select, Text, and_, cast, func,
 from sqlmodel import col
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.capture.observed_images import StoredImage
-from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.storage.address import Address, absolute, database_address, shown
@@ -24,29 +22,22 @@ from logs_ui.recorder.storage.changes import (
     RowChange,
     RunChange,
     ScalarsChange,
+    Source,
     SourcesChange,
     StartChange,
+    StoredImage,
     TokenizerChange,
 )
 from logs_ui.recorder.storage.database import sidecar_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.step_sums import OF_STEP
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Image,
-    RolloutPayload,
-    RowTag,
-    Run,
-    RunSource,
-    Scalar,
-    SourceKind,
-    Status,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, Image, RolloutPayload, RowTag, Run, RunSource, Scalar
 from logs_ui.recorder.storage.tables import Text as StoredText
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, reading, unseen, writing
 from logs_ui.recorder.upkeep.unused_images import hashes_in, unpacked
+from logs_ui.recorder.vocabulary import SourceKind, Status
 
 Values = dict[str, Any]
 

@@ -22,7 +22,7 @@ from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
-from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.upkeep.payload_starts import sweep_starts
 from logs_ui.recorder.upkeep.small_transactions import (
@@ -34,6 +34,7 @@ from logs_ui.recorder.upkeep.small_transactions import (
     writing,
 )
 from logs_ui.recorder.upkeep.unused_images import sweep_images
+from logs_ui.recorder.vocabulary import Status
 
 
 class Unit(StrEnum):

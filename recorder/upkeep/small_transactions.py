@@ -22,7 +22,8 @@ from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
 from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
-from logs_ui.recorder.storage.tables import Run, RunState
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import RunState
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is, and of how much."""

@@ -39,7 +39,8 @@ from logs_ui.recorder.queries import background_refresh
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_filter
 from logs_ui.recorder.queries.search.full_text import search_state
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support.factory import HOSTILE_TASK, make_run
 
 TOKEN = "s3cret-ä"  # noqa: S105 - nobody's

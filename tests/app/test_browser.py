@@ -14,7 +14,8 @@ from sqlmodel import col
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 from tests.support.axe import violations
 from tests.support.factory import make_run
 

@@ -29,7 +29,8 @@ from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address, as_text, without_password
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState
 from tests.support.factory import make_run
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages

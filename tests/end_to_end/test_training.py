@@ -25,7 +25,8 @@ from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.queries import run_sources, source_texts
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import Run, Scalar, SourceKind
+from logs_ui.recorder.storage.tables import Run, Scalar
+from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.rollout.demo.guess_env import GuessEnv
 from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS
 from logs_ui.rollout.demo.guess_server import GuessServer

@@ -24,19 +24,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from logs_ui.recorder.storage.changes import Batch
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    RolloutPayload,
-    Run,
-    RunState,
-    Scalar,
-    Status,
-    StepStatistics,
-    StopReason,
-    Tokenizer,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics, Tokenizer
 from logs_ui.recorder.storage.writes.step_writes import write_details
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 START_US = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 STEP_US = 42_000_000

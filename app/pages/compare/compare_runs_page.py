@@ -30,7 +30,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
 from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary, Solved, Step
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
-from logs_ui.recorder.storage.tables import Mode
+from logs_ui.recorder.vocabulary import Mode
 
 MOST_RUNS = 6
 MOST_ROLLOUTS = 50_000

@@ -9,7 +9,8 @@ from typing import Any
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts import safe_text as text
 from logs_ui.recorder.queries import RunSummary
-from logs_ui.recorder.storage.tables import RunSource, SourceKind
+from logs_ui.recorder.storage.tables import RunSource
+from logs_ui.recorder.vocabulary import SourceKind
 
 _CONTEXT = 3  # lines round a change
 _MOST_LINES = 2_000  # of a text that is compared line by line

@@ -24,7 +24,8 @@ from logs_ui.app.web.remembered import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Kind, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState, Status
 
 OPENED = 8
 """Columns whose turns come with the page; those of the others come when they are scrolled to."""

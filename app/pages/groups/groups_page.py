@@ -22,7 +22,8 @@ from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
 from logs_ui.recorder.queries.filters.filter_language import WHERE
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_where
-from logs_ui.recorder.storage.tables import Run, RunState
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
 KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)

@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.overview.logged_values import Logged, make_logged
 from logs_ui.app.pages.overview.step_tiles import RECENT, Tile, Window, make_tiles
-from logs_ui.app.pages.why.why_page import Short, in_short
 from logs_ui.app.parts import charts, notes_forms, words
 from logs_ui.app.parts.diagnoses import diagnosed, remembered
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
 from logs_ui.app.parts.step_charts import Chart, FunctionMean, function_means, make_charts, mean
+from logs_ui.app.parts.why_short import Short, in_short
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -24,7 +24,8 @@ from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Histogram, RunSummary, Series
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
 from logs_ui.recorder.queries.filters.terms import Range
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 router = APIRouter()
 

@@ -7,7 +7,7 @@ from logs_ui.app.parts import charts, figures
 from logs_ui.app.parts.reward_parts import yes_or_no
 from logs_ui.app.parts.step_charts import Form, mean, written
 from logs_ui.recorder.queries import Step
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 RECENT = 10
 _SPARKLINE = 100  # points, at most

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.rollout.rollout_cause import Loss, loss_of
 from logs_ui.app.pages.rollout.token_view import TokenView, make_view
-from logs_ui.app.pages.rollouts.rollout_table import is_long
 from logs_ui.app.parts import figures, safe_text, timeline, words
 from logs_ui.app.parts import notes_forms as notes
 from logs_ui.app.parts.charts import Scale, stacked
@@ -21,6 +20,7 @@ from logs_ui.app.parts.timeline import Card, Text
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, remembered, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
+from logs_ui.app.web.remembered import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis.trained_row import Training, training
@@ -29,7 +29,8 @@ from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.notebook import Notebook
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState, Status
 
 router = APIRouter()
 

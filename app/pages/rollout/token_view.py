@@ -17,7 +17,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.storage.payload import Tokens
-from logs_ui.recorder.storage.tables import Run, Status
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import Status
 
 LEVELS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """-log p from which on a token is painted, and then more strongly; `tokens.js` and `rollout.css` have as many."""

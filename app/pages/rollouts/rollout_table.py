@@ -13,12 +13,13 @@ from logs_ui.app.parts.table_columns import Columns, make_columns
 from logs_ui.app.parts.view import View
 from logs_ui.app.web import remembered, urls
 from logs_ui.app.web.open_database import id_of
+from logs_ui.app.web.remembered import is_long
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import search_state
-from logs_ui.recorder.queries.sql.selection import has_no_order, leads_to_few
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
 _ANY_ID = str(urls.FIRST)
@@ -144,11 +145,6 @@ def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: Vi
         page = queries.page(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
     return lines_of(db, summary, chosen, view, page.rows, following, page.looked_at)
-
-
-def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """Whether rollouts of the run are so many, and the filter such that no index leads to them."""
-    return summary.rollouts >= queries.MANY and has_no_order(chosen) and not leads_to_few(chosen)
 
 
 def lines_of(

@@ -16,7 +16,7 @@ from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Fiel
 from logs_ui.recorder.queries.filters.filter_language import Place, place_at
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_where
 from logs_ui.recorder.queries.filters.terms import ABSENT, print_key, print_name
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 _COUNTED = 200_000  # of a run with more rollouts the values are named without their counts
 _MOST_VALUES = 40

@@ -23,7 +23,7 @@ from logs_ui.recorder.queries import DIED, Cursor, ListedRun, RunCounts, RunFilt
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.notebook import Subject
 from logs_ui.recorder.storage.address import Address, shown
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
 STATES = (*(state.value for state in RunState), DIED)

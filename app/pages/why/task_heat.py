@@ -11,7 +11,7 @@ from logs_ui.app.parts import figures as said
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import (
     ATTEMPTS,
     EASY,

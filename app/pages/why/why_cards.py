@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from logs_ui.app.parts.why_short import dearest, parents
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.settings import Settings
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
+from logs_ui.recorder.settings import Settings
 
 _POINTS = 120  # of a trend, at most
 _WIDE, _HIGH, _EDGE = 180, 34, 3
@@ -74,26 +75,16 @@ def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: st
         run: whose uid the addresses name.
         count: how many rollouts a filter has.
     """
-    shown = {card.id: _shown(card, lost, settings, run, count, _parents(card, cards)) for card in cards}
+    shown = {card.id: _shown(card, lost, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
-        if above := _parents(card, cards):
+        if above := parents(card, cards):
             _top(above[0], cards, shown).follows.append(shown[card.id])
     return [shown[card.id] for card in dearest(cards)]
 
 
-def dearest(cards: tuple[Card, ...]) -> list[Card]:
-    """Without those that follow from others."""
-    return [card for card in cards if not _parents(card, cards)]
-
-
-def _parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
-    """Those above it that explain it."""
-    return [it for it in cards[: cards.index(card)] if card.id in it.explains]
-
-
 def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, Shown]) -> Shown:
     """The one at the top of those that explain it."""
-    above = _parents(card, cards)
+    above = parents(card, cards)
     return _top(above[0], cards, shown) if above else shown[card.id]
 
 

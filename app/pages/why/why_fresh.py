@@ -8,7 +8,7 @@ from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import RunSummary
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 
 router = APIRouter()
 

@@ -10,28 +10,28 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_cards import Shown, dearest, fine, make_cards
+from logs_ui.app.pages.why.why_cards import Shown, fine, make_cards
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
-from logs_ui.app.pages.why.why_slice import Looked, Slice, looked_at, report_of
+from logs_ui.app.pages.why.why_slice import Slice, report_of
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.parts.notes_forms import NotebookOfPages
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.parts.why_short import Looked, Short, in_short
 from logs_ui.app.web import htmx, remembered, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
-from logs_ui.recorder.diagnosis import Card, Diagnostic, Rows
+from logs_ui.recorder.diagnosis import Diagnostic, Rows
 from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS, FEW_STEPS, Missing
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 
 router = APIRouter()
 
 _POLL_SECONDS = 5
 _OFFERED = 200  # tasks
-_DEAREST = 3  # of the overview
 _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 
@@ -105,22 +105,6 @@ class WhyPage:
 
 
 @dataclass(frozen=True)
-class Short:
-    """The same of the last steps, in short.
-
-    Attributes:
-        cards: the dearest, without those that follow from others.
-        more: how many there are beside them.
-    """
-
-    fall: Fall
-    looked: Looked
-    cards: list[Card]
-    more: int
-    too_few: bool
-
-
-@dataclass(frozen=True)
 class WhyShortPage:
     """What `_why-short.html` shows, on a run's overview, too.
 
@@ -190,20 +174,6 @@ def short(request: Request, source: SourceOfPages, name: str) -> Response:
         summary = queries.run_summary(db, id_of(run))
         page = WhyShortPage(summary, in_short(run.uid, diagnosed(db, run)))
     return htmx.fragment(request, "why/_why-short.html", page)
-
-
-def in_short(run: str, known: Diagnosed) -> Short:
-    """Of the run with that uid."""
-    report = known.report
-    looked = looked_at(known.rows, report)
-    cards = dearest(report.cards)
-    return Short(
-        fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
-        looked=looked,
-        cards=cards[:_DEAREST],
-        more=len(report.cards) - len(cards[:_DEAREST]),
-        too_few=report.warming_up,
-    )
 
 
 def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:

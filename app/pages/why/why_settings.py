@@ -14,8 +14,8 @@ from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed, settings_of
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Settings
-from logs_ui.recorder.diagnosis.settings import check_thresholds
 from logs_ui.recorder.errors import SettingsError
+from logs_ui.recorder.settings import check_thresholds
 
 router = APIRouter()
 

@@ -3,16 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection
 
+from logs_ui.app.parts.why_short import Looked, looked_at
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
-from logs_ui.recorder.diagnosis.waterfall import judged
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.filter_values import read_whole
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
@@ -57,21 +56,6 @@ class Slice:
         return self.step_min is not None or self.step_max is not None
 
 
-@dataclass(frozen=True)
-class Looked:
-    """What a report is on.
-
-    Attributes:
-        steps: first and last; None without any, or where they say nothing.
-        rollouts: of which a loss can be told.
-        unscored: those of them without a reward, which count as 0.
-    """
-
-    steps: tuple[int, int] | None
-    rollouts: int
-    unscored: int
-
-
 _ALL = Slice()
 
 
@@ -110,15 +94,6 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         within=within,
     )
     return replace(report, scale=scale), looked_at(before, report)
-
-
-def looked_at(rows: Rows, report: Report) -> Looked:
-    """How many of the rows a report is on."""
-    first, last = report.steps or (0, -1)
-    own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
-    can_tell = judged(own)
-    unscored = can_tell & np.isnan(own.reward)
-    return Looked(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
 
 
 def _up_to(rows: Rows, chosen: Slice) -> Bools:

@@ -31,7 +31,8 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.filters.terms import Term
-from logs_ui.recorder.storage.tables import Mode, Run, RunState, Status
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 router = APIRouter()
 

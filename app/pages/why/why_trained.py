@@ -34,7 +34,8 @@ from logs_ui.recorder.diagnosis.tables.training_outcome import (
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
-from logs_ui.recorder.storage.tables import Mode, Run, RunState, Status
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 router = APIRouter()
 

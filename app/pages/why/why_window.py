@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word, parse_where
-from logs_ui.recorder.storage.tables import Mode
+from logs_ui.recorder.vocabulary import Mode
 
 LAST, ALL = "last", "all"
 

@@ -21,7 +21,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import Database, Rollout
 from logs_ui.recorder.rows.chat_parser import first_answer
-from logs_ui.recorder.storage.tables import Run, SourceKind
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import SourceKind
 
 PromptForm = Literal["messages", "text"]
 """What the dataset's prompts are: lists of messages, or texts."""

@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from logs_ui.recorder.api.async_grpo.rollout_loop import LoopOptions, make_loop
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel
+from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.capture.instruments import trl_async
-from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Edit, Parse
 from logs_ui.recorder.rows.task_names import Task
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.storage.address import as_text, database_address
 
 W = TypeVar("W")

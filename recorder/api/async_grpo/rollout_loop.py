@@ -27,6 +27,7 @@ import numpy as np
 
 from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironments
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
+from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
 from logs_ui.recorder.capture.calls import (
     Generation,
@@ -41,10 +42,10 @@ from logs_ui.recorder.capture.instruments import trl, trl_async
 from logs_ui.recorder.capture.model_answers import finish_of
 from logs_ui.recorder.capture.strands import Strand, within
 from logs_ui.recorder.delivery.writer import writer_for
-from logs_ui.recorder.diagnosis import Settings, settings_to_keep
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Edit, Parse, RowOptions
 from logs_ui.recorder.rows.task_names import Task, name_task
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.address import database_address
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.capture.instruments.patch import patches
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.storage.tables import Mode
+from logs_ui.recorder.vocabulary import Mode
 
 
 class Listener(Protocol):

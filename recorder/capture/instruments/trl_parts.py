@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from logs_ui.recorder.capture.source_code import Part
-from logs_ui.recorder.storage.tables import SourceKind
+from logs_ui.recorder.vocabulary import SourceKind
 
 
 def parts(trainer: Any) -> list[Part]:

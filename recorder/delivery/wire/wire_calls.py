@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Note, TokenBatch
 from logs_ui.recorder.capture.calls import Sequence as Answer
-from logs_ui.recorder.capture.observed_images import Images, StoredImage
+from logs_ui.recorder.capture.observed_images import Images
 from logs_ui.recorder.capture.strands import Strand, StrandTree
 from logs_ui.recorder.snapshot import is_shallow, snapshot
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.storage.changes import StoredImage
+from logs_ui.recorder.vocabulary import StopReason
 
 _of_generation = attrgetter("order", "began", "seconds", "seam", "error", "request_id", "asked", "reason")
 _of_answer = attrgetter("finish", "text", "messages", "reply", "prompt_tokens", "completion_tokens")

@@ -24,6 +24,7 @@ from logs_ui.recorder.delivery.wire.wire_arrays import (
     sent_output,
 )
 from logs_ui.recorder.delivery.wire.wire_calls import received_calls, sent_calls
+from logs_ui.recorder.rows.packing import packed
 from logs_ui.recorder.rows.rollout_call import RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import (
     ColumnsJob,
@@ -36,7 +37,7 @@ from logs_ui.recorder.rows.row_jobs import (
 from logs_ui.recorder.storage.changes import Batch, Change
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.spool_entry import Entry
-from logs_ui.recorder.storage.tables import Mode, Status
+from logs_ui.recorder.vocabulary import Mode, Status
 
 _BATCH = "batch"
 _TOKENIZER = "tokenizer"
@@ -111,7 +112,7 @@ class Wire:
         return _job(kind, output, values, self._sources)
 
     def _as_batch(self, job: Job) -> tuple[list[bytes], int]:
-        batch = Batch.merged(job.changes()).packed()
+        batch = packed(Batch.merged(job.changes()))
         data, refused = entries.encoded(Entry(0, 0, batch))
         self.refused += refused
         return [_encoder.encode([_BATCH, None, [data]])], len(batch.rows) + 1

@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.storage.tables import LossCause
+from logs_ui.recorder.vocabulary import LossCause
 
 _FEW = 16  # rollouts that may be alike by accident
 _ALONE = 0.9  # of the loss: what one failure must hold to be why all are paid alike, where no environment tells

@@ -5,8 +5,8 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5

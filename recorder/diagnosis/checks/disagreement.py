@@ -8,8 +8,8 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
 _FEW = 8  # rollouts, or pairs

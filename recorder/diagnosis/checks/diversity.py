@@ -7,9 +7,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, dead
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
 
 _HALF = 0.5
 _ALIKE = 0.75  # of a group's completions that are twins: at most 2 of 8 are their own

@@ -9,11 +9,12 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.task_mix import solved
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE, Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.windows import rise
 from logs_ui.recorder.diagnosis.wording import figure, listed
+from logs_ui.recorder.settings import SHARE
 
 _FALL = 0.25
 

@@ -9,9 +9,9 @@ from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.checks.reward_functions import is_outcome
 from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
 
 _SMALL = 0.1  # of what all reward functions together can make a difference of
 _FALL = 0.1  # of the range of what it gave

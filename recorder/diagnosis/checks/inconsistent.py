@@ -5,8 +5,8 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.02  # of the rollouts that have a twin
 _OF_RANGE = 0.01  # of the range of the function's values: less is rounding

@@ -7,9 +7,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.05
 _OF_TASK = 0.5  # of a task's rollouts, from _ATTEMPTS on: ours

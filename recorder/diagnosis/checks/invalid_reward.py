@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.storage.tables import Status
+from logs_ui.recorder.vocabulary import Status
 
 _MANY = 32  # rows: a function that answers for none of so many has none of its own
 _OF_ONE = 0.05  # of the rollouts, that one function fails to answer for: ours

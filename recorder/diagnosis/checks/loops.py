@@ -5,9 +5,10 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
-from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS, losses
+from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
 _SHARE = 0.1
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
-from logs_ui.recorder.diagnosis.settings import FROM_NOTHING
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import FROM_NOTHING
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"

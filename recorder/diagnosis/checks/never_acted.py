@@ -6,9 +6,9 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.checks import parse_failures
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes
 from logs_ui.recorder.diagnosis.wording import percent
+from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
 _BY_TOOLS = 0.5  # of the rollouts that act: ours

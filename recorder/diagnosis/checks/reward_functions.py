@@ -8,9 +8,9 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import SHARE
 
 _MOST, _LEAST = 0.9, 0.1
 _LESS = 0.2  # than _MOST is enough, where the other falls: ours

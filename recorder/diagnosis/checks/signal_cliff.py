@@ -4,9 +4,9 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.windows import Rise, rise
 from logs_ui.recorder.diagnosis.wording import figure
+from logs_ui.recorder.settings import SHARE
 
 _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
 _GOOD = 0.9  # of the way from the worst reward to the best: groups that all pass have no spread

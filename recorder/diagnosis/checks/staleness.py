@@ -4,8 +4,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.settings import FROM_NOTHING
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.settings import FROM_NOTHING
 
 _LAG = 4
 _SHARE = 0.1

@@ -7,10 +7,11 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import FROM_ONE, SHARE, Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.windows import windows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.storage.tables import LossCause
+from logs_ui.recorder.settings import FROM_ONE, SHARE
+from logs_ui.recorder.vocabulary import LossCause
 
 _ATTEMPTS = 10
 _NEAR = 0.75

@@ -7,9 +7,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.wording import figure, percent
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import StopReason
 
 _SHARE = 0.05
 _FEW = 2  # rollouts: one is an accident

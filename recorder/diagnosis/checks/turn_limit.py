@@ -7,10 +7,10 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.checks.loops import charged, looping
 from logs_ui.recorder.diagnosis.checks.task_mix import never_solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, judged, losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.storage.tables import LossCause, StopReason
+from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.2
 

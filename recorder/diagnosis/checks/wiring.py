@@ -5,8 +5,8 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
-from logs_ui.recorder.diagnosis.settings import SHARE
 from logs_ui.recorder.diagnosis.wording import percent
+from logs_ui.recorder.settings import SHARE
 
 _SWAPPED = 0.5  # ours: a dataset may well have a question twice, and a step both of them
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from logs_ui.recorder.diagnosis.tables.action_kinds import SHOWN, as_text, kind_names
-from logs_ui.recorder.diagnosis.waterfall import LOOP
+from logs_ui.recorder.vocabulary import LOOP
 
 _ERROR_KEYS = ("error", "error_message", "last_action_error", "is_error", "isError")
 _EXIT_KEYS = ("exit_code", "returncode", "return_code")

@@ -7,8 +7,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.checks.task_mix import solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.settings import Scale
-from logs_ui.recorder.diagnosis.waterfall import LOOP, REPEATS
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.checks.task_mix import solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 
 ATTEMPTS = 10
 """Fewer tell nothing of a task: verifiers'."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from logs_ui.recorder.storage.tables import Dropped, LossCause, Mode, Status, StopReason
+from logs_ui.recorder.vocabulary import Dropped, LossCause, Mode, Status, StopReason
 
 
 class Scored(StrEnum):

@@ -21,14 +21,8 @@ from logs_ui.recorder.queries.search.search_texts import Texts, texts_of
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.search_tables import FORMAT, INDEXED_RUN, SOURCE
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    RolloutPayload,
-    Run,
-    RunState,
-    SchemaVersion,
-    StepStatistics,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, SchemaVersion, StepStatistics
+from logs_ui.recorder.vocabulary import RunState
 
 Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens one moment of the database."""

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_, select, tuple_
 from sqlmodel import col
 
-from logs_ui.recorder.diagnosis.waterfall import BROKEN, LOOP, REPEATS
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Value
 from logs_ui.recorder.queries.sql.matching import is_value
 from logs_ui.recorder.storage.dialects import spread
-from logs_ui.recorder.storage.tables import EvaluationRow, LossCause, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
 
 _Row = EvaluationRow
 

@@ -12,7 +12,8 @@ from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.storage.dialects import json_each, number_in
 from logs_ui.recorder.storage.notes_tables import PersonalTag
-from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
+from logs_ui.recorder.vocabulary import StopReason
 
 LOST_ERROR = "The process ended in the middle of the rollout"
 """What is said of a rollout whose process died, as a process says that can still say it."""

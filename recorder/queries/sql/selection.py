@@ -22,14 +22,8 @@ from logs_ui.recorder.queries.sql.matching import (
 )
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Run,
-    RunState,
-    Status,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
+from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 
 _ID = col(EvaluationRow.id)
 _KINDS: dict[str, Any] = {  # the columns of row_by_kind

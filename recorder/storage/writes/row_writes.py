@@ -13,8 +13,7 @@ from sqlalchemy import BigInteger, Connection, Engine, bindparam, case, func, se
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
-from logs_ui.recorder.capture.observed_images import StoredImage
-from logs_ui.recorder.storage.changes import RowChange, StartChange
+from logs_ui.recorder.storage.changes import RowChange, StartChange, StoredImage
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
 from logs_ui.recorder.storage.tables import (

@@ -14,8 +14,9 @@ from sqlmodel import col
 from logs_ui.recorder.storage.changes import RunChange, ScalarsChange, SourcesChange, TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import insert, server_clock
-from logs_ui.recorder.storage.tables import Run, RunSource, RunState, Scalar, Text, Tokenizer
+from logs_ui.recorder.storage.tables import Run, RunSource, Scalar, Text, Tokenizer
 from logs_ui.recorder.storage.writes.prepared_statements import run, upsert
+from logs_ui.recorder.vocabulary import RunState
 
 
 def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int | None = None) -> None:

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 from tests.support.factory import make_run
 
 PREFIX, RUN = "/user/ann%40home/proxy/7070", "a-run-1"

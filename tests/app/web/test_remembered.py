@@ -15,7 +15,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Count, Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support.factory import make_run
 
 EVERYTHING = RolloutFilter()

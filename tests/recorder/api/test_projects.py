@@ -14,7 +14,7 @@ from logs_ui.recorder import flush, load_run, load_runs, queries, start_run
 from logs_ui.recorder.queries import RunFilter
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import TAG_LENGTH
+from logs_ui.recorder.vocabulary import TAG_LENGTH
 from tests.support.factory import make_run
 
 HOSTILE = '"><img src=x onerror=alert(1)>'

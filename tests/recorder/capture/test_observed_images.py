@@ -23,6 +23,7 @@ from logs_ui.recorder import ImageNotFoundError, load_image, load_run, start_run
 from logs_ui.recorder.capture import observed_images
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage import tables
+from logs_ui.recorder.storage.changes import StoredImage
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 
 QUESTION = [{"role": "user", "content": "Click the button."}]
@@ -42,7 +43,7 @@ def packed(kind: str, **how: Any) -> bytes:
     return file.getvalue()
 
 
-def told(value: Any) -> tuple[Any, dict[str, observed_images.StoredImage]]:
+def told(value: Any) -> tuple[Any, dict[str, StoredImage]]:
     """An observation as it is stored, and its images by hash."""
     observation, found = observed_images.observed(value)
     if found is None:

@@ -16,13 +16,15 @@ from logs_ui.recorder.api.run_description import RunName
 from logs_ui.recorder.api.run_record import RunRecord
 from logs_ui.recorder.capture import source_code
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
-from logs_ui.recorder.capture.source_code import CODE_VARIABLE, Part, Source
+from logs_ui.recorder.capture.source_code import CODE_VARIABLE, Part
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.queries import run_sources, source_texts
+from logs_ui.recorder.storage.changes import Source
 from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run, RunSource, SourceKind, Text
+from logs_ui.recorder.storage.tables import Run, RunSource, Text
+from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.rollout import environment_reward, openenv_rollout_func
 
 

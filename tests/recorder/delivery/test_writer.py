@@ -31,6 +31,7 @@ from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.rows import packing
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob, RunningJob
 from logs_ui.recorder.snapshot import snapshot
@@ -42,9 +43,9 @@ from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.spool import durable_outlet as storage
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
-from logs_ui.recorder.storage.tables import Mode
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.delete import delete_run
+from logs_ui.recorder.vocabulary import Mode
 from tests.support.writers import ending_writers
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
@@ -806,14 +807,14 @@ def test_an_error_that_cannot_say_what_it_is_is_counted(monkeypatch: pytest.Monk
 def test_whatever_fails_in_the_writers_thread_costs_only_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
     monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
-    packed = Batch.packed
+    packed = packing.packed
 
     def fails_for_one(batch: Batch) -> Batch:
         if any(change.uid == "b" for change in batch.rows):
             raise MemoryError
         return packed(batch)
 
-    monkeypatch.setattr(Batch, "packed", fails_for_one)
+    monkeypatch.setattr(committer, "packed", fails_for_one)
     writer = Writer(db)
     writer.put(job(BEGUN, row("a", {}), row("b", {}), row("c", {})))
     assert writer.flush(60)

@@ -8,10 +8,10 @@ import pytest
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.checks.reward_functions import shares
 from logs_ui.recorder.diagnosis.rollout_rows import coded
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.payload import Tokens
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 NAN = float("nan")
 FLOATS = (

@@ -8,7 +8,7 @@ import pytest
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.rows.text_facts import facts
-from logs_ui.recorder.storage.tables import Status, StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, entry, rows_of
 
 NAN = float("nan")

@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of, shares
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.storage.tables import StopReason
+from logs_ui.recorder.vocabulary import StopReason
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, rows_of
 
 MANY, STEPS = 480, 30

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder.diagnosis.trained_row import Moved, Training, training
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 
 def row(**columns: Any) -> EvaluationRow:

@@ -11,14 +11,15 @@ from sqlalchemy import Engine, update
 from sqlmodel import Session, col, insert, select
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
 from logs_ui.recorder.diagnosis.checks.staleness import lag
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import cause_of, causes, judged
-from logs_ui.recorder.queries import RunColumns
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, Status, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support import factory
 from tests.support.postgres import DATABASES, fresh_database
 

@@ -20,7 +20,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     print_where,
 )
 from logs_ui.recorder.queries.filters.terms import Range, Term
-from logs_ui.recorder.storage.tables import Mode, Status, StopReason
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support.terms import TEXTS, terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC

@@ -27,12 +27,14 @@ from logs_ui.app.web import remembered
 from logs_ui.app.web.open_database import Source
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import diagnose
-from logs_ui.recorder.queries import Cursor, RunColumns
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
+from logs_ui.recorder.queries import Cursor
 from logs_ui.recorder.queries.facets import _edge
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.queries.run_totals import totals
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import Mode, RunState
 from tests.support.factory import make_run
 
 STEPS, WINDOW = 40, 100

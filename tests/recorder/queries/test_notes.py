@@ -27,7 +27,8 @@ from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
-from logs_ui.recorder.storage.tables import EvaluationRow, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support.axe import violations
 from tests.support.factory import make_run
 

@@ -30,17 +30,8 @@ from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.payload import pack_content
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    RolloutPayload,
-    Run,
-    RunState,
-    Scalar,
-    Status,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.support import factory
 from tests.support.postgres import DATABASES, fresh_database
 

@@ -29,7 +29,8 @@ from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.search_tables import TOKENIZER
 from logs_ui.recorder.storage.sidecars import SEARCH
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, RolloutPayload, Run, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
+from logs_ui.recorder.vocabulary import Mode, RunState, Status
 from tests.support import factory
 
 NOW = time.time_ns() // 1000

@@ -34,7 +34,7 @@ from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, R
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.storage.payload import Unpacked, pack, unpack_content
-from logs_ui.recorder.storage.tables import Mode, Status
+from logs_ui.recorder.vocabulary import Mode, Status
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv, GuessEnvironment, GuessObservation
 
 END = 9

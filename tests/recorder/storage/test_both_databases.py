@@ -17,14 +17,16 @@ from sqlalchemy import Engine, Table, select
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars, queries, record, start_run
-from logs_ui.recorder.queries import Dimension, Measure, RunColumns, RunFilter
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
+from logs_ui.recorder.queries import Dimension, Measure, RunFilter
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import Mode, RunState
 from tests.support.factory import make_run
 from tests.support.postgres import fresh_database
 from tests.support.training import guess_server, make_trainer, sequential, solved

@@ -11,9 +11,9 @@ from sqlalchemy import delete, select, text
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_image, load_run, start_run
-from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.rows.packing import packed
 from logs_ui.recorder.storage.address import Address, as_text, database_address
-from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, StartChange
+from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, StartChange, StoredImage
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.payload import (
     Tokens,
@@ -197,9 +197,9 @@ def test_a_payload_that_comes_later_keeps_the_others_start(address: Address) -> 
     ]
     later = RowChange("r", "0", IDENTITY, {}, content({"messages": []}))
     intake.take(
-        [Entry(1, 1, Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first]).packed())]
+        [Entry(1, 1, packed(Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first])))]
     )
-    intake.take([Entry(2, 1, Batch.merged([later]).packed())])
+    intake.take([Entry(2, 1, packed(Batch.merged([later])))])
     engine.dispose()
     frame = load_run("r", as_text(address))
     assert [len(it) for it in frame.messages] == [0, 2]
@@ -215,7 +215,7 @@ def test_a_row_that_is_refused_costs_no_other_its_prompt(address: Address, monke
         for n in range(3)
     ]
     rows[1].columns = {"turns": 2**70}
-    batch = Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows]).packed()
+    batch = packed(Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows]))
     assert intake.take([Entry(1, 1, batch)]) == 1
     engine.dispose()
     assert [it[0]["content"] for it in load_run("r", as_text(address)).messages] == [PROMPT[0]["content"]] * 2
@@ -223,7 +223,7 @@ def test_a_row_that_is_refused_costs_no_other_its_prompt(address: Address, monke
 
 def test_what_waits_on_disk_has_it() -> None:
     rows = [RowChange("r", f"{n}", IDENTITY, {}, None, tokens()) for n in range(2)]
-    batch = Batch.merged(rows).packed()
+    batch = packed(Batch.merged(rows))
     assert [row.tokens_start for row in batch.rows] == [batch.starts[0].id] * 2
     data, refused = entries.encoded(Entry(1, 1, batch))
     assert refused == 0
@@ -258,9 +258,9 @@ def test_an_image_that_a_shared_prompt_shows_is_used(address: Address) -> None:
         RowChange("r", f"{n}", IDENTITY, {"task": f"{n}", "status": "ok"}, content(said), images=(shown,))
         for n in range(3)
     ]
-    batch = Batch.merged(
-        [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows]
-    ).packed()
+    batch = packed(
+        Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows])
+    )
     engine = writing_engine(address)
     Intake(address, lambda: engine, "w", is_own=True).take([Entry(1, 1, batch)])
     engine.dispose()

@@ -15,8 +15,6 @@ import pytest
 
 from logs_ui.recorder import load_run
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.capture.observed_images import StoredImage
-from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage.address import Address, database_address
@@ -25,7 +23,9 @@ from logs_ui.recorder.storage.changes import (
     RowChange,
     RunChange,
     ScalarsChange,
+    Source,
     SourcesChange,
+    StoredImage,
     TokenizerChange,
 )
 from logs_ui.recorder.storage.database import writing_engine
@@ -38,7 +38,7 @@ from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, decoded,
 from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_files, spool_folder
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
-from logs_ui.recorder.storage.tables import RunState, SourceKind, Status
+from logs_ui.recorder.vocabulary import RunState, SourceKind, Status
 from tests.recorder.delivery.test_writer import storage_of
 from tests.support.storage_faults import begun, check, locked, record, row_job
 

@@ -21,16 +21,9 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.step_sums import RewardSums
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Run,
-    RunState,
-    Status,
-    StepDetails,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepDetails, StepStatistics
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
+from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 from tests.support import factory
 
 NOW = 1_800_000_000_000_000

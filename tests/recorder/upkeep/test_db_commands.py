@@ -30,7 +30,6 @@ from logs_ui.recorder.storage.tables import (
     Image,
     RolloutPayload,
     Run,
-    RunState,
     StepStatistics,
     Table,
     Tokenizer,
@@ -41,6 +40,7 @@ from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, va
 from logs_ui.recorder.upkeep.check import Finding
 from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
+from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
 from tests.support.factory import make_run
 

@@ -31,8 +31,9 @@ from logs_ui.recorder.errors import FilterError, ImageNotFoundError, RunNotFound
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.upkeep import check, merge, prune
+from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
 from tests.support.factory import make_run
 

@@ -10,18 +10,18 @@ from sqlalchemy import URL, Connection, Engine, func, select, text, update
 from sqlmodel import col
 
 from logs_ui.recorder import LogsUIError, flush, load_runs, queries, start_run
-from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.storage.address import as_text
-from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
 from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunState, SourceKind, WriterPosition
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, WriterPosition
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.upkeep import delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.delete import _itself
+from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.support.factory import make_run
 
 PROMPT = [{"role": "user", "content": "hello"}]

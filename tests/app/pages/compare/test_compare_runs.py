@@ -21,20 +21,12 @@ from logs_ui.app.pages.compare.run_curves import Axis, make_chart
 from logs_ui.app.pages.compare.run_differences import comparisons, working_trees
 from logs_ui.app.pages.compare.run_tasks import group_sizes, make_table
 from logs_ui.recorder import queries
-from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.queries import CurvePoint, GroupResult
-from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Run,
-    RunSource,
-    RunState,
-    SourceKind,
-    StepDetails,
-    StepStatistics,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunSource, StepDetails, StepStatistics
 from logs_ui.recorder.storage.writes import run_writes
+from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.support.factory import HOSTILE_TASK, insert_run, make_run
 
 A, B, C = "one-aaaa", "two-bbbb", "three-cccc"

@@ -29,7 +29,8 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import pack_content
-from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, RunState, StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
+from logs_ui.recorder.vocabulary import RunState, StopReason
 from tests.support.factory import HOSTILE_TASK, make_run
 from tests.support.postgres import DATABASES, fresh_database
 

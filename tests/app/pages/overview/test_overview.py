@@ -21,7 +21,8 @@ from logs_ui.recorder import flush, queries, start_run
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.step_sums import RewardSums
-from logs_ui.recorder.storage.tables import Run, RunState, Scalar, StepStatistics
+from logs_ui.recorder.storage.tables import Run, Scalar, StepStatistics
+from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_app import fragment
 from tests.support.axe import violations
 from tests.support.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run

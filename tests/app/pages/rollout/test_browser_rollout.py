@@ -14,7 +14,8 @@ from sqlmodel import col
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
-from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
+from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_browser import row_id
 from tests.support.axe import violations
 from tests.support.factory import make_run, make_tokenizer

@@ -20,7 +20,8 @@ from logs_ui.app.parts import safe_text
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
-from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Status, Tokenizer
+from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Tokenizer
+from logs_ui.recorder.vocabulary import Status
 from tests.app.pages.rollout.test_token_text import id_of, tokenizer
 from tests.support.factory import insert_run
 

@@ -22,7 +22,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
+from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
 from tests.support.factory import make_run
 

@@ -15,7 +15,8 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, RunState, Status
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
+from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support import factory
 from tests.support.postgres import DATABASES, fresh_database
 

@@ -29,7 +29,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.sidecars import SEARCH
-from logs_ui.recorder.storage.tables import RunState
+from logs_ui.recorder.vocabulary import RunState
 from tests.support.factory import make_run
 
 RUN, LIVE = "main-run-1234", "live-run-5678"

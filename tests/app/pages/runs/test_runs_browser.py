@@ -12,12 +12,12 @@ from sqlalchemy import Engine, update
 from sqlmodel import col
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.storage.changes import SourcesChange
+from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import Run, RunState, SourceKind
+from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.storage.writes import run_writes
+from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.support.axe import violations
 from tests.support.factory import START_US, make_run
 

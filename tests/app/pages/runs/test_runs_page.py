@@ -15,7 +15,8 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder.queries import RunFilter, list_runs
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import Run, RunState, StepStatistics
+from logs_ui.recorder.storage.tables import Run, StepStatistics
+from logs_ui.recorder.vocabulary import RunState
 from tests.support.factory import START_US, insert_run, make_run
 
 NOW = time.time_ns() // 1000

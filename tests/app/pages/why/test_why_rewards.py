@@ -27,14 +27,8 @@ from logs_ui.recorder.diagnosis.tables.reward_table import (
 )
 from logs_ui.recorder.queries.filters.rollout_filter import print_where
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    RunState,
-    Status,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
 from tests.support.axe import violations

@@ -17,7 +17,7 @@ from logs_ui.app.main import create_app
 from logs_ui.app.pages.why import why_tasks
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Rows
-from logs_ui.recorder.diagnosis.settings import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import (
     Columns,
     Label,
@@ -29,7 +29,8 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     usual_size,
 )
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Mode, Run, RunState
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import Mode, RunState
 from tests.app.test_app import fragment
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
 from tests.support.factory import HOSTILE_TASK, TASKS, make_run

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.tables.masks import RATIO, masks
@@ -29,19 +30,10 @@ from logs_ui.recorder.diagnosis.tables.training_outcome import (
     where,
 )
 from logs_ui.recorder.diagnosis.trained_row import Moved, training
-from logs_ui.recorder.queries import RunColumns
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Mode,
-    Run,
-    RunState,
-    Scalar,
-    Status,
-    StepStatistics,
-    StopReason,
-)
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
+from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
 

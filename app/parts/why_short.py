@@ -1,0 +1,76 @@
+"""The diagnosis in short, as the overview and Why show it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.app.parts.loss_waterfall import Fall, make_fall
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis import Card, Report, Rows
+from logs_ui.recorder.diagnosis.waterfall import judged
+
+_DEAREST = 3  # of the overview
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a report is on.
+
+    Attributes:
+        steps: first and last; None without any, or where they say nothing.
+        rollouts: of which a loss can be told.
+        unscored: those of them without a reward, which count as 0.
+    """
+
+    steps: tuple[int, int] | None
+    rollouts: int
+    unscored: int
+
+
+@dataclass(frozen=True)
+class Short:
+    """The same of the last steps, in short.
+
+    Attributes:
+        cards: the dearest, without those that follow from others.
+        more: how many there are beside them.
+    """
+
+    fall: Fall
+    looked: Looked
+    cards: list[Card]
+    more: int
+    too_few: bool
+
+
+def in_short(run: str, known: Diagnosed) -> Short:
+    """Of the run with that uid."""
+    report = known.report
+    looked = looked_at(known.rows, report)
+    cards = dearest(report.cards)
+    return Short(
+        fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
+        looked=looked,
+        cards=cards[:_DEAREST],
+        more=len(report.cards) - len(cards[:_DEAREST]),
+        too_few=report.warming_up,
+    )
+
+
+def looked_at(rows: Rows, report: Report) -> Looked:
+    """How many of the rows a report is on."""
+    first, last = report.steps or (0, -1)
+    own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
+    can_tell = judged(own)
+    unscored = can_tell & np.isnan(own.reward)
+    return Looked(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
+
+
+def dearest(cards: tuple[Card, ...]) -> list[Card]:
+    """Without those that follow from others."""
+    return [card for card in cards if not parents(card, cards)]
+
+
+def parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
+    """Those above it that explain it."""
+    return [it for it in cards[: cards.index(card)] if card.id in it.explains]
