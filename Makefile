@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check test oldest newest vllm demo serve pictures compare lock
+.PHONY: help install format check docs test oldest newest vllm demo serve pictures compare lock release
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ check:  ## Formatting, lint, types, and the arrows between the rooms
 	mypy
 	mypy tests benchmarks examples
 	lint-imports
+
+docs:  ## The documentation site, into site/; a broken link or reference fails it
+	python -m zensical build --strict --clean
 
 test:  ## All tests, with a real trainer, a real environment and a real browser
 	python -m pytest
@@ -46,3 +49,8 @@ compare:  ## logs-ui beside what a user would pick instead: environments of 2 GB
 
 lock:  ## Write down the versions of the active environment, for CI
 	python -m pip freeze --exclude-editable --exclude logs-ui | sed 's/+cpu$$//' > .ci/constraints.txt
+
+release:  ## The wheel and the source distribution as they would be uploaded, into dist/, checked
+	rm -rf dist
+	python -m build
+	python -m twine check --strict dist/*
