@@ -18,7 +18,7 @@ ENOUGH = 0.2
 
 ONE_RUN = """
 import sys
-from logs_ui.rollout.demo import DemoSettings, train_demo
+from logs_ui.rollout.demo.demo import DemoSettings, train_demo
 train_demo(
     DemoSettings(steps=int(sys.argv[1]), seed=int(sys.argv[2])),
     on_step=lambda step, steps, reward: print("reward", reward, flush=True),

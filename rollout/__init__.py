@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logs_ui.rollout.evaluation.evaluation_report import Report
-    from logs_ui.rollout.evaluation.evaluations import Evaluation, evaluation
-    from logs_ui.rollout.evaluation.scoring import EvaluationRow
+    from logs_ui.rollout.evaluations.evaluation_report import Report
+    from logs_ui.rollout.evaluations.evaluations import Evaluation, evaluation
+    from logs_ui.rollout.evaluations.scoring import EvaluationRow
     from logs_ui.rollout.functions.harness_adapter import ExactHarnessAdapter
     from logs_ui.rollout.functions.harness_rollouts import harness_model_step, harness_rollout_func
     from logs_ui.rollout.functions.openenv_rollouts import environment_reward, openenv_rollout_func
@@ -37,18 +37,18 @@ __all__ = [
 
 _HOMES = {
     "Answer": "models.token_episode",
-    "Evaluation": "evaluation.evaluations",
-    "EvaluationRow": "evaluation.scoring",
+    "Evaluation": "evaluations.evaluations",
+    "EvaluationRow": "evaluations.scoring",
     "ExactHarnessAdapter": "functions.harness_adapter",
     "GenerationError": "models.backends",
     "Model": "models.backends",
     "Processor": "play.processor",
-    "Report": "evaluation.evaluation_report",
+    "Report": "evaluations.evaluation_report",
     "Sampling": "models.backends",
     "ServerModel": "models.server_model",
     "TextEnv": "functions.text_rollouts",
     "environment_reward": "functions.openenv_rollouts",
-    "evaluation": "evaluation.evaluations",
+    "evaluation": "evaluations.evaluations",
     "harness_model_step": "functions.harness_rollouts",
     "harness_rollout_func": "functions.harness_rollouts",
     "openenv_rollout_func": "functions.openenv_rollouts",

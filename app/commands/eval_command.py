@@ -19,8 +19,8 @@ from logs_ui.recorder.storage.address import absolute, database_address, db_opti
 from logs_ui.rollout.models.one_line import visible
 
 if TYPE_CHECKING:
-    from logs_ui.rollout.evaluation.evaluation_report import Figures, Report, Sample
-    from logs_ui.rollout.evaluation.evaluations import Evaluation
+    from logs_ui.rollout.evaluations.evaluation_report import Figures, Report, Sample
+    from logs_ui.rollout.evaluations.evaluations import Evaluation
 
 _WIDE = 200
 """Columns of a line, where no terminal has fewer."""
@@ -83,7 +83,7 @@ def _report(name: str, settings: dict[str, Any]) -> "Report":
     """
     try:
         from logs_ui.rollout.environments.sessions import SessionError
-        from logs_ui.rollout.evaluation.definitions import find_evaluation
+        from logs_ui.rollout.evaluations.definitions import find_evaluation
         from logs_ui.rollout.models.backends import GenerationError
     except ImportError as error:
         raise typer.Exit(say(str(error), 2)) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from logs_ui.rollout.demo.guess_server import GuessServer
 
 if TYPE_CHECKING:
-    from logs_ui.rollout.evaluation.evaluations import Evaluation
+    from logs_ui.rollout.evaluations.evaluations import Evaluation
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 

@@ -3,8 +3,8 @@
 import re
 
 from logs_ui.rollout.demo.guess_env import TASKS, TURNS, GuessAction, GuessEnv, GuessObservation
-from logs_ui.rollout.evaluation.evaluations import Evaluation, evaluation
-from logs_ui.rollout.evaluation.scoring import EvaluationRow
+from logs_ui.rollout.evaluations.evaluations import Evaluation, evaluation
+from logs_ui.rollout.evaluations.scoring import EvaluationRow
 
 SYSTEM = "Find my number. Answer like this: guess 5"
 MAX_NEW_TOKENS = 8

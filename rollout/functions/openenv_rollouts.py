@@ -120,7 +120,7 @@ def openenv_rollout_func(
         ImportError: openenv is not installed.
     """
     if env_path is not None:
-        from logs_ui.rollout.evaluation.definitions import rollouts_of
+        from logs_ui.rollout.evaluations.definitions import rollouts_of
 
         return rollouts_of(env_path, locals())
     check_environment(provider=provider, environment_variables=environment_variables, headers=headers)

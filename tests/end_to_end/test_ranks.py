@@ -10,7 +10,7 @@ RANK = """
 import sys
 from pathlib import Path
 from logs_ui.recorder import record
-from tests.training import make_trainer, sequential
+from tests.support.training import make_trainer, sequential
 make_trainer(
     record(sequential(sys.argv[1]), db=sys.argv[2]),
     Path(sys.argv[3]),

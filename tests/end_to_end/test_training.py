@@ -813,7 +813,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from logs_ui.recorder import record
-from tests.training import guess_server, make_trainer, sequential
+from tests.support.training import guess_server, make_trainer, sequential
 returned = open(sys.argv[2], "a", buffering=1)
 with guess_server() as url:
     inner = sequential(url)

@@ -31,7 +31,7 @@ from logs_ui.rollout.demo.guess_rollout import (  # noqa: E402
     parse_guess,
     prompt,
 )
-from logs_ui.rollout.evaluation.scoring import EvaluationRow  # noqa: E402
+from logs_ui.rollout.evaluations.scoring import EvaluationRow  # noqa: E402
 from logs_ui.rollout.play.chat_template import Chat  # noqa: E402
 
 

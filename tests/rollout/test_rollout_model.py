@@ -454,8 +454,8 @@ import sys
 from pathlib import Path
 import pytest
 from accelerate import PartialState
-from tests.test_rollout_model import rounds, trainer_with
-from tests.test_vllm import generation_of
+from tests.rollout.test_rollout_model import rounds, trainer_with
+from tests.recorder.capture.test_vllm import generation_of
 rank = PartialState(cpu=True).process_index
 with pytest.MonkeyPatch.context() as patch:
     generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])

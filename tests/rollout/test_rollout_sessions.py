@@ -167,8 +167,8 @@ def test_calls_that_block_do_so_in_threads_of_their_own() -> None:
 def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpreter() -> None:
     code = """if True:
         import asyncio, time
-        from logs_ui.rollout.sessions import Sessions, SessionError
-        from logs_ui.rollout.sources import Factory
+        from logs_ui.rollout.environments.sessions import Sessions, SessionError
+        from logs_ui.rollout.environments.environment_sources import Factory
         class Hung:
             def reset(self): time.sleep(60)
         async def play():
@@ -497,8 +497,8 @@ def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_mo
     """As from Python 3.12 on."""
     code = """if True:
         import asyncio, threading
-        from logs_ui.rollout.sessions import Sessions
-        from logs_ui.rollout.sources import Connection, Factory, Started
+        from logs_ui.rollout.environments.sessions import Sessions
+        from logs_ui.rollout.environments.environment_sources import Connection, Factory, Started
         start = threading.Thread.start
         def only_before_the_end(thread):
             if not threading.main_thread().is_alive():

@@ -1,6 +1,7 @@
 """Writers of this process that end before it does."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,8 @@ def _end(thread: threading.Thread, one: Writer) -> None:
         one.close()
     one._gave_up = "The test has ended."
     one._queue.wait_until_done(0)  # wakes it
+    while thread.ident is None:  # another thread is starting it: join() refuses one that has not begun
+        time.sleep(0.001)
     thread.join(2)
     if not thread.is_alive():
         if isinstance(one._outlet, JobWriter):

@@ -441,7 +441,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: str, tmp_path:
 import resource, signal, sys
 from pathlib import Path
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.files import export_run
+from logs_ui.recorder.analysis.export.export_files import export_run
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (36_864, 36_864))  # room for the 32 kB of SQLite's own -shm file
 try:

@@ -240,8 +240,8 @@ RANK = """
 import sys
 from pathlib import Path
 from logs_ui.recorder import DiagnosisCallback, record
-from tests.test_diagnosis_callback import nothing
-from tests.training import make_trainer, sequential
+from tests.recorder.api.test_diagnosis_callback import nothing
+from tests.support.training import make_trainer, sequential
 trainer = make_trainer(
     record(sequential(sys.argv[1]), db=sys.argv[2]),
     Path(sys.argv[3]),

@@ -396,7 +396,7 @@ import sys
 from pathlib import Path
 import torch
 from logs_ui.recorder import record_environment
-from tests.test_environment_factory import Guessing, Seen, make_trainer
+from tests.recorder.api.test_record_environment import Guessing, Seen, make_trainer
 torch.set_num_threads(1)
 Guessing.url = sys.argv[1]
 factory = record_environment(Guessing, task="answer", db=sys.argv[2])

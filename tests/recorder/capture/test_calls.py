@@ -229,8 +229,8 @@ def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callabl
 FORKED = """
 import os, sys
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.calls import CallLog, collecting
-from logs_ui.recorder.strands import current_strand
+from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.strands import current_strand
 tool, log = trace_env(lambda action: action), CallLog()
 with collecting(log) as _:
     child = os.fork() == 0
@@ -252,7 +252,7 @@ POOL = """
 import json, multiprocessing, os, sys
 from types import SimpleNamespace
 from logs_ui.recorder import current_row, load_run, record, start_run, trace_env, unrecorded
-from logs_ui.rollout.guess_model import make_tokenizer
+from logs_ui.rollout.demo.guess_model import make_tokenizer
 
 tool = trace_env(lambda action: action)
 outer = trace_env(lambda: tool(3))
@@ -513,7 +513,7 @@ def test_a_generation_of_which_nothing_can_be_recorded_is_not_waited_for() -> No
 DESTRUCTOR = """
 import gc, threading
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.calls import CallLog, collecting
+from logs_ui.recorder.capture.calls import CallLog, collecting
 
 class Env:
     def step(self, action):

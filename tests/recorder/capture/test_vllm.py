@@ -319,7 +319,7 @@ import sys
 from pathlib import Path
 import pytest
 from accelerate import PartialState
-from tests.test_vllm import generation_of, recorded, shown
+from tests.recorder.capture.test_vllm import generation_of, recorded, shown
 rank = PartialState(cpu=True).process_index
 with pytest.MonkeyPatch.context() as patch, recorded() as generations:
     generation = generation_of(patch, mode="server", server_base_url=sys.argv[1])
@@ -587,8 +587,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from logs_ui.recorder.calls import CallLog, collecting
-from logs_ui.recorder.instruments import trl_vllm, vllm
+from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.instruments import trl_vllm, vllm
 
 def make(path):
     words = {word: i for i, word in enumerate(["<end>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"])}

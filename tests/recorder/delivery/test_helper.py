@@ -208,10 +208,10 @@ def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(
 
 
 CRASHING = """import os, sys; os.fork() and os._exit(0); sys.path[:] = {}
-from logs_ui.recorder import wire
+from logs_ui.recorder.delivery.wire import wire_jobs as wire
 job = wire.Wire.job
 wire.Wire.job = lambda self, frame: os.abort() if b"poison" in frame else job(self, frame)
-from logs_ui.recorder.helper_process import main; main(int(sys.argv[1]))"""
+from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"""
 
 
 def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
@@ -262,7 +262,8 @@ def test_what_is_dropped_adds_up_over_processes_and_a_thread_in_their_place(
 ALONE = """
 import os, signal, sys
 import psutil
-from logs_ui.recorder import flush, start_run, writer as writers
+from logs_ui.recorder import flush, start_run
+from logs_ui.recorder.delivery import writer as writers
 run = start_run(db=sys.argv[1])
 flush()
 (writer,) = writers._by_address.values()
@@ -379,12 +380,12 @@ END
 UNDER_WAY = """
 import os, sqlite3, sys, time
 from contextlib import closing
-from logs_ui.recorder import process_beside
-patience = "from logs_ui.recorder import helper_process; helper_process._LEAST_PATIENCE = 1.0; main(int("
-process_beside._CODE = process_beside._CODE.replace("main(int(", patience)
-from logs_ui.recorder.writer import Writer
+from logs_ui.recorder.delivery.helper import spawn
+patience = "import logs_ui.recorder.delivery.helper.helper_process as it; it._LEAST_PATIENCE = 1.0; main(int("
+spawn._CODE = spawn._CODE.replace("main(int(", patience)
+from logs_ui.recorder.delivery.writer import Writer
 from pathlib import Path
-from tests.test_helper import job, pid_of, row
+from tests.recorder.delivery.test_helper import job, pid_of, row
 writer = Writer(Path(sys.argv[1]))
 writer.put(job(row("first", {})))
 assert writer.flush(60)
@@ -539,9 +540,9 @@ def test_logging_that_raises_and_a_path_that_is_no_text_stop_nothing(db: Path, m
 
 NOBODY_READS = """
 import os, sys
-from logs_ui.recorder.writer import Writer
+from logs_ui.recorder.delivery.writer import Writer
 from pathlib import Path
-from tests.test_helper import BEGUN, job, pid_of, row
+from tests.recorder.delivery.test_helper import BEGUN, job, pid_of, row
 writer = Writer(Path(sys.argv[1]))
 writer.put(job(BEGUN))
 assert writer.flush(60)
@@ -610,7 +611,9 @@ def test_what_can_never_be_written_is_given_up_and_said(tmp_path: Path, caplog: 
 
 ENDS = """
 import os, signal, sys, time
-from logs_ui.recorder import helper, start_run, writer as writers
+from logs_ui.recorder import start_run
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.delivery.helper import helper_client as helper
 from logs_ui.recorder.storage.address import database_address
 send, sent = helper.Helper._send, [0]
 def sending(self, kind, *message, frames=()):
@@ -703,7 +706,8 @@ def test_a_training_that_was_quiet_before_it_died_has_lost_nothing_and_is_not_to
 
 STUCK = """
 import os, signal, sys, time
-from logs_ui.recorder import flush, start_run, writer as writers
+from logs_ui.recorder import flush, start_run
+from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.storage.address import database_address
 run = start_run(db=sys.argv[1])
 flush()

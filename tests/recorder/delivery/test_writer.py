@@ -250,8 +250,8 @@ def test_a_checkpoint_that_fails_repeats_nothing(
 KILLED = """
 import sys
 from pathlib import Path
-from logs_ui.recorder.writer import Writer
-from tests.test_writer import BEGUN, job, row
+from logs_ui.recorder.delivery.writer import Writer
+from tests.recorder.delivery.test_writer import BEGUN, job, row
 writer = Writer(Path(sys.argv[1]))
 writer.put(job(BEGUN))
 for i in range(100_000):
@@ -402,9 +402,9 @@ def test_a_writer_that_gave_up_is_followed_by_another_once_the_path_is_free(db: 
 ENDED = """
 import logging, sys, time
 from pathlib import Path
-from logs_ui.recorder import writer as writers
-from logs_ui.recorder.limits import Limits
-from tests.test_writer import BEGUN, job, row
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.storage.limits import Limits
+from tests.recorder.delivery.test_writer import BEGUN, job, row
 logging.basicConfig(format="%(message)s")
 Limits.end_seconds = 600.0  # of whoever is told nothing
 writer = writers.writer_for(Path(sys.argv[1]))

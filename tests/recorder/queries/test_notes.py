@@ -123,7 +123,7 @@ def test_two_dashboards_at_once_lose_nothing_of_each_other(db: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.queries.notebook import Notebook, Subject
 book = Notebook(Path(sys.argv[1]))
 for i in range(25):
     book.tag(Subject(sys.argv[2], "row"), f"{sys.argv[3]} {i}")
@@ -152,7 +152,7 @@ READ_ONLY = """
 import os, re, sys
 from pathlib import Path
 from logs_ui.recorder import load_run
-from logs_ui.recorder.notes import Notebook, Subject
+from logs_ui.recorder.queries.notebook import Notebook, Subject
 os.environ["XDG_DATA_HOME"] = sys.argv[2]
 from starlette.testclient import TestClient
 from logs_ui.app.main import create_app

@@ -16,7 +16,7 @@ SYSTEM = {"role": "system", "content": "Play."}
 
 DEGENERATE = """
 import numpy as np
-from logs_ui.recorder.chat import Spelling, assistant_message, completion_messages
+from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages
 
 class Spelt:
     def decode(self, ids, *, skip_special_tokens):

@@ -325,12 +325,12 @@ IDENTITY = {
 RANK = """
 import random, sys
 from logs_ui.recorder.storage.address import database_address
-from logs_ui.recorder.images import StoredImage
-from logs_ui.recorder.run_record import ChangesJob
-from logs_ui.recorder.models import SourceKind
-from logs_ui.recorder.sources import Source
+from logs_ui.recorder.capture.observed_images import StoredImage
+from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.vocabulary import SourceKind
+from logs_ui.recorder.capture.source_code import Source
 from logs_ui.recorder.storage.changes import RowChange, RunChange, SourcesChange, TokenizerChange
-from logs_ui.recorder.writer import Writer
+from logs_ui.recorder.delivery.writer import Writer
 
 writer, rank = Writer(database_address(sys.argv[1])), sys.argv[2]
 dice = random.Random(rank)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from logs_ui.recorder.analysis.user_modules import NoModuleError, imported
-from logs_ui.rollout.evaluation.evaluations import Evaluation, Wiring
+from logs_ui.rollout.evaluations.evaluations import Evaluation, Wiring
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_rollout_func
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from logs_ui.recorder import Settings, record, start_run
-from logs_ui.rollout.evaluation.evaluation_report import Report
-from logs_ui.rollout.evaluation.offline import Offline, Progress
-from logs_ui.rollout.evaluation.scoring import EvaluationRow, RewardFunc, Score, Scoring
+from logs_ui.rollout.evaluations.evaluation_report import Report
+from logs_ui.rollout.evaluations.offline import Offline, Progress
+from logs_ui.rollout.evaluations.scoring import EvaluationRow, RewardFunc, Score, Scoring
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_rollout_func
 from logs_ui.rollout.functions.text_rollouts import text_rollout_func
 from logs_ui.rollout.models.backends import Model, Sampling

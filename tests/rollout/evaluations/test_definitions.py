@@ -13,8 +13,8 @@ from datasets import Dataset
 from logs_ui.recorder import record
 from logs_ui.rollout import EvaluationRow, evaluation, openenv_rollout_func, text_rollout_func
 from logs_ui.rollout.demo.guess_env import GuessEnv
-from logs_ui.rollout.evaluation.definitions import find_evaluation
-from logs_ui.rollout.evaluation.evaluations import Wiring
+from logs_ui.rollout.evaluations.definitions import find_evaluation
+from logs_ui.rollout.evaluations.evaluations import Wiring
 from tests.support.evaluations import ROWS, Echo, says, sums, word
 from tests.support.model_server import ModelServer, model_server
 from tests.support.rollouts import Scripted, a_trainer

@@ -7,8 +7,8 @@ from typing import Any
 
 from logs_ui.recorder import OpenRun, unrecorded
 from logs_ui.rollout.environments.environment_threads import in_thread
-from logs_ui.rollout.evaluation.evaluation_report import Sample
-from logs_ui.rollout.evaluation.scoring import EvaluationRow, Scoring, task_name
+from logs_ui.rollout.evaluations.evaluation_report import Sample
+from logs_ui.rollout.evaluations.scoring import EvaluationRow, Scoring, task_name
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
 from logs_ui.rollout.models.backends import Sampling
 from logs_ui.rollout.models.server_model import ChatModel
