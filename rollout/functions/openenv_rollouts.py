@@ -1,6 +1,7 @@
 """A rollout function for any OpenEnv environment: `openenv_rollout_func()`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from logs_ui.rollout.environments.environment_sources import source_of
@@ -120,9 +121,11 @@ def openenv_rollout_func(
         ImportError: openenv is not installed.
     """
     if env_path is not None:
-        from logs_ui.rollout.evaluations.definitions import rollouts_of
-
-        return rollouts_of(env_path, locals())
+        given = dict(locals())
+        # Loaded by its name, and only here: an `@evaluation` is built on this file, not the other way round.
+        definitions = import_module("logs_ui.rollout.evaluations.definitions")
+        found: OpenEnvRollouts = definitions.rollouts_of(env_path, given)
+        return found
     check_environment(provider=provider, environment_variables=environment_variables, headers=headers)
     check_seed(seed)
     names = task_names(tasks, task_var)
