@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from logs_ui.recorder.diagnosis import rendering
+from logs_ui.recorder.diagnosis import report
 from logs_ui.recorder.diagnosis.tables.training_outcome import Outcome
 from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
@@ -100,7 +100,7 @@ EVIDENCE = {
 }
 """What the weakest evidence that a row's calls rest on means."""
 
-unattributed_said = rendering.unattributed_said
+unattributed_said = report.unattributed_said
 
 DROPPED = {
     "stale": Word(

@@ -97,10 +97,10 @@ class RunColumns:
             self._changed = before if last is None else last
             if self._changed != before:
                 for found in _read(session, self._run_id, self.mode, before, self.sample):
-                    self._add(found)
+                    self.add(found)
                     is_new = True
         if is_new or self._rows is None:
-            self._rows = self._made()
+            self._rows = self.made()
         return self._rows
 
     def _choose(self, db: Database) -> None:
@@ -113,8 +113,8 @@ class RunColumns:
         self._columns = {name: values[kept] for name, values in self._columns.items()}
         self._values = {name: values[kept] for name, values in self._values.items()}
 
-    def _add(self, found: Sequence[Sequence[Any]]) -> None:
-        """In place of those that were there."""
+    def add(self, found: Sequence[Sequence[Any]]) -> None:
+        """Add values of _NAMES; they replace those of the same rollouts."""
         values = dict(zip(_NAMES, zip(*found, strict=True) if found else [()] * len(_NAMES), strict=True))
         new = {name: self._column(name, values[name]) for name in self._columns}
         given = _by_function(values["rewards"])
@@ -141,7 +141,8 @@ class RunColumns:
             return np.array(values, object) if values else np.empty(0, object)
         return np.array(values, np.int64 if name in _WHOLE else np.float64)
 
-    def _made(self) -> Rows:
+    def made(self) -> Rows:
+        """Return what was added so far."""
         own: Mapping[str, Any] = self._columns
         values = dict(sorted(self._values.items()))
         weighed: list[dict[str, float]] = [orjson.loads(text) or {} for text in self._codes["reward_weights"]]
@@ -160,6 +161,17 @@ class RunColumns:
             tasks=list(self._codes["task"]),
             evals=list(self._codes["eval_name"]),
         )
+
+
+def columns_of(found: Sequence[EvaluationRow]) -> Rows:
+    """Return some stored rollouts of one run as columns, ordered by step and id."""
+    columns = RunColumns(0, Mode.TRAIN)
+    columns.add([[_json_text(getattr(row, n)) if n in _JSON else getattr(row, n) for n in _NAMES] for row in found])
+    return columns.made()
+
+
+def _json_text(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
 def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:

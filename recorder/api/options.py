@@ -17,7 +17,7 @@ def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
     if not isinstance(settings, Settings):
         raise TypeError(f"diagnosis takes Settings(...), not a {type(settings).__name__}")
     # Imported here: only a training that was given settings pays for loading the diagnostics, which check them.
-    from logs_ui.recorder.diagnosis.report import DIAGNOSTICS
+    from logs_ui.recorder.diagnosis.run_checks import DIAGNOSTICS
 
     check_thresholds(settings, {it.id: it.limits for it in DIAGNOSTICS})
     return settings.as_dict()

@@ -5,8 +5,9 @@ Definitions, thresholds and whose they are stand with each diagnostic; `waterfal
 """
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Report, diagnose_rows
+from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.run_checks import DIAGNOSTICS, diagnose_rows
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Waterfall, waterfall
 from logs_ui.recorder.settings import Settings
 

@@ -1,5 +1,6 @@
-"""What a diagnostic says, and what it is."""
+"""The diagnosis' three basic types: the run that checks look at, a check (`Diagnostic`) and its finding (`Card`)."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,23 +13,19 @@ from logs_ui.recorder.settings import Limits, Settings
 Trend = tuple[tuple[int, float], ...]
 """(step, value), oldest first."""
 
-BEHAVIOUR = (
-    *("truncation", "parse_failures", "loops", "turn_limit", "never_acted", "degenerate_text", "diversity", "length"),
-    *("never_solved", "forgotten", "signal_cliff", "dead_groups"),
-)
-"""Ids of the cards on what the policy does, and what comes of it: what keeps it from learning may be behind all."""
-
 
 @dataclass(frozen=True)
 class Run:
-    """What the diagnostics look at.
+    """The run that a check looks at.
 
     Attributes:
-        rows: of the last steps.
-        all: of all steps.
+        rows: rollouts of the last steps (`Settings.steps`, or more until there are enough rollouts).
+        all: rollouts of all steps.
+        scale: the best reward, and what counts as solved.
+        fall: the waterfall of `rows`: the reward that was lost, by cause.
+        settings: the user's settings.
         config: the trainer's arguments.
         scalars: what the trainer logged, by name.
-        fall: of `rows`.
     """
 
     rows: Rows
@@ -40,36 +37,47 @@ class Run:
     scalars: Mapping[str, Trend] = field(default_factory=dict)
 
     def threshold(self, diagnostic: str, default: float) -> float:
-        """The diagnostic's own, unless somebody set another."""
+        """Return the user's threshold for a diagnostic, or the default if none is set."""
         return self.settings.thresholds.get(diagnostic, default)
 
     def cost_of(self, cause: str) -> float:
-        """Reward for each rollout that the waterfall lays at a cause's door."""
+        """Return the reward per rollout that the waterfall counts under a cause; 0 if it has none."""
         return sum(share.cost for share in self.fall.shares if share.cause.id == cause)
 
 
 @dataclass(frozen=True)
 class Card:
-    """One reason why rewards are low.
+    """One finding: a reason why rewards are low.
 
     Attributes:
-        id: of its diagnostic.
-        title: what is wrong, in one line with its figure.
-        cost: reward for each rollout of the last steps. Costs that are part of the waterfall add up; others overlap.
-        evidence: sentences, each with the figures that it rests on.
+        id: the id of its diagnostic.
+        title: the problem in one line, with its figure.
+        cost: reward lost per rollout of the last steps. Costs that are part of the waterfall add up; others overlap.
+        evidence: sentences with the figures that support the finding.
         suggestion: what to change.
-        where: the filter that opens its rollouts.
-        is_part: whether the cost is a part of the waterfall.
-        trend: of the figure that is held against the threshold.
-        since_step: the first of the last unbroken stretch of steps above the threshold; None where that cannot be told.
-        limit: the threshold, where it is one figure that the trend can be drawn against.
-        explains: ids of cards that may be only its consequence. They stand below it where its rollouts, with those of
-            others that explain them, hold at least half of what they lost; in a report only those are named.
-        own: (N,) of the rows that were looked at, those that it is about; None: all.
-        is_setup: whether it is a fault of what the policy is trained in, which no training mends: from a tenth of the
-            loss on it stands before what the policy does.
-        needs: the share of its loss that one card alone must hold to explain it, infinity where none does; None: half,
-            of several together.
+        where: the filter that opens its rollouts; empty for all of them.
+        is_part: True if the cost is a part of the waterfall.
+        trend: the figure that is compared with the threshold, by step.
+        since_step: the first step of the last unbroken stretch beyond the threshold; None if it cannot be told.
+        limit: the threshold, if it is one number that `trend` can be drawn against.
+        explains: ids of cards that may be a consequence of this one, besides those whose diagnostics name it in
+            `Diagnostic.explained_by`. Such a card is listed below this one if the rollouts of all cards that explain
+            it hold at least half of its loss. In a report only the ids of cards that are really below are left.
+        own: (N,) True for the rollouts of the last steps that the card is about; None for all.
+        is_setup: True for a fault of the training's set-up, which training cannot repair. It is listed before the
+            policy's own faults if it costs at least a tenth of the loss.
+        needs: the share of its loss that one single card must hold to explain it (infinity: none ever does); None for
+            the usual half, which several cards may hold together.
+        aspects: what distinguishes this finding from others of the same diagnostic. `explained_by` can name one, as
+            in `diversity:cold`.
+        stops_learning: True if it keeps the policy from learning at all: it may then explain every diagnostic that
+            `is_behaviour`.
+
+    Example:
+        >>> from logs_ui.recorder import Card
+        >>> card = Card("gave_up", "30% of rollouts end after one turn", 0.2, ("12 of 40.",), "Read them.", "turns<=1")
+        >>> card.is_part, card.since_step
+        (False, None)
     """
 
     id: str
@@ -86,11 +94,13 @@ class Card:
     own: Bools | None = field(default=None, repr=False, compare=False)
     is_setup: bool = False
     needs: float | None = None
+    aspects: tuple[str, ...] = ()
+    stops_learning: bool = False
 
     @property
     def began(self) -> str:
-        """`since step 16`; `again since step 16` where it was above the threshold before, too, and not in between; ""
-        where neither can be told.
+        """`since step 16`, or `again since step 16` if an earlier stretch was beyond the threshold, too; "" if the step
+        is not known.
         """
         if self.since_step is None:
             return ""
@@ -101,15 +111,44 @@ class Card:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One way for rewards to be low, and how it is told.
+    """One check: a known way for rewards to be low, and how it is recognised. Each file in `checks/` defines one.
 
     Attributes:
-        name: as a heading.
-        definition: what is computed, with its threshold.
-        source: whose threshold it is.
-        missing: says what it needs that was not recorded; None where all is there.
-        look: the card; None where nothing is wrong.
-        limits: the least and the most that its threshold may be set to; None: any number.
+        id: its name in settings, filters and reports.
+        name: its heading.
+        definition: what it computes, with its threshold.
+        source: where the threshold comes from.
+        missing: returns what the check needs that was not recorded, in words; None if everything is there.
+        look: returns the card; None if nothing is wrong.
+        limits: the lowest and the highest value that its threshold may have; None for any number.
+        position: its place in the order of checks. Of two cards that explain each other, the first does.
+        explained_by: ids of diagnostics (`truncation`), or of one aspect of their cards (`diversity:cold`), whose
+            finding may be the cause of this one.
+        is_behaviour: True if it is about what the policy does, or a result of that: whatever keeps the policy from
+            learning (`Card.stops_learning`) may explain it.
+
+    Example:
+        A check that reports rollouts of a single turn:
+
+        >>> import numpy as np
+        >>> from logs_ui.recorder import Card, Diagnostic
+        >>> def look(run):
+        ...     gave_up = run.rows.turns <= 1
+        ...     share = float(gave_up.mean())
+        ...     if share <= run.threshold("gave_up", 0.2):
+        ...         return None
+        ...     title = f"{share:.0%} of rollouts end after one turn"
+        ...     return Card("gave_up", title, run.fall.lost * share, (), "Read their only answers.", "turns<=1")
+        >>> check = Diagnostic(
+        ...     id="gave_up",
+        ...     name="Gave up",
+        ...     definition="Share of rollouts with a single turn, above 20%.",
+        ...     source="ours",
+        ...     missing=lambda run: None if np.isfinite(run.rows.turns).any() else "turns",
+        ...     look=look,
+        ... )
+
+        Pass it as `diagnose(diagnostics=[check])`, or as `logs-ui diagnose --diagnostics module:check`.
     """
 
     id: str
@@ -119,10 +158,13 @@ class Diagnostic:
     missing: Callable[[Run], str | None]
     look: Callable[[Run], Card | None]
     limits: Limits | None = None
+    position: float = math.inf
+    explained_by: tuple[str, ...] = ()
+    is_behaviour: bool = False
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
-    """The first step of the last unbroken run of bad ones."""
+    """Return the first step of the last unbroken run of bad values; None if the last value is good."""
     found = None
     for step, value in reversed(trend):
         if not is_bad(value):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.waterfall import losses
 
 _ERRORS = 2.0  # standard errors: more than that is no accident
@@ -36,9 +36,9 @@ def is_fine(run: Run, chosen: Bools) -> bool:
     if others and gap(run, chosen) > 0:
         return False
     reward = np.nan_to_num(run.rows.reward[chosen])
-    solved = float((reward >= run.scale.solved - 1e-6).mean())
+    solved = float((reward >= run.scale.solved - SAME).mean())
     worst, best = _range(run)
-    if best - worst <= 1e-6:
+    if best - worst <= SAME:
         return False
     quality = (float(reward.mean()) - worst) / (best - worst)
     return solved >= _FINE_SOLVED or quality >= _FINE_QUALITY or _rises(run, chosen, best - worst)

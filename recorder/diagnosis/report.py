@@ -1,83 +1,24 @@
-"""All diagnostics over one run."""
+"""A report: all findings of a run, and its forms as text, JSON and a DataFrame."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
-from logs_ui.recorder.diagnosis.checks import (
-    constant_reward,
-    dead_groups,
-    degenerate_text,
-    disagreement,
-    diversity,
-    forgotten,
-    hacking,
-    inconsistent,
-    infrastructure,
-    invalid_reward,
-    length,
-    loops,
-    mismatch,
-    never_acted,
-    no_update,
-    parse_failures,
-    reward_functions,
-    signal_cliff,
-    staleness,
-    task_mix,
-    truncation,
-    turn_limit,
-    wiring,
-)
-from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.rendering import as_dict, as_frame, as_text
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses, waterfall
-from logs_ui.recorder.settings import Settings
+from logs_ui.recorder.diagnosis.waterfall import LITTLE, Waterfall
+from logs_ui.recorder.diagnosis.wording import figure
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DIAGNOSTICS: tuple[Diagnostic, ...] = (
-    infrastructure.DIAGNOSTIC,
-    invalid_reward.DIAGNOSTIC,
-    wiring.DIAGNOSTIC,
-    mismatch.DIAGNOSTIC,
-    staleness.DIAGNOSTIC,
-    no_update.DIAGNOSTIC,
-    disagreement.DIAGNOSTIC,
-    inconsistent.DIAGNOSTIC,
-    parse_failures.DIAGNOSTIC,
-    truncation.DIAGNOSTIC,
-    loops.DIAGNOSTIC,
-    task_mix.TASK_MIX,
-    task_mix.NEVER_SOLVED,
-    turn_limit.DIAGNOSTIC,
-    never_acted.DIAGNOSTIC,
-    diversity.DIAGNOSTIC,
-    degenerate_text.DIAGNOSTIC,
-    constant_reward.DIAGNOSTIC,
-    hacking.DIAGNOSTIC,
-    length.DIAGNOSTIC,
-    reward_functions.DIAGNOSTIC,
-    forgotten.DIAGNOSTIC,
-    signal_cliff.DIAGNOSTIC,
-    dead_groups.DIAGNOSTIC,
-)
-FEW_ROLLOUTS, FEW_STEPS = 32, 2
-_FEW_OF_ENDED = 8  # rollouts: no more are to come
-_CHEAP = 0.01  # of the way from the worst reward to the best: less is not worth a card
-_TENTH = 0.1  # of the loss: a fault of the set-up that holds less is an accident beside what the policy does; ours
-_HALF = 0.5  # of what a card's rollouts lost: who holds that explains it
+_BAR = 24  # characters
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A diagnostic that could not be made, and what it lacks."""
+    """A diagnostic that could not run, and the data that it needs."""
 
     id: str
     name: str
@@ -86,7 +27,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Failed:
-    """A user's diagnostic that broke, and how, in one line."""
+    """A user's diagnostic that raised, and the error in one line."""
 
     id: str
     name: str
@@ -95,19 +36,34 @@ class Failed:
 
 @dataclass(frozen=True)
 class Report:
-    """Why the rewards of a run are low. `print` says it in words.
+    """Why the rewards of a run are low. `print(report)` shows it as text.
 
     Attributes:
-        cards: faults of the set-up first, then what explains others, then by cost, dearest first.
-        missing: what was not recorded.
-        fall: where the reward went.
-        steps: first and last of those looked at; None without any.
-        scope: the filter that has all rollouts that were looked at; each card's `where` holds it.
-        warming_up: whether there is too little to judge yet; there are no cards then.
-        run: uid; None of rows that come from no database.
-        failed: of the diagnostics that the user gave, those that broke.
-        sample: how many rollouts of a large run were looked at, and of which steps, in words; None where all were.
-        unattributed: calls of the run that are no rollout's: what is told by actions or turns lacks them.
+        cards: the findings: faults of the set-up first, then largest impact first; a card that others explain comes
+            after those.
+        missing: the diagnostics that lack data.
+        fall: the waterfall: the lost reward by cause.
+        scale: the best reward, and what counts as solved.
+        steps: the first and the last step that were looked at; None without any.
+        scope: the filter that selects all rollouts that were looked at; each card's `where` includes it.
+        warming_up: True if there are not enough rollouts yet to judge; there are no cards then.
+        run: the run's id; None for rows that come from no database.
+        failed: the user's diagnostics that raised.
+        sample: for a large run, how many rollouts of which steps were looked at; None if all were.
+        unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import diagnose, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     for i in range(16):
+        ...         run.log(f"What is 1 + {i}?", f"{i}", reward=0.0, task="sum")
+        >>> report = diagnose(run.uid, db)
+        >>> [card.id for card in report.cards]
+        []
+        >>> sorted(report.as_dict())[:4]
+        ['best', 'best_is', 'cards', 'failed']
     """
 
     cards: tuple[Card, ...]
@@ -123,131 +79,169 @@ class Report:
     unattributed: int = 0
 
     def __str__(self) -> str:
-        return as_text(self)
+        return "\n".join(" " * line.indent + line.text for line in lines(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """What `logs-ui diagnose --json` prints: lists, dicts and finite numbers. docs/diagnosis.md explains it."""
-        return as_dict(self)
+        """Return what `logs-ui diagnose --json` prints: lists, dicts and finite numbers; see docs/diagnosis.md."""
+        fall = self.fall
+        return {
+            "run": self.run,
+            "cards": [card_values(card) for card in self.cards],
+            "warming_up": self.warming_up,
+            "mean": _finite(fall.mean) if self.steps else None,
+            "best": _finite(fall.best),
+            "best_is": self.scale.said,
+            "solved_at": _finite(self.scale.solved),
+            "lost": _finite(fall.lost) if self.steps else None,
+            "steps": list(self.steps) if self.steps else None,
+            "waterfall": [
+                {
+                    "id": it.cause.id,
+                    "name": it.cause.name,
+                    "cost": it.cost,
+                    "rollouts": it.rollouts,
+                    "where": " ".join(filter(None, [it.where, self.scope])),
+                }
+                for it in fall.shares
+            ],
+            "missing": [vars(it) for it in self.missing],
+            "failed": [vars(it) for it in self.failed],
+            "sample": self.sample,
+            "unattributed_calls": self.unattributed,
+        }
 
     def frame(self) -> "pd.DataFrame":
-        """Its cards, one a row, in their order.
+        """Return the cards as a DataFrame, one row each, in their order.
 
-        The columns, all there even without a card: `run`, `id`, `title`, `suggestion` and `where` (`string`), `cost`
-        (`float64`, reward for each rollout), `since_step` (`Int64`, absent where it cannot be told), `evidence` (lists
-        of sentences), `is_part` (`bool`, whether the cost is a part of the waterfall), `behind` (`string`, the id of
-        the card that this one may only be a consequence of; absent without one).
+        The columns are there even without a card: `run`, `id`, `title`, `suggestion` and `where` (`string`), `cost`
+        (`float64`, reward lost per rollout), `since_step` (`Int64`, absent if it cannot be told), `evidence` (lists of
+        sentences), `is_part` (`bool`, True if the cost is a part of the waterfall), `behind` (`string`, the id of the
+        card that this one may be a consequence of; absent without one).
         """
-        return as_frame(self)
+        import pandas as pd
+
+        dtypes = {"run": "string", "id": "string", "title": "string", "cost": "float64", "since_step": "Int64"}
+        dtypes |= {"evidence": "object", "suggestion": "string", "where": "string"}
+        dtypes |= {"is_part": "bool", "behind": "string"}
+        rows = [
+            {**card_values(card), "run": self.run, "is_part": card.is_part, "behind": explaining(self.cards, card)}
+            for card in self.cards
+        ]
+        return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in dtypes.items()})
 
 
-def diagnose_rows(
-    rows: Rows,
-    settings: Settings | None = None,
-    config: Mapping[str, Any] | None = None,
-    scalars: Mapping[str, Trend] | None = None,
-    *,
-    has_ended: bool = False,
-    within: str = "",
-    diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
-) -> Report:
-    """What is wrong in the last steps.
+@dataclass(frozen=True)
+class Line:
+    """One line of a report's text.
+
+    Attributes:
+        style: a style of rich.
+        is_copied: True if the line must not be wrapped, as an address or a filter.
+    """
+
+    text: str = ""
+    style: str = ""
+    indent: int = 0
+    is_copied: bool = False
+
+
+def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None) -> Iterator[Line]:
+    """Yield the report's text, from the mean reward to what was not recorded.
 
     Args:
-        rows: of all steps.
-        settings: None: as each diagnostic has it.
-        config: the trainer's arguments.
-        scalars: what it logged.
-        has_ended: whether no more rollouts are to come, so that few must do.
-        within: a filter that has `rows` and no others of their run; empty where they are all of it.
-        diagnostics: which to make.
+        report: the report of a run.
+        address: returns the address of the page with a card's rollouts; None if there is none.
     """
-    settings = settings or Settings()
-    last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
-    scale = Scale.of(rows, settings)
-    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {})
-    steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
-    scope = " ".join(filter(None, [within, _steps_of(last) if len(last) < len(rows) else ""]))
-    if _is_warm_up(rows, has_ended=has_ended):
-        return Report((), (), run.fall, scale, steps, scope, warming_up=True)
-    lacks = {it.id: Missing(it.id, it.name, what) for it in diagnostics if (what := it.missing(run)) is not None}
-    found = [card for it in diagnostics if it.id not in lacks and (card := it.look(run)) is not None]
-    worth = [card for card in found if card.cost > _CHEAP * max(run.fall.lost, spread(run))]
-    cards = tuple(
-        replace(card, where=_scoped(card.where, within, scope))
-        for card in _ordered(worth, np.maximum(losses(last, scale), 0))
-    )
-    return Report(cards, tuple(lacks.values()), run.fall, scale, steps, scope, warming_up=False)
+    yield from _headline(report)
+    if report.fall.shares:
+        yield Line()
+        yield from _waterfall(report)
+    for number, card in enumerate(report.cards, 1):
+        yield Line()
+        yield Line(f"{number}. {visible(card.title)} [{card.id}]", "bold")
+        for line in card_lines(card, explaining(report.cards, card)):
+            yield Line(line.text, line.style, 3, line.is_copied)
+        if opens := address(card):
+            yield Line(opens, "cyan", 3, is_copied=True)
+    if report.missing or report.failed:
+        yield Line()
+    if report.missing:
+        missing = "; ".join(f"{it.name} (needs {it.what})" for it in report.missing)
+        yield Line(f"Not recorded, so not checked: {visible(missing)}.", "dim")
+    if report.sample is not None:
+        yield Line(f"Large run, diagnosed from a sample: {report.sample}.", "dim")
+    if report.unattributed:
+        yield Line(f"{unattributed_said(report.unattributed)} docs/recording.md, 'How calls find their row'.", "yellow")
+    for failed in report.failed:
+        yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
 
 
-def _steps_of(rows: Rows) -> str:
-    first, last = rows.steps[0], rows.steps[-1]
-    return f"step:{first}" if first == last else f"step:{first}..{last}"
+def unattributed_said(calls: int) -> str:
+    """Return the warning that a run has unattributed calls."""
+    text = "1 model or environment call" if calls == 1 else f"{calls:,} model or environment calls"
+    return f"{text} could not be matched to a rollout: some rollouts lack actions or turns, and checks may miss faults."
 
 
-def _scoped(where: str, within: str, scope: str) -> str:
-    """A card that names steps of its own is about those."""
-    return " ".join(filter(None, [where, within if "step:" in where else scope]))
+def explaining(cards: Iterable[Card], card: Card) -> str | None:
+    """Return the id of the first card that explains this one; None if none does."""
+    return next((it.id for it in cards if card.id in it.explains), None)
 
 
-def _is_warm_up(rows: Rows, *, has_ended: bool) -> bool:
-    if has_ended:
-        return len(rows) < _FEW_OF_ENDED
-    return len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
+def card_lines(card: Card, behind: str | None = None) -> list[Line]:
+    """Return the text of a card below its title."""
+    facts = [f"reward lost per rollout: {figure(card.cost)}"]
+    facts += [card.began] if card.began else []
+    facts += ["part of the waterfall" if card.is_part else "overlaps with others"]
+    facts += [f"may be a consequence of {behind}"] if behind else []
+    found = [Line(" · ".join(facts), "dim")]
+    found += [Line(visible(one)) for one in card.evidence]
+    found.append(Line(f"→ {visible(card.suggestion)}", "green"))
+    if card.where:
+        found.append(Line(visible(card.where), "cyan", is_copied=True))
+    return found
 
 
-def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
-    """Faults of the set-up first, which no training mends; then by cost; what others explain, right behind the dearest
-    of them at the earliest.
-
-    Args:
-        cards: in the order of their diagnostics: of two that explain each other, the first does.
-        lost: (N,) reward of each rollout that was looked at.
-    """
-    behind = _explained(cards, lost)
-    cost = {card.id: card.cost for card in cards}
-    place: dict[str, tuple[float, int]] = {}
-
-    def placed(name: str) -> tuple[float, int]:
-        if name not in place:
-            place[name] = (-cost[name], 0)  # what a circle comes back to
-            if behind[name]:
-                before, depth = min(placed(other) for other in behind[name])
-                place[name] = (max(before, -cost[name]), depth + 1)
-        return place[name]
-
-    kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
-    least = _TENTH * float(lost.mean()) if len(lost) else 0.0
-    return tuple(
-        sorted(kept, key=lambda card: (not (card.is_setup and card.cost >= least), *placed(card.id), -card.cost))
-    )
+def visible(text: object) -> str:
+    """Return the text in one line, without terminal escapes: tasks and errors are other people's texts."""
+    line = " ".join(str(text).split())
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
-def _explained(cards: list[Card], lost: Floats) -> dict[str, list[str]]:
-    """Of each card, the ids of those that hold enough of what its rollouts lost to explain it."""
-    behind = {card.id: _holders(card, cards, lost) for card in cards}
-    place = {card.id: number for number, card in enumerate(cards)}
-    return {
-        name: [it for it in others if name not in behind[it] or place[it] < place[name]]
-        for name, others in behind.items()
-    }
+def card_values(card: Card) -> dict[str, Any]:
+    """Return the card as JSON has it."""
+    names = ("id", "title", "cost", "since_step", "evidence", "suggestion", "where")
+    return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence)}
 
 
-def _holders(card: Card, cards: list[Card], lost: Floats) -> list[str]:
-    able = [it for it in cards if card.id in it.explains and card.id != it.id]
-    total = _loss(lost, card.own)
-    if card.needs is not None:
-        return [it.id for it in able if _loss(lost, _both(card.own, it.own)) >= card.needs * total]
-    held = np.zeros(len(lost), bool)
-    for it in able:
-        held |= True if it.own is None else it.own
-    return [it.id for it in able] if _loss(lost, _both(card.own, held)) >= _HALF * total else []
+def _headline(report: Report) -> Iterator[Line]:
+    if report.steps is None:
+        yield Line(f"Run {visible(report.run)}: no rollout has ended yet.", "bold")
+        return
+    first, last = report.steps
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    yield Line(f"Run {visible(report.run)}, {steps}", "bold")
+    fall, best_is = report.fall, report.scale.said
+    mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
+    yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
+    if report.warming_up:
+        yield Line("Warming up: there are not enough rollouts yet to judge.", "yellow")
+    elif not report.cards and fall.lost <= LITTLE * abs(fall.best):
+        yield Line("Healthy: no check is above its threshold.", "green")
+    elif not report.cards:
+        yield Line("No check is above its threshold; the loss is split by cause below.", "yellow")
 
 
-def _loss(lost: Floats, own: Bools | None) -> float:
-    return float(lost.sum() if own is None else lost[own].sum())
+def _waterfall(report: Report) -> Iterator[Line]:
+    shares = report.fall.shares
+    name = max(len(share.cause.name) for share in shares)
+    costs = [f"\N{MINUS SIGN}{figure(share.cost)}" for share in shares]
+    counts = [f"{share.rollouts:,} rollouts" for share in shares]
+    yield Line("Reward lost per rollout, by cause:")
+    for share, cost, count in zip(shares, costs, counts, strict=True):
+        bar = "█" * max(1, round(_BAR * share.cost / max(it.cost for it in shares)))
+        figures = f"{cost:>{max(map(len, costs))}}  {count:>{max(map(len, counts))}}"
+        yield Line(f"{share.cause.name:<{name}}  {bar:<{_BAR}}  {figures}", indent=2, is_copied=True)
 
 
-def _both(a: Bools | None, b: Bools | None) -> Bools | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -13,6 +13,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Texts = NDArray[np.object_]
 
+SAME = 1e-6
+"""Rewards that differ by no more are equal, as filters and rolloutscope have it: rounding leaves such differences."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:

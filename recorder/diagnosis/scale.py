@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import Settings
 
 _PERCENTILE = 99
-_SAME = 1e-6  # rewards that differ by less are equal: rolloutscope's
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Scale:
         rewards = rows.reward[np.isfinite(rows.reward)]
         if settings.max_reward is not None:
             best = settings.max_reward
-            more = float(np.mean(rewards > best + _SAME)) if len(rewards) else 0.0
+            more = float(np.mean(rewards > best + SAME)) if len(rewards) else 0.0
             said = "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more"
         elif not len(rewards):
             best, said = 1.0, "assumed: no rollout has a reward"
         else:
             best, said = float(np.percentile(rewards, _PERCENTILE)), "the run's 99th percentile"
-            if best - float(rewards.min()) <= _SAME:
+            if best - float(rewards.min()) <= SAME:
                 best, said = best + 1.0, "assumed: one more than the reward that every rollout got"
         solved = best if settings.solved_at is None else settings.solved_at
         return cls(best, solved, said)

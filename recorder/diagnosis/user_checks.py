@@ -7,7 +7,8 @@ from typing import TypeVar
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.report import DIAGNOSTICS, Failed
+from logs_ui.recorder.diagnosis.report import Failed
+from logs_ui.recorder.diagnosis.run_checks import DIAGNOSTICS
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.settings import Limits

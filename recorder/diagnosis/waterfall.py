@@ -4,20 +4,18 @@ The loss of a rollout is the best reward less its own; one without a reward coun
 of it. Its cause is what ended it; of several, the first of `CAUSES`. [ours]
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, Texts
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
 
 LITTLE = 0.1  # of the best: who loses no more does well; ours
-_TOLD_BY = ("parse_tail", "action_streak", "repeats", "env_steps")  # of the facts
-SAME = 1e-6  # what filters take for equal
+_FACTS = ("parse_tail", "action_streak", "repeats", "env_steps")  # that a cause depends on
 
 
 @dataclass(frozen=True)
@@ -92,51 +90,25 @@ class Waterfall:
     shares: tuple[Share, ...]
 
 
-class Ends(Protocol):
-    """How rollouts ended, as `Rows` has it: all that a cause is told by."""
+def cause_of(row: Any) -> Cause | None:
+    """Return the cause that a loss of one stored rollout (`EvaluationRow`) is counted under; None if it has no end yet.
 
-    @property
-    def status(self) -> Texts: ...
-    @property
-    def stop_reason(self) -> Texts: ...
-    @property
-    def reward(self) -> Floats: ...
-    @property
-    def scored(self) -> Bools: ...
-    @property
-    def odd(self) -> Bools: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-
-@dataclass(frozen=True)
-class _End:
-    """Of one rollout."""
-
-    status: Texts
-    stop_reason: Texts
-    reward: Floats
-    scored: Bools
-    odd: Bools
-    facts: Mapping[str, Any]
-
-
-def cause_of(row: EvaluationRow) -> Cause | None:
-    """What would account for a loss of this one; None where none can be told yet."""
-    end = _End(
+    It makes arrays of one value, for the columns that a cause depends on only: a table of rollouts calls this per row.
+    """
+    end: Any = SimpleNamespace(
         status=np.array([row.status], object),
         stop_reason=np.array([row.stop_reason], object),
         reward=np.array([row.reward], float),
         scored=np.array([row.scored is not None]),
         odd=np.array([row.odd_rewards is not None]),
-        facts={name: np.array([getattr(row, name)], float) for name in _TOLD_BY},
+        facts={name: np.array([getattr(row, name)], float) for name in _FACTS},
     )
     if row.status == Status.RUNNING or not judged(end)[0]:
         return None
     return CAUSES[int(causes(end)[0])]
 
 
-def causes(rows: Ends) -> Ints:
+def causes(rows: Rows) -> Ints:
     """(N,) index into CAUSES of what would account for a loss."""
     facts = rows.facts
     unparsed = facts["parse_tail"] > 0
@@ -157,7 +129,7 @@ def losses(rows: Rows, scale: Scale) -> Floats:
     return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
 
 
-def judged(rows: Ends) -> Bools:
+def judged(rows: Rows) -> Bools:
     """(N,) of which a loss can be told: the trainer asked for its reward, or it broke before that."""
     return rows.scored | np.isin(rows.status, (Status.ERROR,))
 

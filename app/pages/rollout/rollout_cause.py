@@ -10,7 +10,8 @@ from logs_ui.app.parts.loss_waterfall import ICONS
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.waterfall import SAME, cause_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME
+from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 

@@ -23,14 +23,15 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
 from logs_ui.app.web.remembered import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.trained_row import Training, training
+from logs_ui.recorder.analysis.diagnosis_columns import columns_of
+from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import RunState, Status
+from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 router = APIRouter()
 
@@ -181,7 +182,7 @@ def _page(
         staleness=found.row.staleness,
         dropped=words.DROPPED.get(found.row.dropped or ""),
         loss=loss_of(db, run, row),
-        trained=None if summary.is_evaluation else _trained(run, found, group, summary),
+        trained=None if summary.is_evaluation else _trained(run, row, group, summary),
         tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
         raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
@@ -195,8 +196,14 @@ def _page(
     )
 
 
-def _trained(run: Run, found: Rollout, group: list[EvaluationRow], summary: RunSummary) -> Training:
-    return training(found.row, group, state=summary.state, config=run.config)
+def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: RunSummary) -> Training:
+    return training(
+        columns_of(group),
+        row.id or 0,
+        is_evaluation=row.mode == Mode.EVAL,
+        is_running=summary.state == RunState.RUNNING,
+        config=run.config,
+    )
 
 
 def _model_calls(cards: list[Card]) -> int:

@@ -9,13 +9,12 @@ from logs_ui.app.pages.why.why_window import Window
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, waterfall
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.checks.disagreement import against
 from logs_ui.recorder.diagnosis.checks.hacking import weightless
 from logs_ui.recorder.diagnosis.checks.inconsistent import spreads, twins
 from logs_ui.recorder.diagnosis.checks.length import correlation
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints
 from logs_ui.recorder.diagnosis.tables.training_outcome import exactly
 from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent

@@ -23,7 +23,8 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Diagnostic, Rows
-from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS, FEW_STEPS, Missing
+from logs_ui.recorder.diagnosis.report import Missing
+from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.vocabulary import RunState

@@ -22,6 +22,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.links import rewards
+from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
@@ -29,7 +30,6 @@ from logs_ui.recorder.diagnosis.tables.reward_table import (
     Function,
     correlations,
     functions,
-    mean,
     shares_by,
     unscored,
 )

@@ -10,8 +10,8 @@ from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Report, Rows, diagnose_rows, waterfall
-from logs_ui.recorder.diagnosis.report import FEW_ROLLOUTS
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.filter_values import read_whole
 from logs_ui.recorder.queries.filters.rollout_filter import check_word

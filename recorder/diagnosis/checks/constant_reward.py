@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause
 
@@ -44,7 +43,8 @@ def _look(run: Run) -> Card | None:
         suggestion="Call the reward functions by hand on a good and a bad completion: they must tell them apart. "
         "If they do, no rollout has earned more: begin with easier tasks.",
         where=f"reward:{rewards[0]:.9g}",
-        explains=(*BEHAVIOUR, "disagreement") if is_sure else ("dead_groups", "never_solved"),
+        aspects=("certain",) if is_sure else (),
+        stops_learning=is_sure,
         needs=None if not is_sure or cancels(rows).any() else np.inf if told_apart else _ALONE,
     )
 
@@ -72,4 +72,17 @@ DIAGNOSTIC = Diagnostic(
     "ours",
     _missing,
     _look,
+    position=180,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "turn_limit",
+        "never_acted",
+        "diversity:cold",
+        "degenerate_text",
+        "reward_parts:cancels",
+    ),
 )

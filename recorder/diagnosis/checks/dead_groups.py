@@ -3,21 +3,16 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Groups, Rows
+from logs_ui.recorder.diagnosis.measures import dead
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
-SAME = 1e-6
 _SHARE = 0.5
 _FAILED = 0.25
 _NEARLY_ALL = 0.95  # of the groups: ours
 _GRADED = 3  # different rewards: passed and failed are two
-
-
-def dead(groups: Groups) -> Bools:
-    """(G,) whose rewards differ by nothing; of one rollout, no."""
-    return (groups.size > 1) & (groups.high - groups.low <= SAME)
 
 
 def follows_prompt(rows: Rows) -> bool:
@@ -87,4 +82,24 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=240,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "disagreement",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "task_mix",
+        "never_solved",
+        "turn_limit",
+        "never_acted",
+        "diversity",
+        "degenerate_text",
+        "constant_reward",
+        "reward_parts",
+        "forgotten",
+        "signal_cliff",
+    ),
+    is_behaviour=True,
 )

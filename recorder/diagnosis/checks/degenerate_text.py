@@ -55,18 +55,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *(
-                "truncation",
-                "parse_failures",
-                "never_acted",
-                "constant_reward",
-                "dead_groups",
-                "never_solved",
-                "forgotten",
-            ),
-            *("diversity", "turn_limit", "signal_cliff", "reward_parts"),
-        ),
         own=bad,
     )
 
@@ -81,4 +69,12 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if (~np.isnan(run.rows.facts["compression"])).any() else "messages",
     _look,
     limits=SHARE,
+    position=170,
+    explained_by=(
+        "infrastructure",
+        "loops",
+        "diversity:cold",
+        "length",
+    ),
+    is_behaviour=True,
 )

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -98,7 +97,6 @@ def _look(run: Run) -> Card | None:
         suggestion=f"Score one of these by hand: {worst.name} looks for something else than what the environment pays "
         "for, or at another rollout.",
         where=ids(rows.id[worst.odd]),
-        explains=("reward_parts", "never_solved", "dead_groups", "turn_limit", "loops", "forgotten", "signal_cliff"),
     )
 
 
@@ -126,4 +124,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     _look,
     limits=SHARE,
+    position=70,
+    explained_by=("constant_reward:certain",),
 )

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, dead
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
@@ -15,8 +15,6 @@ _HALF = 0.5
 _ALIKE = 0.75  # of a group's completions that are twins: at most 2 of 8 are their own
 _DEAD = 0.8  # of such groups get one reward; else it is not because they are alike
 _FAILED = 0.25  # of the groups: where nearly all are solved, a certain policy has learned them
-_FIRST = 10  # steps
-_FLOOR = 0.02  # nats: a policy that takes its likeliest token 98 times of 100
 _COLD = 0.3  # temperature: ours
 
 
@@ -48,16 +46,9 @@ def _look(run: Run) -> Card | None:
         suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or go back to an earlier checkpoint.",
         where="twins>0" if chosen.any() else "spread:0",
         trend=trend,
-        since_step=since(trend, lambda value: value < _FLOOR),
-        explains=(
-            "dead_groups",
-            "never_solved",
-            "forgotten",
-            "signal_cliff",
-            "turn_limit",
-            *(_BY_COLD if _is_cold(run) else ()),
-        ),
+        since_step=since(trend, lambda value: value < ENTROPY_FLOOR),
         own=lost > 0,
+        aspects=("cold",) if _is_cold(run) else (),
         needs=np.inf if _is_cold(run) else None,
     )
 
@@ -83,7 +74,6 @@ def _chosen(run: Run) -> Bools:
 
 
 _CERTAIN = "The policy has become certain: it hardly samples anything but its likeliest tokens"
-_BY_COLD = ("constant_reward", "loops", "parse_failures", "truncation", "never_acted", "degenerate_text")
 
 
 def _entropies(rows: Rows) -> Trend:
@@ -106,7 +96,7 @@ def _is_certain(run: Run) -> bool:
     """Whether it hardly samples anything but its likeliest tokens, whatever it is asked to: then twins come of that."""
     values = run.rows.facts["mean_logprob"]
     known = values[~np.isnan(values)]
-    return len(known) > 0 and float(-known.mean()) < _FLOOR
+    return len(known) > 0 and float(-known.mean()) < ENTROPY_FLOOR
 
 
 def _heat(run: Run, trend: Trend) -> list[str]:
@@ -117,11 +107,11 @@ def _heat(run: Run, trend: Trend) -> list[str]:
 
 def _fallen(trend: Trend) -> bool:
     """Whether the entropy is below half of its median over the first steps, and below the floor."""
-    if len(trend) <= _FIRST:
+    if len(trend) <= ENTROPY_STEPS:
         return False
-    before = float(np.median([value for _, value in trend[:_FIRST]]))
+    before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
     now = float(np.mean([value for _, value in trend[-3:]]))
-    return now < _HALF * before and now < _FLOOR
+    return now < ENTROPY_SHARE * before and now < ENTROPY_FLOOR
 
 
 DIAGNOSTIC = Diagnostic(
@@ -129,10 +119,20 @@ DIAGNOSTIC = Diagnostic(
     "Entropy and diversity",
     f"Groups of which {_ALIKE:.0%} or more of the completions are another one's twin, from {_HALF:.0%} of groups on, "
     f"while {_DEAD:.0%} of those groups get one reward, or whatever they get where the mean of -log p is below "
-    f"{_FLOOR:g} and {_FAILED:.0%} of groups fail; or the mean of -log p below half of the first {_FIRST} steps' "
-    f"median and below {_FLOOR:g}.",
+    f"{ENTROPY_FLOOR:g} and {_FAILED:.0%} of groups fail; or the mean of -log p below half of the first "
+    f"{ENTROPY_STEPS} steps' median and below {ENTROPY_FLOOR:g}.",
     "ours; there is no agreed floor",
     lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
     _look,
     limits=SHARE,
+    position=160,
+    explained_by=(
+        "infrastructure",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "never_acted",
+        "degenerate_text",
+    ),
+    is_behaviour=True,
 )

@@ -6,9 +6,9 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.checks.task_mix import solved
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.measures import attempted, solved
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
@@ -22,7 +22,7 @@ _FALL = 0.25
 def _look(run: Run) -> Card | None:
     found = labels(run.all, run.scale)
     gone = np.flatnonzero(np.asarray(found.label == Label.FORGOTTEN, bool))
-    tried, alike = _tried(run.all), alikeness(run.all, run.scale)
+    tried, alike = attempted(run.all), alikeness(run.all, run.scale)
     limit = FORGOTTEN_CHANCE / max(int((np.bincount(run.all.task[tried]) >= ATTEMPTS).sum()), 1)
     gone = np.array(
         [
@@ -57,7 +57,6 @@ def _look(run: Run) -> Card | None:
         where=links.tasks(names),
         trend=trend,
         since_step=int(found.last_solved[gone].min()) + 1,
-        explains=("never_solved", "dead_groups", "turn_limit"),
         own=own,
     )
 
@@ -75,7 +74,7 @@ def alikeness(rows: Rows, scale: Scale) -> float:
     """How much more often rollouts of one group end alike than others of their task do: the intraclass correlation of
     what is solved (Fisher 1925), over all tasks, 0 to 1; 1 where that cannot be told.
     """
-    tried = _tried(rows)
+    tried = attempted(rows)
     group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
     sizes = np.bincount(group)
     several = sizes[group] > 1
@@ -90,17 +89,11 @@ def _by_chance(run: Run, task: int, last: int, alike: float) -> float:
     """That a task which changes nothing fails so often in a row. Rollouts of a group that end alike count less than as
     many of different groups: Kish's design effect.
     """
-    own = _tried(run.all) & (run.all.task == task)
+    own = attempted(run.all) & (run.all.task == task)
     before, won = own & (run.all.step <= last), own & solved(run.all, run.scale)
     sizes = np.bincount(run.all.group[own])
     effect = 1 + (float(sizes[sizes > 0].mean()) - 1) * alike
     return chance_of_none(before.sum() / effect, won.sum() / effect, (own.sum() - before.sum()) / effect)
-
-
-def _tried(rows: Rows) -> Bools:
-    """(N,) that have a reward and a task."""
-    tried: Bools = np.isfinite(rows.reward) & (rows.task >= 0)
-    return tried
 
 
 def _has_fallen(run: Run, task: int, last: int) -> bool:
@@ -121,4 +114,23 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if (run.rows.task >= 0).any() else "tasks",
     _look,
     limits=SHARE,
+    position=220,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "disagreement",
+        "inconsistent",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "task_mix",
+        "turn_limit:decides",
+        "never_acted",
+        "diversity",
+        "degenerate_text",
+        "hacking",
+        "length",
+        "reward_parts:decides",
+    ),
+    is_behaviour=True,
 )

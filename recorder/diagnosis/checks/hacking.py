@@ -5,10 +5,9 @@ may have found what the reward pays for in place of what is wanted.
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
 from logs_ui.recorder.diagnosis.checks.reward_functions import is_outcome
 from logs_ui.recorder.diagnosis.links import rewards
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
@@ -78,11 +77,8 @@ def _look(run: Run) -> Card | None:
         where=f"{rewards(name)}<={fall.after:.6g}",
         trend=trend,
         since_step=since(trend, lambda value: value < (fall.before + fall.after) / 2),
-        # of two that count, the cards on length and on weights tell better why one gives way
-        explains=(
-            *(("length", "reward_parts") if name in light else ()),
-            *("forgotten", "never_solved", "task_mix", "signal_cliff"),
-        ),
+        # If both functions count, the cards on length and on weights say better why one gives way to the other.
+        aspects=("weightless",) if name in light else (),
     )
 
 
@@ -128,4 +124,9 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
     _look,
     limits=SHARE,
+    position=190,
+    explained_by=(
+        "length",
+        "reward_parts:decides",
+    ),
 )

@@ -75,7 +75,6 @@ def _look(run: Run) -> Card | None:
         suggestion="Take chance, time and shared state out of the reward function, or sample its judge at "
         "temperature 0.",
         where=ids(rows.id[known][odd]),
-        explains=("reward_parts", "signal_cliff", "never_solved", "forgotten"),
     )
 
 
@@ -95,4 +94,5 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=80,
 )

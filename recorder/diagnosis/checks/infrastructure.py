@@ -70,18 +70,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *(
-                "invalid_reward",
-                "constant_reward",
-                "dead_groups",
-                "never_solved",
-                "forgotten",
-                "task_mix",
-                "signal_cliff",
-            ),
-            *("truncation", "parse_failures", "loops", "turn_limit", "never_acted", "diversity", "degenerate_text"),
-        ),
         own=bad,
         is_setup=bool(dead) or bool((ended | whole).sum() >= _MOSTLY * bad.sum()),  # else it may be called wrongly
     )
@@ -122,4 +110,5 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if len(run.rows) else "a rollout",
     _look,
     limits=SHARE,
+    position=10,
 )

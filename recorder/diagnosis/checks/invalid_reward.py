@@ -92,7 +92,6 @@ def _declined(run: Run, bad: Bools) -> Card:
         where="cause:invalid_reward",
         is_part=part > 0,
         trend=run.all.by_step(invalid(run.all).astype(float)),
-        explains=_EXPLAINS,
         own=bad,
         is_setup=True,
     )
@@ -122,7 +121,6 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
         trend=trend,
         since_step=since(trend, lambda value: value > _OF_ONE),
         limit=_OF_ONE,
-        explains=_EXPLAINS,
         own=own,
         is_setup=True,
     )
@@ -142,21 +140,9 @@ def _never_answers(run: Run, names: list[str]) -> Card:
         evidence=(f"{int(rows.scored.sum())} rollouts were scored, and it declined all of them.",),
         suggestion="Call it by hand on a good completion: it must return a number for rows of its own.",
         where="",
-        explains=_EXPLAINS,
         is_setup=True,
     )
 
-
-_EXPLAINS = (
-    "constant_reward",
-    "dead_groups",
-    "never_solved",
-    "forgotten",
-    "signal_cliff",
-    "reward_parts",
-    "task_mix",
-    "length",
-)
 
 DIAGNOSTIC = Diagnostic(
     "invalid_reward",
@@ -167,4 +153,6 @@ DIAGNOSTIC = Diagnostic(
     "TRL PR 6427, OpenEnv PR 675",
     lambda run: None if run.rows.scored.any() else "a reward",
     _look,
+    position=20,
+    explained_by=("infrastructure",),
 )

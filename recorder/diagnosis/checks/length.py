@@ -6,7 +6,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.checks.reward_functions import part_of, shares, within_groups
+from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
+from logs_ui.recorder.diagnosis.measures import lengths, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure
@@ -21,11 +22,6 @@ _MUCH = 0.5  # of the first steps' length, that answers must grow by then: ours
 _QUARTERS = 4  # of the way from the worst reward to the best: who is in the same is as good
 _ALIKE = 0.25  # r among those: ours
 _SHARE = 0.1  # of the reward's variance within groups, that a function which pays for length must have
-
-
-def lengths(rows: Rows) -> Floats:
-    """(N,) tokens that the model sampled, for each of its turns: an episode that lasts longer is no longer answer."""
-    return rows.completion_tokens / np.where(rows.turns > 1, rows.turns, 1.0)
 
 
 def correlation(rows: Rows, values: Floats | None = None) -> float:
@@ -88,7 +84,6 @@ def _look(run: Run) -> Card | None:
         where=_far(run.rows, r),
         trend=trend,
         since_step=since(trend, lambda value: abs(value) >= limit),
-        explains=("truncation", "reward_parts", "degenerate_text", "hacking", "never_solved", "forgotten"),
         own=far,
     )
 
@@ -156,4 +151,12 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look,
     limits=SHARE,
+    position=200,
+    explained_by=(
+        "invalid_reward",
+        "task_mix",
+        "hacking:weightless",
+        "reward_parts:outweighs",
+    ),
+    is_behaviour=True,
 )

@@ -49,18 +49,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *(
-                "constant_reward",
-                "dead_groups",
-                "never_solved",
-                "forgotten",
-                "turn_limit",
-                "diversity",
-                "degenerate_text",
-            ),
-            *("signal_cliff", "reward_parts"),
-        ),
         own=failed,
     )
 
@@ -103,4 +91,12 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=110,
+    explained_by=(
+        "infrastructure",
+        "disagreement",
+        "parse_failures",
+        "diversity:cold",
+    ),
+    is_behaviour=True,
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import FROM_NOTHING
@@ -109,7 +109,7 @@ def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[
         where="",
         trend=trend,
         since_step=since(trend, is_bad),
-        explains=BEHAVIOUR,
+        stops_learning=True,
     )
 
 
@@ -142,4 +142,5 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=FROM_NOTHING,
+    position=40,
 )

@@ -64,10 +64,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *("constant_reward", "dead_groups", "never_solved", "forgotten", "diversity", "signal_cliff"),
-            "reward_parts",
-        ),
         own=ended,
     )
 
@@ -82,4 +78,13 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=150,
+    explained_by=(
+        "infrastructure",
+        "parse_failures",
+        "truncation",
+        "diversity:cold",
+        "degenerate_text",
+    ),
+    is_behaviour=True,
 )

@@ -2,14 +2,10 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
+from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.wording import figure
-
-GRADIENT, RATE = 1e-8, 1e-12
-KL = 1e-9
-_LIMITS = {"learning_rate": RATE, "grad_norm": GRADIENT, "kl": KL}
-_LATE = 3  # steps: a policy that has hardly begun is near its reference
 
 
 def _recent(run: Run, name: str) -> list[float]:
@@ -20,7 +16,7 @@ def _recent(run: Run, name: str) -> list[float]:
     given = run.config.get(name)
     if not trend and name == "learning_rate" and isinstance(given, int | float):
         return [float(given)]
-    if name == "kl" and (len(trend) <= _LATE or not run.config.get("beta", 1.0)):
+    if name == "kl" and (len(trend) <= FIRST_KL or not run.config.get("beta", 1.0)):
         return []  # with a weight of 0 it is not worked out
     first = run.rows.steps[0]
     return [value for step, value in trend if step >= first] or [value for _, value in trend[-1:]]
@@ -30,8 +26,8 @@ def _look(run: Run) -> Card | None:
     spread = run.rows.groups.std
     if not (spread[np.isfinite(spread)] > SAME).any():  # without a spread there is nothing to learn
         return None
-    found = {name: values for name in _LIMITS if (values := _recent(run, name))}
-    stopped = [name for name, values in found.items() if max(np.abs(values)) <= _LIMITS[name]]
+    found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
+    stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
     if not stopped:
         return None
     name = stopped[0]
@@ -48,8 +44,8 @@ def _look(run: Run) -> Card | None:
         suggestion="Look at the learning rate and its schedule, at frozen parameters, at masks that leave nothing.",
         where="",
         trend=trend,
-        since_step=since(trend, lambda value: abs(value) <= _LIMITS[name]),
-        explains=BEHAVIOUR,
+        since_step=since(trend, lambda value: abs(value) <= STANDSTILL[name]),
+        stops_learning=True,
     )
 
 
@@ -58,15 +54,16 @@ def _clip(run: Run) -> Trend:
 
 
 def _missing(run: Run) -> str | None:
-    return None if any(_recent(run, name) for name in _LIMITS) else "the trainer's learning_rate or grad_norm"
+    return None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm"
 
 
 DIAGNOSTIC = Diagnostic(
     "no_update",
     "Policy does not move",
-    f"Over the last steps a learning rate of at most {RATE:g}, a gradient norm of at most {GRADIENT:g}, or a KL to the "
-    f"reference of at most {KL:g}, while rewards differ within groups.",
+    "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
+    "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
     "ours",
     _missing,
     _look,
+    position=60,
 )

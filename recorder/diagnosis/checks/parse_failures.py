@@ -65,19 +65,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *(
-                "constant_reward",
-                "dead_groups",
-                "never_solved",
-                "forgotten",
-                "never_acted",
-                "loops",
-                "turn_limit",
-                "diversity",
-            ),
-            *("signal_cliff", "reward_parts"),
-        ),
         own=bad,
     )
 
@@ -91,4 +78,11 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=90,
+    explained_by=(
+        "infrastructure",
+        "diversity:cold",
+        "degenerate_text",
+    ),
+    is_behaviour=True,
 )

@@ -6,8 +6,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.measures import best, shares, within_groups
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
 from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
@@ -21,32 +21,6 @@ _OUTCOME = re.compile(
     r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
 )
 _FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
-
-_EXPLAINS = ("length", "never_solved", "hacking", "forgotten", "dead_groups", "turn_limit", "signal_cliff")
-
-
-def within_groups(values: Floats, rows: Rows) -> Floats:
-    """(N,) less the mean of their group; NaN where they are."""
-    known = np.isfinite(values)
-    count = len(rows.groups.size)
-    sizes = np.bincount(rows.group[known], minlength=count)
-    sums = np.bincount(rows.group[known], weights=values[known], minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centred: Floats = values - (sums / sizes)[rows.group]
-    return centred
-
-
-def shares(rows: Rows) -> dict[str, float]:
-    """Of each reward function in the variance of the reward within groups: Cov(part, R) / Var(R). They add up to 1;
-    empty where the reward does not vary.
-    """
-    scored = np.isfinite(rows.reward)
-    reward = within_groups(rows.reward, rows)[scored]
-    variance = float(np.mean(reward**2)) if len(reward) else 0.0
-    if variance <= SAME**2:
-        return {}
-    parts = {name: within_groups(np.nan_to_num(part), rows)[scored] for name, part in rows.parts.items()}
-    return {name: float(np.mean(part * reward)) / variance for name, part in parts.items()}
 
 
 def _look(run: Run) -> Card | None:
@@ -71,7 +45,7 @@ def _outweighed(run: Run) -> Card | None:
         ),
         suggestion=f"Weigh {first} less, or pay it only where {starved} is above nothing.",
         where=f"{links.rewards(starved)}<={low:.9g}",
-        explains=_EXPLAINS,
+        aspects=("outweighs", "decides"),
     )
 
 
@@ -118,13 +92,8 @@ def _overruled(run: Run) -> Card | None:
         ),
         suggestion=f"Weigh {first} less, or pay it only where {name} is above nothing.",
         where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
-        explains=_EXPLAINS[1:],  # a function that pays for length is better told by that card
+        aspects=("decides",),
     )
-
-
-def means_of(name: str, before: Rows, after: Rows) -> tuple[Floats, Floats]:
-    """(G,) of each: what a reward function gave, by group."""
-    return before.group_means(before.values[name]), after.group_means(after.values[name])
 
 
 def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
@@ -198,15 +167,6 @@ def _is_low(run: Run, name: str) -> bool:
     return float(np.nanmean(run.rows.parts[name])) <= low + _LOW * (best(run.all, name) - low)
 
 
-def best(every: Rows, name: str) -> float:
-    """The most that a reward function can count: the highest that it ever counted; where it never gave anything but 0,
-    its weight.
-    """
-    values = every.parts[name][np.isfinite(every.parts[name])]
-    highest = float(values.max(initial=0.0)) if len(values) else 0.0
-    return highest if len(values) and np.ptp(values) > 0 else max(highest, every.weights.get(name, 1.0))
-
-
 def _room(run: Run, name: str) -> float:
     """What a rollout could still win by this function."""
     known = np.isfinite(run.rows.parts[name]).any()
@@ -237,8 +197,8 @@ def _cancelled(run: Run) -> Card | None:
         evidence=(f"In {cancelled.sum()} groups they differ between rollouts, and their sum does not.",),
         suggestion="Change their weights, so that what one takes the other does not give back exactly.",
         where="spread:0",
-        explains=("constant_reward", "dead_groups", "never_solved", "signal_cliff"),
         own=cancelled[run.rows.group],
+        aspects=("cancels",),
     )
 
 
@@ -255,4 +215,17 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
     _look,
     limits=SHARE,
+    position=210,
+    explained_by=(
+        "invalid_reward",
+        "disagreement",
+        "inconsistent",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "never_acted",
+        "degenerate_text",
+        "hacking:weightless",
+        "length",
+    ),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
+from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.windows import Rise, rise
 from logs_ui.recorder.diagnosis.wording import figure
 from logs_ui.recorder.settings import SHARE
@@ -37,7 +37,6 @@ def _look(run: Run) -> Card | None:
         where=f"step:{trend[-_LAST][0]}..{trend[-1][0]}",
         trend=trend,
         since_step=since(trend, lambda value: value < limit * before),
-        explains=("dead_groups",),
         own=late,
     )
 
@@ -82,4 +81,23 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group",
     _look,
     limits=SHARE,
+    position=230,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "disagreement",
+        "inconsistent",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "task_mix",
+        "never_solved",
+        "turn_limit",
+        "never_acted",
+        "diversity",
+        "degenerate_text",
+        "hacking",
+        "reward_parts",
+    ),
+    is_behaviour=True,
 )

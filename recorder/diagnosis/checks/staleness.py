@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import FROM_NOTHING
@@ -53,7 +53,7 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value >= limit),
         limit=limit,
-        explains=BEHAVIOUR,
+        stops_learning=True,
         own=is_old,
     )
 
@@ -67,4 +67,5 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if len(run.rows) else "a rollout",
     _look,
     limits=FROM_NOTHING,
+    position=50,
 )

@@ -4,10 +4,10 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, follows_prompt
+from logs_ui.recorder.diagnosis.checks.dead_groups import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.measures import solved
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.windows import windows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
@@ -26,11 +26,6 @@ def _means(rows: Rows) -> tuple[Floats, Floats]:
     sums = np.bincount(rows.task[known], weights=rows.reward[known], minlength=len(rows.tasks))
     with np.errstate(invalid="ignore"):
         return count, sums / count
-
-
-def solved(rows: Rows, scale: Scale) -> Bools:
-    """(N,)"""
-    return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
 
 
 def never_solved(run: Run) -> Bools:
@@ -83,7 +78,6 @@ def _look_never(run: Run) -> Card | None:
         ),
         suggestion="Leave them out, begin with easier ones, or check by hand that they can be solved at all.",
         where=links.tasks(names),
-        explains=("dead_groups", "turn_limit", "signal_cliff"),
         own=own,
     )
 
@@ -132,7 +126,6 @@ def _look_mix(run: Run) -> Card | None:
         suggestion="Compare task by task: the policy did not get worse, it was given other tasks.",
         where=links.tasks(run.rows.tasks[t] for t in more),
         trend=run.all.by_step(np.where(run.all.task >= 0, means[run.all.task], np.nan)),
-        explains=("never_solved", "turn_limit", "signal_cliff", "dead_groups", "length", "forgotten"),
         own=np.isin(run.rows.task, grown),
     )
 
@@ -166,6 +159,27 @@ NEVER_SOLVED = Diagnostic(
     _missing,
     _look_never,
     limits=FROM_ONE,
+    position=130,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "disagreement",
+        "inconsistent",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "task_mix",
+        "turn_limit:decides",
+        "never_acted",
+        "diversity",
+        "degenerate_text",
+        "constant_reward",
+        "hacking",
+        "length",
+        "reward_parts",
+        "forgotten",
+    ),
+    is_behaviour=True,
 )
 TASK_MIX = Diagnostic(
     "task_mix",
@@ -178,4 +192,12 @@ TASK_MIX = Diagnostic(
     _missing,
     _look_mix,
     limits=SHARE,
+    position=120,
+    explained_by=(
+        "infrastructure",
+        "invalid_reward",
+        "wiring",
+        "turn_limit:decides",
+        "hacking",
+    ),
 )

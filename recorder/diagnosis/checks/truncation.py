@@ -58,10 +58,6 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=(
-            *("constant_reward", "dead_groups", "never_solved", "forgotten", "never_acted", "diversity"),
-            *("turn_limit", "signal_cliff", "reward_parts"),
-        ),
         own=cut,
     )
 
@@ -96,4 +92,12 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=100,
+    explained_by=(
+        "infrastructure",
+        "diversity:cold",
+        "degenerate_text",
+        "length",
+    ),
+    is_behaviour=True,
 )

@@ -23,7 +23,6 @@ def _look(run: Run) -> Card | None:
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
         return None
     trend = run.all.by_step((run.all.stop_reason == StopReason.TURN_LIMIT).astype(float))
-    follows = () if _is_of_hopeless_tasks(run, ended, limit) else ("never_solved", "forgotten", "task_mix")
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
@@ -35,8 +34,8 @@ def _look(run: Run) -> Card | None:
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
-        explains=("constant_reward", "dead_groups", "signal_cliff", *follows),
         own=ended,
+        aspects=() if _is_of_hopeless_tasks(run, ended, limit) else ("decides",),
     )
 
 
@@ -83,4 +82,19 @@ DIAGNOSTIC = Diagnostic(
     lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
     _look,
     limits=SHARE,
+    position=140,
+    explained_by=(
+        "infrastructure",
+        "disagreement",
+        "parse_failures",
+        "truncation",
+        "loops",
+        "task_mix",
+        "never_solved",
+        "diversity",
+        "degenerate_text",
+        "reward_parts:decides",
+        "forgotten",
+    ),
+    is_behaviour=True,
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import BEHAVIOUR, Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import percent
@@ -72,7 +72,7 @@ def _look(run: Run) -> Card | None:
         evidence=(*said, "An advantage compares a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each comes num_generations times already.",
         where="prompts>1" if by_prompt and _agree(rows, odd) else ids(rows.id[odd | other]),
-        explains=(*BEHAVIOUR, "task_mix"),
+        stops_learning=True,
         own=odd | other,
     )
 
@@ -99,4 +99,5 @@ DIAGNOSTIC = Diagnostic(
     _missing,
     _look,
     limits=SHARE,
+    position=30,
 )

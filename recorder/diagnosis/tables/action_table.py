@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.checks.task_mix import solved
+from logs_ui.recorder.diagnosis.measures import mean, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
@@ -88,9 +88,7 @@ def _habit(rows: Rows, habit: Habit) -> HabitFound | None:
     has = known & habit.has(values)
     if not known.any() or (habit.id == "no_tool" and has[known].all()):
         return None
-    return HabitFound(
-        habit, int(has.sum()), int(known.sum()), _mean(rows.reward[has]), _mean(rows.reward[known & ~has])
-    )
+    return HabitFound(habit, int(has.sum()), int(known.sum()), mean(rows.reward[has]), mean(rows.reward[known & ~has]))
 
 
 def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
@@ -108,8 +106,3 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
         for name, n, s, total, w in zip(names, rollouts, scored, sums, wins, strict=True)
     ]
     return sorted(found, key=lambda it: -it.rollouts)
-
-
-def _mean(values: Floats) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else None

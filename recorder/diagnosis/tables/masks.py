@@ -45,12 +45,12 @@ def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mappin
     found = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
     if threshold is not None:
-        what = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
+        what = f"masked as off-policy rollouts of negative advantage (threshold {threshold})"
         count = int((trained & (rows.advantage < 0)).sum())
         found.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
     unseen = trained & np.asarray(rows.stop_reason == StopReason.NOT_RECORDED, bool)
     if config.get("mask_truncated_completions") is True and unseen.any():
-        what = "masked rollouts as truncated of which it is not recorded why they ended"
+        what = "masked as truncated rollouts whose stop reason is not recorded"
         found.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
     return tuple(mask for mask in found if mask is not None)
 
@@ -62,14 +62,14 @@ def _importance_sampling(
     corrects = config.get("use_vllm") is True and config.get("vllm_importance_sampling_correction") is True
     if not (corrects and isinstance(mode, str) and mode.endswith("_mask")):
         return None
-    what = "all of a rollout" if mode.startswith("sequence") else "some of a rollout's tokens"
+    what = "all tokens of a rollout" if mode.startswith("sequence") else "some tokens of a rollout"
     cap = config.get("vllm_importance_sampling_clip_max")
     ratios = dict(scalars.get(RATIO, ()))
     clean = [step for step, ratio in ratios.items() if ratio > 0] if _is_of_one_batch(config) else []
     left = trained & ~np.isin(rows.step, clean)
     return Mask(
         "vllm_importance_sampling_mode",
-        f"dropped {what} ({mode}, above {cap})",
+        f"dropped {what} by importance sampling ({mode}, above {cap})",
         int(left.sum()),
         _said(ratios, rows, clean),
         "" if (left == trained).all() else exactly(rows.id[left]) or None,

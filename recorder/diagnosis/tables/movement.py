@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend, since
-from logs_ui.recorder.diagnosis.checks.no_update import GRADIENT, KL, RATE
+from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
-_FIRST = 10  # steps whose median an entropy is held against: diversity.py's
-_HALF, _FLOOR = 0.5, 0.02  # likewise; nats
-_LATE = 3  # steps: no_update.py's
 _ALWAYS = "learning_rate"  # whose value is a number in every training
 
 
@@ -45,7 +42,7 @@ class Signal:
 
 
 def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int = 0) -> tuple[Signal, ...]:
-    """Gradient norm, learning rate, clip ratio, KL and entropy, in this order.
+    """Gradient norm, learning rate, clip ratio, STANDSTILL["kl"] and entropy, in this order.
 
     Args:
         scalars: what the trainer logged, by name; what was no finite number is left out.
@@ -54,10 +51,10 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
     """
     clip = "clip_ratio" if "clip_ratio" in scalars else "clip_ratio/region_mean"
     makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {
-        "grad_norm": lambda trend: _held(trend, GRADIENT, first),
-        "learning_rate": lambda trend: _held(trend, RATE, first),
+        "grad_norm": lambda trend: _held(trend, STANDSTILL["grad_norm"], first),
+        "learning_rate": lambda trend: _held(trend, STANDSTILL["learning_rate"], first),
         clip: lambda trend: _clipped(trend, config),
-        "kl": lambda trend: _held(trend, KL, first) if _is_near(trend, config, first) else _grown(trend),
+        "kl": lambda trend: _held(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _grown(trend),
         "entropy": _entropy,
     }
     last = max((step for step, _ in scalars.get(_ALWAYS, ())), default=0)
@@ -89,7 +86,7 @@ def _recent(trend: Trend, first: int) -> list[float]:
 
 def _is_near(trend: Trend, config: Mapping[str, Any], first: int) -> bool:
     """Whether the policy is where it began, though it has had the time to move."""
-    return len(trend) > _LATE and bool(config.get("beta", 1.0)) and max(_recent(trend, first)) <= KL
+    return len(trend) > FIRST_KL and bool(config.get("beta", 1.0)) and max(_recent(trend, first)) <= STANDSTILL["kl"]
 
 
 def _held(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
@@ -140,15 +137,15 @@ def _highest(trend: Trend) -> str:
 
 
 def _entropy(trend: Trend) -> tuple[str, bool]:
-    if len(trend) <= _FIRST:
+    if len(trend) <= ENTROPY_STEPS:
         return _grown(trend)
-    before = float(np.median([value for _, value in trend[:_FIRST]]))
+    before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
     if before <= 0:
         return _grown(trend)
     last = trend[-1][1]
-    has_fallen = last < _HALF * before and last < _FLOOR
-    said = f"{percent(last / before)} of its median over the first {_FIRST} logged steps, {figure(before)} nats"
-    return f"{said}{f': less than half, and below {_FLOOR:g} nats' if has_fallen else ''}.", has_fallen
+    has_fallen = last < ENTROPY_SHARE * before and last < ENTROPY_FLOOR
+    said = f"{percent(last / before)} of its median over the first {ENTROPY_STEPS} logged steps, {figure(before)} nats"
+    return f"{said}{f': less than half, and below {ENTROPY_FLOOR:g} nats' if has_fallen else ''}.", has_fallen
 
 
 def _all(trend: Trend) -> str:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME
-from logs_ui.recorder.diagnosis.checks.length import lengths
-from logs_ui.recorder.diagnosis.checks.reward_functions import best, shares, within_groups
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.measures import best, lengths, mean, shares, within_groups
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
 REWARD, ENVIRONMENT, LENGTH = "reward", "environment", "length"
 _FEW = 8  # values that an r is worked out of, at least: length.py's
@@ -91,12 +89,6 @@ def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
             )
             for name, part in rows.parts.items()
         }
-
-
-def mean(values: Floats) -> float | None:
-    """Over those that are finite; None without any."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
 
 
 def unscored(rows: Rows) -> Bools:

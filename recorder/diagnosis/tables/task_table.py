@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.checks.task_mix import solved
+from logs_ui.recorder.diagnosis.measures import attempted, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts
 from logs_ui.recorder.diagnosis.scale import Scale
 
@@ -126,7 +126,7 @@ class Cells:
 
 def labels(rows: Rows, scale: Scale) -> Labels:
     """Of all tasks; `rows` are all of the run."""
-    tried = _attempts(rows)
+    tried = attempted(rows)
     task, step, won = rows.task[tried], rows.step[tried], solved(rows, scale)[tried]
     number = len(rows.tasks)
     attempts, wins = _count(task, number), _count(task[won], number)
@@ -153,7 +153,7 @@ def labels(rows: Rows, scale: Scale) -> Labels:
 
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     """Of all tasks, within the steps of `rows`."""
-    tried, number = _attempts(rows), len(rows.tasks)
+    tried, number = attempted(rows), len(rows.tasks)
     task, reward = rows.task[tried], rows.reward[tried]
     attempts = _count(task, number)
     share = _ratio(_count(task[solved(rows, scale)[tried]], number), attempts)
@@ -210,7 +210,7 @@ def pass_at(scored: int, solved: int, k: int) -> float:
 
 def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     """(T,) mean over a task's groups; NaN where none has k attempts."""
-    tried = _attempts(rows)
+    tried = attempted(rows)
     group, number = rows.group[tried], len(rows.groups.size)
     scored, wins = _count(group, number), _count(group[solved(rows, scale)[tried]], number)
     task = np.zeros(number, np.int64)
@@ -225,19 +225,13 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
     """(T,) share of a task's groups, whole or not, in which a rollout solves it; NaN without any."""
-    tried, wins = _attempts(rows), solved(rows, scale)
+    tried, wins = attempted(rows), solved(rows, scale)
     group, number = rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
     task[group[tried]] = rows.task[tried]
     has_any = _count(group[tried & wins], number) > 0
     known = task >= 0
     return _ratio(_count(task[known & has_any], len(rows.tasks)), _count(task[known], len(rows.tasks)))
-
-
-def _attempts(rows: Rows) -> Bools:
-    """(N,) that have a reward and a task."""
-    tried: Bools = np.isfinite(rows.reward) & (rows.task >= 0)
-    return tried
 
 
 def _late(task: Ints, step: Ints, number: int) -> Bools:

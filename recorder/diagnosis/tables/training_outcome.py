@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.checks.dead_groups import SAME, dead
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.measures import dead
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _NOISE = 0.01  # that TRL's division by a spread of 1e-4 leaves in the advantages of equal rewards: recorder.trained's

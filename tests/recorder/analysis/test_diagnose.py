@@ -111,7 +111,7 @@ def test_the_first_card_says_what_is_wrong_what_it_costs_and_how_to_see_it(db: P
         assert said in done.stdout
     assert f"http://127.0.0.1:7070/runs/{report.run}?where=" in done.stdout
     assert f"logs-ui serve --db {shlex.quote(str(db))}" in done.stdout
-    assert "Not recorded, so not judged:" in done.stdout
+    assert "Not recorded, so not checked:" in done.stdout
 
 
 def test_its_waterfall_has_the_longest_bar_for_what_costs_most(db: Path) -> None:
@@ -127,7 +127,7 @@ def test_calls_that_are_no_rollouts_are_said(own: Path) -> None:
     assert "belong" not in str(diagnose("low", own))
     with sqlite3.connect(own) as connection:
         connection.execute("UPDATE run SET unattributed_calls = 3")
-    said = "3 calls belong to no rollout: some rollouts lack actions or turns, and checks that go by these may miss"
+    said = "3 model or environment calls could not be matched to a rollout: some rollouts lack actions or turns"
     assert said in str(diagnose("low", own))
     assert said in typed("diagnose", "low", "--db", own).stdout
     assert diagnose("low", own).as_dict()["unattributed_calls"] == 3
@@ -176,7 +176,7 @@ def test_a_run_without_rollouts_is_no_error(tmp_path: Path) -> None:
         pass
     done = typed("diagnose", "empty", "--db", tmp_path / "a.db")
     assert done.returncode == 0
-    assert "no rollout has come to its end yet" in done.stdout
+    assert "no rollout has ended yet" in done.stdout
     said = json.loads(typed("diagnose", "empty", "--db", tmp_path / "a.db", "--json").stdout)
     assert (said["cards"], said["mean"], said["steps"]) == ([], None, None)
 

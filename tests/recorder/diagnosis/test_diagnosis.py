@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
-from logs_ui.recorder.diagnosis.checks.reward_functions import shares
+from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.rollout_rows import coded
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.rows.text_facts import facts

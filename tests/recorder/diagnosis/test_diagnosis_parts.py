@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
-from logs_ui.recorder.diagnosis.checks.reward_functions import part_of, shares
+from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
+from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.vocabulary import StopReason

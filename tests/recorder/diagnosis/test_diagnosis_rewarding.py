@@ -10,9 +10,10 @@ from logs_ui.recorder.diagnosis.checks.disagreement import against
 from logs_ui.recorder.diagnosis.checks.forgotten import alikeness, chance_of_none
 from logs_ui.recorder.diagnosis.checks.inconsistent import spreads, twins
 from logs_ui.recorder.diagnosis.checks.length import correlation
-from logs_ui.recorder.diagnosis.checks.reward_functions import cancels, shares
+from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.checks.wiring import swapped
 from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder.diagnosis.trained_row import Moved, Training, training
+from logs_ui.recorder.analysis.diagnosis_columns import columns_of
+from logs_ui.recorder.diagnosis.tables.one_rollout import Moved, Training, training
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
@@ -24,7 +25,16 @@ def judged(
     state: str = RunState.RUNNING,
     config: dict[str, Any] | None = None,
 ) -> Training:
-    return training(it, [it, *others], state=state, config=config or {})
+    group = [it, *others]
+    for number, one in enumerate(group):
+        one.id = number
+    return training(
+        columns_of(group),
+        0,
+        is_evaluation=it.mode == Mode.EVAL,
+        is_running=state == RunState.RUNNING,
+        config=config or {},
+    )
 
 
 def test_with_an_advantage_all_sampled_tokens_are_trained_on() -> None:
@@ -36,12 +46,12 @@ def test_with_an_advantage_all_sampled_tokens_are_trained_on() -> None:
 def test_a_group_that_was_rewarded_alike_gives_no_gradient(advantage: float) -> None:
     """Also where the mean of equal float32 numbers is off by a bit, and the spread it is divided by is 1e-4."""
     found = judged(row(advantage=advantage), *[row(reward=0.5 + 5e-7) for _ in range(7)])
-    assert found == Training(Moved.NO, "its advantage is 0: all 8 of its group were rewarded alike", 0)
+    assert found == Training(Moved.NO, "its advantage is 0: all 8 rewards of its group are equal", 0)
 
 
 def test_a_penalty_still_pulls_where_there_is_no_advantage() -> None:
     found = judged(row(advantage=0.0), row(reward=0.9), config={"beta": 0.04})
-    assert (found.moved, found.why) == (Moved.NO, "its advantage is 0; only the KL penalty pulls on it (beta 0.04)")
+    assert (found.moved, found.why) == (Moved.NO, "its advantage is 0; only the KL penalty acts on it (beta 0.04)")
 
 
 def test_a_cut_off_completion_is_masked_where_the_trainer_says_so() -> None:
@@ -51,7 +61,10 @@ def test_a_cut_off_completion_is_masked_where_the_trainer_says_so() -> None:
     assert (found.moved, found.tokens) == (Moved.NO, 0)
     assert "mask_truncated_completions" in found.why
     unknown = judged(row(stop_reason=StopReason.NOT_RECORDED), config={"mask_truncated_completions": True})
-    assert (unknown.moved, unknown.unknown) == (Moved.YES, ("whether it was masked as truncated",))
+    assert (unknown.moved, unknown.unknown) == (
+        Moved.YES,
+        ("whether TRL masked as truncated rollouts whose stop reason is not recorded",),
+    )
 
 
 @pytest.mark.parametrize(("dropped", "said"), [("stale", "max_staleness"), ("oversize", "token_budget")])
@@ -64,7 +77,7 @@ def test_what_an_asynchronous_trainer_dropped(dropped: str, said: str) -> None:
 def test_what_is_yet_to_come_and_what_never_will() -> None:
     none: dict[str, Any] = {"advantage": None, "reward": None, "scored": None}
     running = row(status=Status.RUNNING, completion_tokens=None, **none)
-    assert judged(running) == Training(Moved.NOT_YET, "it still runs")
+    assert judged(running) == Training(Moved.NOT_YET, "it is still running")
     assert judged(row(**none)) == Training(Moved.NOT_YET, "it awaits its reward")
     assert judged(row(**none), state="died") == Training(Moved.NO, "the run ended before it was scored", 0)
     raised = judged(row(status=Status.ERROR, completion_tokens=None, **none))
@@ -78,7 +91,7 @@ def test_an_evaluation_moves_nothing_and_nor_does_what_nobody_sampled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("sequence_mask", "dropped all of it"), ("token_mask", "dropped some of its tokens")]
+    ("mode", "said"), [("sequence_mask", "dropped all tokens"), ("token_mask", "dropped some tokens")]
 )
 def test_what_only_the_trainers_log_probabilities_would_tell_is_not_recorded(mode: str, said: str) -> None:
     config = {

@@ -353,7 +353,7 @@ def test_a_diagnosis_reads_the_newest_steps_and_some_of_those_before(db: Path) -
     assert 60 <= len(rows) <= 200
     report = diagnose("large", db)
     assert report.sample == f"{len(rows)} of {sample.rollouts} rollouts: {sample}"
-    assert f"looked at in part: {report.sample}" in str(report)
+    assert f"diagnosed from a sample: {report.sample}" in str(report)
     assert sample.rollouts > 400
     whole = RunColumns(1, Mode.TRAIN, whole=True)
     assert (len(whole.refresh(engine)), whole.sample) == (sample.rollouts, None)

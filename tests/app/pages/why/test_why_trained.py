@@ -17,10 +17,12 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
+from logs_ui.recorder.analysis.diagnosis_columns import columns_of as columns_of_rows
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.tables.masks import RATIO, masks
 from logs_ui.recorder.diagnosis.tables.movement import signals
+from logs_ui.recorder.diagnosis.tables.one_rollout import Moved, training
 from logs_ui.recorder.diagnosis.tables.training_outcome import (
     OUTCOMES,
     Outcome,
@@ -29,7 +31,6 @@ from logs_ui.recorder.diagnosis.tables.training_outcome import (
     outcomes,
     where,
 )
-from logs_ui.recorder.diagnosis.trained_row import Moved, training
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
@@ -50,8 +51,8 @@ _WHY = {
     Outcome.NOT_RECORDED: "not recorded",
     Outcome.UNSAMPLED: "none of its tokens was sampled",
     Outcome.TRUNCATED: "mask_truncated_completions",
-    Outcome.FAILED_GROUP: "of its group were rewarded alike",
-    Outcome.PASSED_GROUP: "of its group were rewarded alike",
+    Outcome.FAILED_GROUP: "rewards of its group are equal",
+    Outcome.PASSED_GROUP: "rewards of its group are equal",
     Outcome.NO_ADVANTAGE: "its advantage is 0",
     Outcome.TRAINED: "",
 }
@@ -139,10 +140,16 @@ def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str
     assert len(found) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in known.values())
     for place, row_id in enumerate(rows.id.tolist()):
         row, outcome = known[row_id], OUTCOMES[found[place]]
-        told = training(row, groups[row.group], state=state, config=config)
+        told = training(
+            columns_of_rows(groups[row.group]),
+            row_id,
+            is_evaluation=row.mode == Mode.EVAL,
+            is_running=state == RunState.RUNNING,
+            config=config,
+        )
         assert (told.moved == Moved.YES) == (outcome == Outcome.TRAINED), (told, outcome)
         assert _WHY[outcome] in told.why, (told, outcome)
-        assert ("rewarded alike" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
+        assert ("of its group are equal" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
         if outcome == Outcome.TRAINED:
             assert told.tokens == row.completion_tokens
     expected = set(OUTCOMES) - {Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED}
@@ -196,7 +203,10 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
     rows = columns_of(48, steps=6)
     trained = np.ones(48, bool)
     (mask,) = masks(rows, trained, VLLM, {})
-    assert (mask.what, mask.rollouts) == ("dropped all of a rollout (sequence_mask, above 3.0)", 48)
+    assert (mask.what, mask.rollouts) == (
+        "dropped all tokens of a rollout by importance sampling (sequence_mask, above 3.0)",
+        48,
+    )
     assert mask.logged == f"The trainer logged no {RATIO}, which would be 0 where something was dropped."
     logged: dict[str, Trend] = {RATIO: ((1, 0.4), (2, 0.0), (3, 0.9), (9, 0.9))}
     (mask,) = masks(rows, trained, VLLM, logged)
@@ -217,7 +227,13 @@ def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: 
     found = outcomes(rows, solved=SOLVED, is_running=False, config=config)
     trained = found == OUTCOMES.index(Outcome.TRAINED)
     told = [
-        training(known[it], [row for row in known.values() if row.group == known[it].group], state="x", config=config)
+        training(
+            columns_of_rows([row for row in known.values() if row.group == known[it].group]),
+            it,
+            is_evaluation=False,
+            is_running=False,
+            config=config,
+        )
         for it in rows.id[trained].tolist()
     ]
     expected = [

@@ -1,0 +1,75 @@
+"""Measures that several checks and tables share: solved rollouts, zero-variance groups, parts of the reward."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows
+from logs_ui.recorder.diagnosis.scale import Scale
+
+STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
+"""The most that each of these figures, which the trainer logs, may be while the policy does not change [ours]."""
+FIRST_KL = 3
+"""Logged steps after which a KL of nearly 0 means something: a policy that has just begun is near its reference."""
+ENTROPY_STEPS, ENTROPY_SHARE, ENTROPY_FLOOR = 10, 0.5, 0.02
+"""An entropy has collapsed if it is below this share of its median over so many first steps, and below so many nats."""
+
+
+def mean(values: Floats) -> float | None:
+    """Return the mean of the finite values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def solved(rows: Rows, scale: Scale) -> Bools:
+    """(N,) True for rollouts whose reward reaches the threshold for success."""
+    return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
+
+
+def attempted(rows: Rows) -> Bools:
+    """(N,) True for rollouts that have a reward and a task."""
+    tried: Bools = np.isfinite(rows.reward) & (rows.task >= 0)
+    return tried
+
+
+def dead(groups: Groups) -> Bools:
+    """(G,) True for groups of several rewards that are all equal: zero variance, so that every advantage is 0."""
+    return (groups.size > 1) & (groups.high - groups.low <= SAME)
+
+
+def lengths(rows: Rows) -> Floats:
+    """(N,) sampled tokens per turn: an episode with more turns is not a longer answer."""
+    return rows.completion_tokens / np.where(rows.turns > 1, rows.turns, 1.0)
+
+
+def within_groups(values: Floats, rows: Rows) -> Floats:
+    """(N,) values less the mean of their group; NaN where the value is NaN."""
+    known = np.isfinite(values)
+    count = len(rows.groups.size)
+    sizes = np.bincount(rows.group[known], minlength=count)
+    sums = np.bincount(rows.group[known], weights=values[known], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centred: Floats = values - (sums / sizes)[rows.group]
+    return centred
+
+
+def shares(rows: Rows) -> dict[str, float]:
+    """Return each reward function's share of the reward's variance within groups: Cov(part, R) / Var(R).
+
+    The shares add up to 1. Empty where the reward does not vary.
+    """
+    scored = np.isfinite(rows.reward)
+    reward = within_groups(rows.reward, rows)[scored]
+    variance = float(np.mean(reward**2)) if len(reward) else 0.0
+    if variance <= SAME**2:
+        return {}
+    parts = {name: within_groups(np.nan_to_num(part), rows)[scored] for name, part in rows.parts.items()}
+    return {name: float(np.mean(part * reward)) / variance for name, part in parts.items()}
+
+
+def best(every: Rows, name: str) -> float:
+    """Return the most that a reward function can add to the reward, as far as is known.
+
+    That is the highest value times weight that it ever gave, or its weight if it never gave anything but one value.
+    """
+    values = every.parts[name][np.isfinite(every.parts[name])]
+    highest = float(values.max(initial=0.0)) if len(values) else 0.0
+    return highest if len(values) and np.ptp(values) > 0 else max(highest, every.weights.get(name, 1.0))

@@ -1,0 +1,162 @@
+"""Runs all checks over a run's rollouts and puts their cards in order.
+
+The checks are discovered: every `Diagnostic` that a module of `checks/` defines is run, by its `position`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import checks
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.report import Missing, Report
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import losses, waterfall
+from logs_ui.recorder.settings import Settings
+
+FEW_ROLLOUTS, FEW_STEPS = 32, 2
+_FEW_OF_ENDED = 8  # rollouts are enough if no more will come
+_CHEAP = 0.01  # of the range of rewards: a finding that costs less is not worth a card
+_TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
+_HALF = 0.5  # of a card's loss: the cards that hold this share explain it
+
+
+def _discovered() -> tuple[Diagnostic, ...]:
+    """Return the diagnostics that the modules of `checks/` define, by position."""
+    names = [it.name for it in pkgutil.iter_modules(checks.__path__)]
+    modules = [importlib.import_module(f"{checks.__name__}.{name}") for name in names]
+    found = {it.id: it for module in modules for it in vars(module).values() if isinstance(it, Diagnostic)}
+    return tuple(sorted(found.values(), key=lambda it: it.position))
+
+
+DIAGNOSTICS = _discovered()
+
+
+def diagnose_rows(
+    rows: Rows,
+    settings: Settings | None = None,
+    config: Mapping[str, Any] | None = None,
+    scalars: Mapping[str, Trend] | None = None,
+    *,
+    has_ended: bool = False,
+    within: str = "",
+    diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
+) -> Report:
+    """Diagnose the last steps of a run.
+
+    Args:
+        rows: rollouts of all steps.
+        settings: None for the defaults of each diagnostic.
+        config: the trainer's arguments.
+        scalars: what the trainer logged, by name.
+        has_ended: True if no more rollouts will come, so that fewer are enough to judge.
+        within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
+        diagnostics: the checks to run.
+    """
+    settings = settings or Settings()
+    last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
+    scale = Scale.of(rows, settings)
+    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {})
+    steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
+    scope = " ".join(filter(None, [within, _steps_of(last) if len(last) < len(rows) else ""]))
+    if _is_warming_up(rows, has_ended=has_ended):
+        return Report((), (), run.fall, scale, steps, scope, warming_up=True)
+    missing = {it.id: Missing(it.id, it.name, what) for it in diagnostics if (what := it.missing(run)) is not None}
+    found = [card for it in diagnostics if it.id not in missing and (card := it.look(run)) is not None]
+    costly = [
+        replace(card, explains=_may_explain(card, diagnostics))
+        for card in found
+        if card.cost > _CHEAP * max(run.fall.lost, spread(run))
+    ]
+    cards = tuple(
+        # A card whose filter names steps is about those steps, not about the last ones.
+        replace(card, where=" ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
+        for card in _ordered(costly, np.maximum(losses(last, scale), 0))
+    )
+    return Report(cards, tuple(missing.values()), run.fall, scale, steps, scope, warming_up=False)
+
+
+def _steps_of(rows: Rows) -> str:
+    first, last = rows.steps[0], rows.steps[-1]
+    return f"step:{first}" if first == last else f"step:{first}..{last}"
+
+
+def _is_warming_up(rows: Rows, *, has_ended: bool) -> bool:
+    if has_ended:
+        return len(rows) < _FEW_OF_ENDED
+    return len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
+
+
+def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
+    """Return the ids of diagnostics whose cards may be a consequence of this one."""
+    names = {card.id, *(f"{card.id}:{aspect}" for aspect in card.aspects)}
+    declared = [
+        it.id
+        for it in diagnostics
+        if (card.stops_learning and it.is_behaviour) or not names.isdisjoint(it.explained_by)
+    ]
+    return (*card.explains, *declared)
+
+
+def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
+    """Sort cards: faults of the set-up first, then by cost; a card that others explain comes after the first of them.
+
+    Args:
+        cards: in the order of their diagnostics. Of two cards that explain each other, the first does.
+        lost: (N,) reward that each rollout of the last steps lost.
+    """
+    behind = _explained(cards, lost)
+    cost = {card.id: card.cost for card in cards}
+    places: dict[str, tuple[float, int]] = {}
+
+    def place_of(name: str) -> tuple[float, int]:
+        if name not in places:
+            places[name] = (-cost[name], 0)  # ends the recursion if cards explain each other in a circle
+            if behind[name]:
+                before, depth = min(place_of(other) for other in behind[name])
+                places[name] = (max(before, -cost[name]), depth + 1)
+        return places[name]
+
+    kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
+    least = _TENTH * float(lost.mean()) if len(lost) else 0.0
+    return tuple(
+        sorted(kept, key=lambda card: (not (card.is_setup and card.cost >= least), *place_of(card.id), -card.cost))
+    )
+
+
+def _explained(cards: list[Card], lost: Floats) -> dict[str, list[str]]:
+    """Return, for each card's id, the ids of the cards that explain it."""
+    behind = {card.id: _explaining(card, cards, lost) for card in cards}
+    place = {card.id: number for number, card in enumerate(cards)}
+    return {
+        name: [it for it in others if name not in behind[it] or place[it] < place[name]]
+        for name, others in behind.items()
+    }
+
+
+def _explaining(card: Card, cards: list[Card], lost: Floats) -> list[str]:
+    """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
+    able = [it for it in cards if card.id in it.explains and card.id != it.id]
+    total = _loss(lost, card.own)
+    if card.needs is not None:
+        return [it.id for it in able if _loss(lost, _both(card.own, it.own)) >= card.needs * total]
+    together = np.zeros(len(lost), bool)
+    for it in able:
+        together |= True if it.own is None else it.own
+    return [it.id for it in able] if _loss(lost, _both(card.own, together)) >= _HALF * total else []
+
+
+def _loss(lost: Floats, own: Bools | None) -> float:
+    return float(lost.sum() if own is None else lost[own].sum())
+
+
+def _both(a: Bools | None, b: Bools | None) -> Bools | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b

@@ -1,0 +1,92 @@
+"""Describes what training made of one rollout, by the same rules as the tables of all rollouts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.tables.masks import masks
+from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, outcomes
+from logs_ui.recorder.vocabulary import Status
+
+
+class Moved(StrEnum):
+    """Whether the policy was trained on a rollout."""
+
+    YES = "yes"
+    NO = "no"
+    NOT_YET = "not yet"
+    """It still runs, or awaits its reward."""
+    NOT_RECORDED = "not recorded"
+
+
+_WHY = {
+    Outcome.STALE: "it was dropped as stale: the policy was ahead of it by more versions than max_staleness",
+    Outcome.OVERSIZE: "it was dropped as oversize: it did not fit into token_budget",
+    Outcome.NOTHING_RETURNED: "it ended before it returned anything to train on",
+    Outcome.AWAITED: "it awaits its reward",
+    Outcome.RUN_ENDED: "the run ended before it was scored",
+    Outcome.NOT_RECORDED: "its advantage is not recorded",
+    Outcome.UNSAMPLED: "none of its tokens was sampled by the model",
+    Outcome.TRUNCATED: "it was truncated, and mask_truncated_completions is on",
+}
+_UNSURE = {Outcome.AWAITED: Moved.NOT_YET, Outcome.NOT_RECORDED: Moved.NOT_RECORDED}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What training made of one rollout.
+
+    Attributes:
+        moved: whether the policy was trained on it.
+        why: the reason, as a clause without a full stop; "" if it was trained on.
+        tokens: how many tokens of its completion have a gradient; None if that is not recorded.
+        unknown: clauses on TRL's masks that may have changed that, and are not recorded.
+    """
+
+    moved: Moved
+    why: str
+    tokens: int | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool, config: Mapping[str, Any]) -> Training:
+    """Describe what training made of one rollout.
+
+    Args:
+        rows: all rollouts of its group.
+        rollout: its id.
+        is_evaluation: True if it belongs to an evaluation.
+        is_running: True if its run still scores rollouts.
+        config: the trainer's arguments.
+    """
+    mine = rows.id == rollout
+    place = int(np.flatnonzero(mine)[0])
+    tokens = rows.completion_tokens[place]
+    if is_evaluation:
+        return Training(Moved.NO, "it belongs to an evaluation", 0)
+    # The threshold for success only divides groups of equal rewards into failed and passed ones.
+    outcome = OUTCOMES[outcomes(rows, solved=np.inf, is_running=is_running, config=config)[place]]
+    is_dropped = outcome in {Outcome.STALE, Outcome.OVERSIZE}
+    if rows.status[place] == Status.RUNNING and np.isnan(rows.advantage[place]) and not is_dropped:
+        return Training(Moved.NOT_YET, "it is still running")
+    if outcome == Outcome.TRAINED:
+        unknown = tuple(f"whether TRL {mask.what}" for mask in masks(rows, mine, config, {}) if mask.rollouts)
+        return Training(Moved.YES, "", None if np.isnan(tokens) else int(tokens), unknown)
+    moved = _UNSURE.get(outcome, Moved.NO)
+    return Training(
+        moved,
+        _WHY.get(outcome) or _without_advantage(rows, place, outcome, config),
+        None if is_dropped or moved != Moved.NO else 0,
+    )
+
+
+def _without_advantage(rows: Rows, place: int, outcome: Outcome, config: Mapping[str, Any]) -> str:
+    reason = "its advantage is 0"
+    if outcome != Outcome.NO_ADVANTAGE:
+        reason += f": all {rows.groups.size[rows.group[place]]} rewards of its group are equal"
+    beta = config.get("beta")
+    return f"{reason}; only the KL penalty acts on it (beta {beta:g})" if isinstance(beta, float) and beta else reason
