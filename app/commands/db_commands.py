@@ -9,7 +9,7 @@ from rich.text import Text
 from logs_ui.app.commands.ingest_command import ingest
 from logs_ui.app.commands.terminal import Database, RunName, out
 from logs_ui.app.commands.upkeep_prompts import facts, interruptible, is_wanted, size, working
-from logs_ui.app.parts.figures import moment, plural
+from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import database_address, db_option, shown
 
@@ -25,7 +25,6 @@ _NO_RUN = "There is no run to merge."
 _VACUUM_STOPPED = "Stopped. The database is as it was."
 _DAMAGED = 1
 _SKIPPED = 3  # tables that are named
-_LEAST_SHARE = 0.005  # of the bytes, from which on a table has a line
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 db.command(short_help="Take in what waits on disk for it.")(ingest)
@@ -33,17 +32,17 @@ db.command(short_help="Take in what waits on disk for it.")(ingest)
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@db.command(short_help="Say what is in it, and what takes its room.")
+@db.command(short_help="Show what is in it.")
 def info(
     as_json: AsJson = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Say where a database is, what is in it, what takes its room, and whether somebody records now."""
+    """Show where a database is, how large it is, how much is in it, and whether a run is being recorded now."""
     from logs_ui.recorder.upkeep.info import look_at
 
     found = look_at(db)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        typer.echo(json.dumps(vars(found), indent=2))
     else:
         facts(_lines(found, db_option(database_address(db))))
 
@@ -51,63 +50,47 @@ def info(
 def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
     behind = "" if it.schema >= it.known else f", this logs-ui works with {it.known}: logs-ui db migrate{db}"
     free = f"; {size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
-    log = f", {size(it.log)} of them its write-ahead log" if it.log else ""
-    disk = "" if it.disk_free is None else f"; {size(it.disk_free)} are free on the disk"
-    lines = [
+    pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
+    return [
         ("where", it.where),
-        ("what", f"{it.engine}, schema {it.schema}, made {_day(it.created)}{behind}"),
-        ("size", f"{size(it.bytes)}{log}{free}{disk}"),
-        ("beside it", f"search {size(it.search)}, notes {size(it.notes)}"),
+        ("what", f"{it.engine}, schema {it.schema}{behind}"),
+        ("size", f"{size(it.bytes)}{free}"),
         ("recorded now", ", ".join(it.under_way) or "nothing"),
         ("runs", f"{it.runs:,}"),
-        *([("projects", ", ".join(it.projects))] if it.projects else []),
+        ("rollouts", f"{it.rollouts:,}{pruned}"),
+        ("images", f"{it.images:,}"),
+        ("shared prompts", f"{it.prompts:,}"),
     ]
-    if not it.rollouts:
-        return [*lines, ("rollouts", "none")]
-    pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
-    lines.append(("rollouts", f"{it.rollouts:,}, {_day(it.oldest)} to {_day(it.newest)}{pruned}"))
-    if it.text is not None and it.tokens is not None:
-        shared = f", beside {size(it.prompts)} of prompts that they share" if it.prompts else ""
-        lines.append(("one with text", f"{size(it.text)} of text and {size(it.tokens)} of tokens, by a sample{shared}"))
-    for table, taken in sorted(it.tables.items(), key=lambda one: -one[1]):
-        if taken >= it.bytes * _LEAST_SHARE:
-            lines.append((f"  {table}", f"{size(taken)}, {size(taken / it.rollouts)} a rollout"))
-    return lines
 
 
-def _day(microseconds: int | None) -> str:
-    return moment(microseconds)[:10]
-
-
-@db.command(short_help="Say whether it is whole.")
+@db.command(short_help="Check whether it is whole.")
 def check(
     thorough: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--thorough", help="Hold each index against its table, too: some times as long.")
+        bool, typer.Option("--thorough", help="Compare each index with its table, too; takes several times as long.")
     ] = False,
     as_json: AsJson = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Look at a database's pages, references, rollouts, figures and search index, and say of each whether it is whole,
-    and what to do. Changes nothing. Exits with 1 where something is damaged.
+    """Check a database's pages, and whether all that its rows refer to is there; where not, say what to do. Changes
+    nothing. Exits with 1 if something is damaged.
     """
     from logs_ui.recorder.upkeep.check import check as checked
 
     findings = []
-    with working() as progress:
-        for one in checked(db, thorough=thorough, progress=progress):
-            findings.append(one)
-            if not as_json:
-                mark = ("ok ", "green") if one.is_whole else ("BAD", "bold red")
-                out.print(Text.assemble(mark, f"  {one.what}: {one.said}"), soft_wrap=True)
+    for finding in checked(db, thorough=thorough):
+        findings.append(finding)
+        if not as_json:
+            mark = ("ok ", "green") if finding.is_whole else ("BAD", "bold red")
+            out.print(Text.assemble(mark, f"  {finding.what}: {finding.said}"), soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps([vars(one) for one in findings], indent=2))
-    raise typer.Exit(0 if all(one.is_whole for one in findings) else _DAMAGED)
+        typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
+    raise typer.Exit(0 if all(finding.is_whole for finding in findings) else _DAMAGED)
 
 
-@db.command(short_help="Give the room of what was pruned or deleted back.")
+@db.command(short_help="Give the disk space of what was pruned or deleted back.")
 def vacuum(db: Database = None) -> None:
-    """Write a database anew without what it does not use. It is whole or as it was, whatever ends it. Nobody may
-    record meanwhile, and SQLite takes twice the room of what is in use.
+    """Rewrite a database without its unused pages. If it is interrupted, the database stays as it was. No run may be
+    recorded meanwhile, and SQLite needs twice the disk space that is in use.
     """
     from logs_ui.recorder.upkeep.vacuum import vacuum as vacuumed
 
@@ -118,8 +101,8 @@ def vacuum(db: Database = None) -> None:
     if found.skipped:
         names = ", ".join(found.skipped[:_SKIPPED]) + (", ..." if len(found.skipped) > _SKIPPED else "")
         raise LogsUIError(
-            f"{len(found.skipped)} of {found.tables} tables were skipped ({names}), which this user may not vacuum: "
-            "only their owner may, or since PostgreSQL 17 who was granted MAINTAIN on them."
+            f"{len(found.skipped)} of {found.tables} tables were skipped ({names}), because this user may not vacuum "
+            "them. Only their owner may, or since PostgreSQL 17 a user with the right MAINTAIN on them."
         )
 
 

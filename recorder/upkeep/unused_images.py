@@ -14,7 +14,6 @@ from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, on_post
 
 _AT_ONCE = 500  # contents in one read
 _DELETED = 50  # images in one transaction
-_IMAGE = re.compile(rb'"\$image":"([0-9a-f]{64})"')  # within a string the quotes would be escaped
 _HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 _Packed = Sequence[bytes | None]  # a content and what it begins with
@@ -51,11 +50,6 @@ def unpacked(content: bytes | None, start: bytes | None) -> bytes:
 def hashes_in(json: bytes) -> set[str]:
     """What may name an image, wherever it stands."""
     return {found.decode() for found in _HASH.findall(json)}
-
-
-def images_in(json: bytes) -> set[str]:
-    """What names an image, and nothing else."""
-    return {found.decode() for found in _IMAGE.findall(json)}
 
 
 def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[int, int]:

@@ -1,15 +1,14 @@
-"""Giving the room of what was pruned and deleted back to the disk."""
+"""Gives the disk space of pruned and deleted rollouts back, and forgets writers that ended long ago."""
 
 import os
 import shutil
 import sqlite3
-import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, delete, text
+from sqlalchemy import URL, delete
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import col
 
@@ -23,21 +22,23 @@ from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
 from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import Table, WriterPosition
-from logs_ui.recorder.upkeep.small_transactions import Progress, alone, reading, refuse_under_way, unseen
+from logs_ui.recorder.upkeep.info import size_and_free
+from logs_ui.recorder.upkeep.small_transactions import Progress, alone, as_it_is, reading, refuse_under_way, unseen
 
-_NO_RIGHT, _PLAIN_WARNING = "42501", "01000"  # SQLSTATE
+_NO_RIGHT = "42501"  # SQLSTATE
 _FORGOTTEN_US = 30 * 24 * 3_600_000_000
-_SPARE = 1.05  # of the room that is needed, as others use the disk, too
+_SPARE = 1.05  # of the space that is needed: others use the disk, too
+_STEPS = 1_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C: some 30 ms
 
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """What was done.
+    """The result of a vacuum.
 
     Attributes:
-        before, after: bytes of the database; of SQLite, its file and its write-ahead log.
+        before, after: bytes of the database; SQLite's include its write-ahead log.
         tables: how many were to be vacuumed; SQLite's are one file.
-        skipped: those of them that the user may not vacuum, which PostgreSQL lets their owner alone.
+        skipped: the tables that this user may not vacuum; PostgreSQL lets only their owner.
     """
 
     before: int
@@ -47,28 +48,40 @@ class Vacuumed:
 
 
 def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = unseen) -> Vacuumed:
-    """Writes the database anew without its free pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). It is whole or
-    as it was, whatever ends it. Meanwhile readers read on, on SQLite; a recorder that begins keeps its rows in memory.
+    """Rewrites the database without its unused pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). If it is
+    interrupted, the database stays as it was. Meanwhile SQLite's readers read on; a recorder that starts keeps its rows
+    in memory.
 
     Args:
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        progress: called with what is being done, how much of it is, and of how much.
+        db: the database's path or URL; by default LOGS_UI_DB or this user's own database.
+        progress: called with the name of the work, how much is done, and how much there is.
 
     Raises:
-        LogsUIError: somebody records into it, or the disk lacks the room: twice what is in use.
+        LogsUIError: a run is being recorded, or the disk lacks twice the space that is in use.
         DatabaseError: the database is missing, or cannot be written.
     """
     address = database_address(db)
     with reading(address) as engine:
         refuse_under_way(engine, address, "vacuumed")
+        with engine.connect() as connection:
+            before, free = size_and_free(address, connection)
+    tables, skipped = 1, list[str]()
     with errors_in_plain_words(address), alone(address):
-        forget_writers(address)  # says so where it cannot be written
-        return _file(address, progress) if isinstance(address, Path) else _server(address, progress)
+        if isinstance(address, Path):
+            forget_writers(address)
+            _refuse_without_space(address, before - free)
+            _vacuum_file(address, progress)
+        else:
+            tables, skipped = _vacuum_server(address, progress)
+            if not skipped:  # whoever may not vacuum may not delete either
+                forget_writers(address)
+    with as_it_is(address) as engine, engine.connect() as connection:
+        return Vacuumed(before, size_and_free(address, connection)[0], tables, tuple(skipped))
 
 
 def forget_writers(address: Address) -> None:
-    """How far the writing of processes has come that wrote last long ago, and whose spools are gone: there is one for
-    each process that ever recorded. What yet turns up of one, as on another machine, is taken in as if it were new.
+    """Deletes the positions of processes that wrote last a month ago and have no spool. There is a row for each process
+    that ever recorded. If a spool of one turns up later, as on another machine, it is stored as if it were new.
     """
     position = WriterPosition
     waiting = {file.writer for file in spool_files(spool_folder(address))}
@@ -77,129 +90,68 @@ def forget_writers(address: Address) -> None:
         with engine.begin() as connection:
             old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
             connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
-    except DBAPIError as error:
-        if not _is_lack_of_rights(error):
-            raise
     finally:
         engine.dispose()
 
 
-def _file(path: Path, progress: Progress) -> Vacuumed:
-    before = stored(path)
-    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)) as connection:
-        # The copy is made beside the database, not in memory, nor in a /tmp that may be small.
-        folder = str(path.absolute().parent).replace("'", "''")
-        connection.execute("PRAGMA temp_store=FILE")
-        connection.execute(f"PRAGMA temp_store_directory='{folder}'")
-        connection.execute("PRAGMA wal_autocheckpoint=0")
-        _check_room(path, used(connection))
-        try:
-            _in_background(connection, "VACUUM", progress)
-        finally:
-            connection.execute("PRAGMA temp_store_directory=''")  # it is the process's
-        with suppress(FileNotFoundError), checkpoints.alone(log_of(path), waits=True):  # a rollback journal has none
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return Vacuumed(before, stored(path))
-
-
-def _server(url: URL, progress: Progress) -> Vacuumed:
-    names = [
-        str(table) for its in (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA) for table in its.sorted_tables
-    ]
-    engine = writing_engine(url)
-    try:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            size = text("SELECT pg_database_size(current_database())")
-            before = connection.scalar(size) or 0
-            warnings = _warnings(connection)
-            skipped: list[str] = []
-            for number, name in enumerate(names):
-                progress("vacuuming", number, len(names))
-                if not _is_vacuumed(connection, name, warnings):
-                    skipped.append(name)
-            progress("vacuuming", len(names), len(names))
-            return Vacuumed(before, connection.scalar(size) or 0, len(names), tuple(skipped))
-    finally:
-        engine.dispose()
-
-
-def _is_vacuumed(connection: Connection, table: str, warnings: list[str]) -> bool:
-    """Not one that the user has no right to: of those PostgreSQL only warns, unless all of their schema is closed."""
-    try:
-        connection.execute(text(f"VACUUM (FULL, ANALYZE) {table}"))
-    except DBAPIError as error:
-        if not _is_lack_of_rights(error):
-            raise
-        return False
-    is_done = not warnings
-    warnings.clear()
-    return is_done
-
-
-def _is_lack_of_rights(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) == _NO_RIGHT
-
-
-def _warnings(connection: Connection) -> list[str]:
-    """Grows by what PostgreSQL warns of on this connection from now on."""
-    found: list[str] = []
-
-    def notice(said: Any) -> None:
-        if said.sqlstate == _PLAIN_WARNING:
-            found.append(said.message_primary)
-
-    psycopg_connection: Any = connection.connection.driver_connection
-    psycopg_connection.add_notice_handler(notice)
-    return found
-
-
-def used(connection: sqlite3.Connection) -> int:
-    """Bytes of SQLite's pages that hold something."""
-    size, pages, free = (connection.execute(f"PRAGMA {it}").fetchone()[0] for it in _PAGES)
-    return int(size * (pages - free))
-
-
-_PAGES = ("page_size", "page_count", "freelist_count")
-
-
-def stored(path: Path) -> int:
-    """Bytes of the file and of its write-ahead log."""
-    return sum(file.stat().st_size for file in (path, log_of(path)) if file.exists())
-
-
-def _check_room(path: Path, needed: int) -> None:
-    """
-    Raises:
-        LogsUIError: the copy, and the log through which it gets into the file, do not fit beside it.
-    """
-    free, wanted = shutil.disk_usage(path.parent).free, int(2 * needed * _SPARE)
-    if free < wanted:
+def _refuse_without_space(path: Path, used: int) -> None:
+    # Both the copy and the log through which it gets into the file lie beside it.
+    free, needed = shutil.disk_usage(path.parent).free, int(2 * used * _SPARE)
+    if free < needed:
         raise LogsUIError(
-            f"{shown(path)} takes {wanted / 1e6:,.0f} MB of free disk to be vacuumed, and there are {free / 1e6:,.0f}. "
+            f"{shown(path)} takes {needed / 1e6:,.0f} MB of free disk to be vacuumed, and there are {free / 1e6:,.0f}. "
             "Make room, or go without: new rollouts fill what was pruned."
         )
 
 
-def _in_background(connection: sqlite3.Connection, statement: str, progress: Progress) -> None:
-    """So that Ctrl-C ends it at once: SQLite does not listen while it works."""
-    failed: list[BaseException] = []
+def _vacuum_file(path: Path, progress: Progress) -> None:
+    def tick() -> int:
+        progress("vacuuming", 0, 1)
+        return 0
 
-    def work() -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
+        # The copy is made beside the database: neither in memory, nor in a /tmp that may be small.
+        folder = str(path.absolute().parent).replace("'", "''")
+        for pragma in ("temp_store=FILE", f"temp_store_directory='{folder}'", "wal_autocheckpoint=0"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.set_progress_handler(tick, _STEPS)
         try:
-            connection.execute(statement)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failed.append(error)
-
-    thread = threading.Thread(target=work, name="logs-ui vacuum", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            progress("vacuuming", 0, 1)
-            thread.join(0.1)
-    except BaseException:
-        connection.interrupt()
-        thread.join()
-        raise
-    if failed:
-        raise failed[0]
+            tick()
+            connection.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise KeyboardInterrupt from None  # SQLite drops the one that Ctrl-C raised in `tick`, and only stops
+        finally:
+            connection.set_progress_handler(None, 0)
+            connection.execute("PRAGMA temp_store_directory=''")  # it is set for the whole process
+        with suppress(FileNotFoundError), checkpoints.alone(log_of(path), waits=True):  # a rollback journal has no log
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     progress("vacuuming", 1, 1)
+
+
+def _vacuum_server(url: URL, progress: Progress) -> tuple[int, list[str]]:
+    """Returns how many tables there are, and the names of those that this user may not vacuum."""
+    metadata = (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA)
+    tables = [str(table) for each in metadata for table in each.sorted_tables]
+    skipped: list[str] = []
+    notices: list[str] = []
+    engine = writing_engine(url)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.add_notice_handler(lambda notice: notices.append(notice.severity_nonlocalized))
+            for number, table in enumerate(tables, 1):
+                notices.clear()
+                try:
+                    connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
+                except DBAPIError as error:
+                    if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:  # the table's schema is closed to this user
+                        raise
+                    skipped.append(table)
+                if "WARNING" in notices:  # PostgreSQL only warns of a table that the user may not vacuum
+                    skipped.append(table)
+                progress("vacuuming", number, len(tables))
+    finally:
+        engine.dispose()
+    return len(tables), skipped

@@ -176,7 +176,7 @@ def test_who_may_not_vacuum_is_told_what_was_skipped(users: Users, monkeypatch: 
         assert isinstance(done.exception, LogsUIError)
         return done.output, str(done.exception)
 
-    assert re.match(r"(\d+) of \1 tables were skipped \(image, .*\), which this user may not vac", said(users.ann)[1])
+    assert re.match(r"(\d+) of \1 tables were skipped \(image, .*\), because this user may not vac", said(users.ann)[1])
     assert said(users.ann)[0] == ""
     _execute(users.owner, f"ALTER TABLE text OWNER TO {users.trainer.username}")
     try:

@@ -21,16 +21,15 @@ from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scala
 from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage import clock, migrations
-from logs_ui.recorder.storage.address import Address, as_text, db_option, shown, without_password
+from logs_ui.recorder.storage.address import Address, as_text, shown
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
 from logs_ui.recorder.storage.tables import (
     EvaluationRow,
-    Image,
+    PayloadStart,
     RolloutPayload,
     Run,
-    StepStatistics,
     Table,
     Tokenizer,
     WriterPosition,
@@ -322,58 +321,10 @@ def written(engine: Engine, *statements: object) -> None:
     engine.dispose()
 
 
-def test_a_payload_that_cannot_be_read_is_named_with_what_keeps_its_figures(stock: Path, address: Address) -> None:
-    merge([stock], as_text(address))
-    spoilt = update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values(content=b"spoilt")
-    written(writing_engine(address), spoilt)
-    (finding,) = damaged(address)
-    assert finding.said.startswith("1 of 48 cannot be read: 7. Restore them from a copy, or keep their figures alone")
-    assert f"logs-ui prune --where id:7 --keep nothing{db_option(address)}" in finding.said
-    prune(as_text(address), where="id:7", keep="nothing")
-    assert damaged(address) == []
-
-
-def test_sums_that_are_not_their_rollouts_are_named_and_worked_out_anew_by_a_copy(
-    stock: Path, address: Address, tmp_path: Path
-) -> None:
-    merge([stock], as_text(address))
-    wrong = update(StepStatistics).where(col(StepStatistics.step) == 2).values(reward_sum=99.0)
-    lost = delete(StepStatistics).where(col(StepStatistics.step) == 3)
-    written(writing_engine(address), wrong, lost)
-    (finding,) = damaged(address)
-    assert finding.said.startswith("4 of 12 steps are not the sum of their rollouts: ")
-    assert "one train shell-agent step 2; one train shell-agent step 3; two" in finding.said
-    assert f"logs-ui db merge {shlex.quote(without_password(address))} --into NEW.db" in finding.said
-    merge([as_text(address)], tmp_path / "new.db")
-    assert damaged(tmp_path / "new.db") == []
-
-
 def test_what_is_referred_to_and_lost_is_counted(copy: Path) -> None:
     written(writing_engine(copy), delete(EvaluationRow).where(col(EvaluationRow.id) == 3), delete(Tokenizer))
     said = [finding.said for finding in damaged(copy)]
-    assert said[0].startswith("1 of rollout_payload, 2 of run refer to what is not there. Copy what is whole")
-
-
-def test_an_image_that_is_lost_is_damage_and_one_too_many_is_none(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
-
-    class Screens:
-        def reset(self) -> dict[str, object]:
-            return {"screen": screenshot()}
-
-    with start_run("shots", db=db) as run, run.rollout(PROMPT):
-        trace_env(Screens()).reset()
-    assert flush()
-    engine = writing_engine(db)
-    with engine.begin() as connection:
-        (kept,) = connection.execute(select(*Image.__table__.columns)).mappings()  # type: ignore[attr-defined]
-    written(engine, Image.__table__.insert().values({**kept, "hash": "0" * 64}))  # type: ignore[attr-defined]
-    assert [it.said for it in check(db) if it.what == "images"] == [
-        f"1 of 2 are of no rollout any more; logs-ui prune --db {db} takes them along"
-    ]
-    written(writing_engine(db), delete(Image).where(col(Image.hash) == kept["hash"]))
-    (finding,) = damaged(db)
-    assert finding.said.startswith(f"1 are not there that rollouts refer to, as {kept['hash']}")
+    assert said[0].startswith("1 of rollout_payload, 2 of run refer to something that is missing. Copy what is whole")
 
 
 def test_a_prompt_that_no_rollout_has_any_more_is_told_and_pruned(address: Address) -> None:
@@ -383,10 +334,10 @@ def test_a_prompt_that_no_rollout_has_any_more_is_told_and_pruned(address: Addre
             with run.rollout(long) as row:
                 row.turn("there")
     assert flush()
-    assert (look_at(db).prompts or 0) > 300
+    assert look_at(db).prompts == 1
     written(writing_engine(address), update(RolloutPayload).values(content=None, content_start=None))
     (said,) = (it.said for it in check(db) if it.what == "prompts")
-    assert said.startswith("1 of 1 shared ones are of no rollout any more; logs-ui prune --db ")
+    assert said.startswith("1 shared prompts are used by no rollout any more; logs-ui prune --db ")
     gone = prune(db, run="shared", keep="nothing")
     assert gone.prompt_bytes > 600
     assert not [it for it in check(db) if it.what == "prompts"]
@@ -410,11 +361,7 @@ def test_info_says_what_there_is(stock: Path, address: Address) -> None:
     assert found.where == shown(address)
     assert found.engine.startswith("SQLite 3." if isinstance(address, Path) else "PostgreSQL 1")
     assert found.under_way == []
-    assert 100 < (found.text or 0) < 10_000
-    assert 100 < (found.tokens or 0) < 10_000
-    assert found.tables["evaluation_row"] > 24_000
-    assert sum(found.tables.values()) <= found.bytes
-    assert found.notes > 0
+    assert found.bytes > 24_000
     with start_run("live", db=as_text(address)) as run:
         with run.rollout(PROMPT):
             pass
@@ -451,9 +398,7 @@ def test_commands_that_people_copy_name_a_path_with_a_blank(
 ) -> None:
     db, away = tmp_path / "my runs" / "a.db", tmp_path / "my runs" / "b.db"
     merge([stock], db)
-    spoilt = update(RolloutPayload).where(col(RolloutPayload.row_id) == 7).values(content=b"spoilt")
-    wrong = update(StepStatistics).where(col(StepStatistics.step) == 2).values(reward_sum=99.0)
-    written(writing_engine(db), spoilt, wrong)
+    written(writing_engine(db), delete(Tokenizer), insert(PayloadStart).values(id=1, data=b"used by nobody"))
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
     for waits in (db, away):
         with start_run(db=waits) as run, run.rollout(PROMPT) as row:
@@ -469,7 +414,7 @@ def test_commands_that_people_copy_name_a_path_with_a_blank(
         str(behind.value),
         logs_ui("prune", "--db", db, "--run", "one", "--yes").stdout,
     ]
-    typed = [shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= takes|\n|$)", text)]
+    typed = [shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= deletes|\n|$)", text)]
     named = {
         (words[2 - (words[1] == "prune")], words[words.index("--db") + 1 if "--db" in words else 3]) for words in typed
     }
@@ -496,11 +441,10 @@ def test_what_waits_before_the_first_ingest_is_not_denied(
                 f"There is no database at {db}. What was recorded waits in {folder}. Take it in: "
                 f"logs-ui db ingest --db {db}\n"
             )
-            assert "rollouts           1," in logs_ui("db", "info", "--db", db).stdout
+            assert "rollouts        1\n" in logs_ui("db", "info", "--db", db).stdout
         elif number == 1:
             assert (
-                f"ok   spool: some waits in {folder}, and is not looked at. "
-                in logs_ui("db", "check", "--db", db).stdout
+                f"ok   spool: some entries wait in {folder}, unchecked. " in logs_ui("db", "check", "--db", db).stdout
             )
             assert "far.2   1 rollout" in logs_ui("prune", "--run", "far.2", "--db", db).stdout
         else:
@@ -512,8 +456,8 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Ty
     done = logs_ui("db", "merge", stock, "--into", db)
     assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs merged into {db}.\n", done.stderr
     said = logs_ui("db", "info", "--db", db).stdout
-    assert f"where              {db}\n" in said
-    assert "recorded now       nothing\n" in said
+    assert f"where           {db}\n" in said
+    assert "recorded now    nothing\n" in said
     assert json.loads(logs_ui("db", "info", "--db", db, "--json").stdout)["rollouts"] == 48
     assert "schema 1" in logs_ui("db", "migrate", "--db", db).stdout
     asked = logs_ui("db", "delete", "one", "--db", db)
@@ -522,11 +466,11 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Ty
     assert " now.\n" in logs_ui("db", "vacuum", "--db", db).stdout
     whole = logs_ui("db", "check", "--db", db)
     assert (whole.returncode, whole.stderr) == (0, "")
-    assert "ok   figures: all 6 steps are the sum of their rollouts\n" in whole.stdout
+    assert "ok   references: all there\n" in whole.stdout
     with closing(sqlite3.connect(db)) as connection:
-        connection.execute("UPDATE rollout_payload SET tokens = x'00' WHERE row_id = 30")
+        connection.execute("DELETE FROM evaluation_row WHERE id = 30")
         connection.commit()
     broken = logs_ui("db", "check", "--db", db)
     assert broken.returncode == 1
     assert f"$ logs-ui db check --db runs.db\n{broken.stdout}```".replace(str(db), "runs.db") in UPKEEP.read_text()
-    assert json.loads(logs_ui("db", "check", "--db", db, "--json").stdout)[-3]["is_whole"] is False
+    assert json.loads(logs_ui("db", "check", "--db", db, "--json").stdout)[-1]["is_whole"] is False
