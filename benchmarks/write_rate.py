@@ -44,9 +44,10 @@ import orjson
 
 from logs_ui.recorder import OpenRun, flush, load_run, start_run
 from logs_ui.recorder.delivery import writer as writers
-from logs_ui.recorder.delivery.committer import Counts, JobWriter, Parcel
-from logs_ui.recorder.delivery.helper.helper_client import Frames
-from logs_ui.recorder.delivery.helper.spawn import ProcessBeside
+from logs_ui.recorder.delivery.committer import Committer, CommitterParcel
+from logs_ui.recorder.delivery.helper.helper_client import SentParcel
+from logs_ui.recorder.delivery.helper.spawn import HelperProcess
+from logs_ui.recorder.delivery.outlet import Counts
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.storage.limits import Limits
@@ -124,7 +125,7 @@ def write(db: Path, rollouts: int, tokens: int, barrier: Barrier | None = None) 
     if barrier is not None:
         barrier.wait()
     spent: Counter[str] = Counter()
-    with timed(spent, (Frames, "add", "sending"), (ProcessBeside, "send", "sending")):
+    with timed(spent, (SentParcel, "add", "sending"), (HelperProcess, "send", "sending")):
         begin, own = time.monotonic(), time.thread_time()
         for job in jobs:
             writer.put(job)
@@ -143,15 +144,18 @@ def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
     run.finish()
     gc.freeze()
     there, spent = Wire(), Counter[str]()
-    writer = JobWriter(db, Limits(), spools_always=False)
+    writer = Committer(db, Limits(), spools_always=False)
 
     def write_all(jobs: list[Any]) -> None:
         for frames in _parcels(jobs):
-            writer.write_frames(there, 0, frames, lambda: Counts(0, 0, None), lambda *_: None)
+            writer.commit_frames(there, 0, frames, Counts)
 
     write_all(first)
     with timed(
-        spent, (Parcel, "add_frames", "encoding"), (Parcel, "close", "packing"), (JobWriter, "write", "writing")
+        spent,
+        (CommitterParcel, "add_frames", "encoding"),
+        (CommitterParcel, "close", "packing"),
+        (Committer, "commit", "writing"),
     ):
         write_all(jobs)
     writer.close()
@@ -160,13 +164,16 @@ def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
 
 def _parcels(jobs: list[Any]) -> Iterator[list[bytes]]:
     """The frames of as many jobs as the writer sends together."""
-    sent = Frames(Wire())
+    wire = Wire()
+    frames: list[bytes] = []
+    changes = 0
     for job in jobs:
-        sent.add(job)
-        if sent.count >= writers._BATCH:  # noqa: SLF001
-            yield sent.frames
-            sent.count, sent.frames = 0, []
-    yield sent.frames
+        made, count = wire.frames(job)
+        frames, changes = frames + made, changes + count
+        if changes >= writers._BATCH:  # noqa: SLF001
+            yield frames
+            frames, changes = [], 0
+    yield frames
 
 
 @contextmanager

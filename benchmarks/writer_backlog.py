@@ -22,7 +22,7 @@ from sqlalchemy import event
 
 from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.delivery import writer as writers
-from logs_ui.recorder.delivery.committer import JobWriter
+from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 
 PER_STEP = 64
@@ -49,7 +49,7 @@ def write(changes: list[Change], folder: Path) -> tuple[float, list[float]]:
     """Seconds in all, and of each transaction."""
     writer = writers.Writer(folder / "a.db")
     outlet = writer._outlet  # noqa: SLF001 - its transactions are what is measured
-    assert isinstance(outlet, JobWriter)
+    assert isinstance(outlet, Committer)
     engine = outlet.storage.engine()
     begun: list[float] = []
     lengths: list[float] = []

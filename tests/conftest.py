@@ -14,7 +14,7 @@ from sqlalchemy import URL
 
 from logs_ui.recorder.capture import strands
 from logs_ui.recorder.delivery import writer
-from logs_ui.recorder.delivery.committer import Parcel
+from logs_ui.recorder.delivery.committer import CommitterParcel
 from logs_ui.recorder.delivery.job_queue import Job
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire, is_plain
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
@@ -128,9 +128,9 @@ def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     bytes that would go to another. `test_helper.py`, and all that runs commands and trainings, has the process.
     """
     monkeypatch.setattr(writer, "is_wanted", lambda: False)
-    add = Parcel.add
+    add = CommitterParcel.add
 
-    def by_wire(parcel: Parcel, job: Job) -> None:
+    def by_wire(parcel: CommitterParcel, job: Job) -> None:
         if is_plain(job):
             there = Wire()
             jobs = [there.job(frame) for frame in Wire().frames(job)[0]]
@@ -139,7 +139,7 @@ def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         for made in filter(None, jobs):
             add(parcel, made)
 
-    monkeypatch.setattr(Parcel, "add", by_wire)
+    monkeypatch.setattr(CommitterParcel, "add", by_wire)
 
 
 @pytest.fixture(autouse=True)

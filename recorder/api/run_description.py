@@ -16,9 +16,6 @@ from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.run_uids import run_uids
-from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 
 RUN_VARIABLE = "LOGS_UI_RUN"
 """Names the run; a name that is taken gets a number."""
@@ -88,6 +85,10 @@ def name_run(address: Address) -> RunName:
 
 def _taken(address: Address) -> set[str]:
     """Uids of the runs that are there. Reading waits for no writer."""
+    from logs_ui.recorder.storage.database import reading_engine  # only a named run reads
+    from logs_ui.recorder.storage.run_uids import run_uids
+    from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
+
     take_in_before_reading(address)
     try:
         engine = reading_engine(address)

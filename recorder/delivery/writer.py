@@ -1,6 +1,5 @@
-"""What the training hands over, on its way to be written: the trainer's thread only appends to a queue, out of which a
-background thread sends it to the process that writes it (`helper_client.py`), or writes it itself where there can
-be none.
+"""The training's end of delivery: any of its threads appends jobs to a queue, and the writer's thread hands them, in
+parcels, to an outlet: the helper process, or a committer in this process if there is no helper process.
 """
 
 import atexit
@@ -12,18 +11,20 @@ from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from logs_ui.recorder.delivery.committer import Counts, JobWriter
-from logs_ui.recorder.delivery.helper.helper_client import Helper, is_wanted
+from logs_ui.recorder.delivery.helper.helper_client import HelperClient, is_wanted
 from logs_ui.recorder.delivery.job_queue import FollowedJob, Job, JobQueue
+from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.storage.address import Address, absolute, db_option, shown
-from logs_ui.recorder.storage.database import refuse_hopeless
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.limits import Limits
+
+if TYPE_CHECKING:
+    from logs_ui.recorder.delivery.committer import Committer
 
 logger = logging.getLogger("logs_ui")
 
@@ -62,27 +63,35 @@ class Writer:
     def _reset(self) -> None:
         """A state without thread: at the start, and in a child after a fork."""
         self._queue = JobQueue(self._limits, shown(self.address))
-        self._outlet: Helper | JobWriter = self._new_outlet(Helper if self._is_helped else JobWriter)
+        self._outlet: Outlet = self._new_outlet()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
-        self._dropped_beside = 0  # by processes that wrote before a thread did
+        self._dropped_before = 0  # by helper processes, before a thread wrote
         self._in_vain: tuple[int, int] | None = None  # jobs accepted and done, when the end of a training gave up
         self._has_ended = False
         self._errors_before = guard.errors  # what failed before is not this database's
 
-    def _new_outlet(self, kind: type[Helper] | type[JobWriter]) -> Helper | JobWriter:
-        return kind(self.address, self._limits, spools_always=self._network is not None)
+    def _new_outlet(self) -> Outlet:
+        if self._is_helped:
+            return HelperClient(self.address, self._limits, spools_always=self._network is not None)
+        return self._committer()
+
+    def _committer(self, before: Handover | None = None) -> "Committer":
+        """Writes in this process. Loads attribution, packing and SQL, which a training with a helper process lacks."""
+        from logs_ui.recorder.delivery.committer import Committer
+
+        return Committer(self.address, self._limits, spools_always=self._network is not None, before=before)
 
     @property
     def given_up(self) -> bool:
-        """Whether the database can never be written, in this process."""
+        """True if the database can never be written, in this process."""
         return self._gave_up is not None
 
     @property
-    def beside(self) -> int | None:
-        """Number (PID) of the process that writes; None where a thread does, and until it can."""
-        return self._outlet.pid if isinstance(self._outlet, Helper) else None
+    def helper_pid(self) -> int | None:
+        """Number (PID) of the helper process; None if a thread writes, and until the process can write."""
+        return self._outlet.pid
 
     def put(self, job: Job) -> None:
         """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; not again
@@ -223,28 +232,27 @@ class Writer:
                 parcel.add(job)
         after = parcel.close()
         self._queue.recount(after - before)
-        self._outlet.write(parcel, self._counts(), partial(self._queue.finish, jobs, after))  # type: ignore[arg-type]
+        parcel.write(self._counts(), partial(self._queue.finish, jobs, after))
         self._replace_failed_helper()
         return jobs
 
     def _replace_failed_helper(self) -> None:
-        """What it did not write is written here, and all that comes from now on."""
+        """If no helper process can be had, this thread writes what it left, and all that comes from now on."""
         helper = self._outlet
-        if not isinstance(helper, Helper) or not helper.has_failed:
+        if not isinstance(helper, HelperClient) or not helper.has_failed:
             return
         logger.warning(
-            "logs-ui: no process can be started to write what is recorded: a thread of the training does, which slows "
-            "it down a little. Nothing is lost."
+            "logs-ui: no helper process can be started: a thread of the training writes what is recorded, which slows "
+            "the training down a little. Nothing is lost."
         )
-        spools_always = self._network is not None
-        writer = JobWriter(self.address, self._limits, spools_always=spools_always, before=helper.before)
-        self._outlet, self._dropped_beside = writer, helper.dropped
-        writer.hurry(hurried=helper.is_hurried)
+        committer = self._committer(helper.handover)
+        self._outlet, self._dropped_before = committer, helper.dropped
+        committer.hurry(hurried=helper.is_hurried)
         wire = Wire()
-        writer.parcel().add_frames(wire, helper.tokenizers())
-        for sent in helper.outstanding:
-            done = partial(sent.done, sent.parcel.lost)
-            writer.write_frames(wire, sent.number, sent.parcel.frames, self._counts, done)
+        committer.parcel().add_frames(wire, helper.tokenizers())
+        for parcel in helper.outstanding:
+            committer.commit_frames(wire, parcel.number, parcel.frames, self._counts)
+            parcel.done(parcel.lost)
 
     def _counts(self) -> Counts:
         errors = guard.errors - self._errors_before
@@ -253,7 +261,7 @@ class Writer:
     @property
     def _dropped(self) -> int:
         """What is not written, and never will be, while the writer lives."""
-        return self._queue.dropped + self._dropped_beside + self._outlet.dropped
+        return self._queue.dropped + self._dropped_before + self._outlet.dropped
 
 
 def check_settings() -> None:
@@ -279,15 +287,17 @@ def writer_for(address: Address) -> Writer:
     """
     address = absolute(address)
     if address not in _by_address or _by_address[address].given_up:
+        from logs_ui.recorder.storage.database import refuse_hopeless  # loads SQLAlchemy
+
         refuse_hopeless(address)
         _by_address[address] = Writer(address)
         _by_address[address].say_network()
     return _by_address[address]
 
 
-def processes_beside() -> list[int]:
-    """Numbers (PIDs) of those that write for this process: no children of its own."""
-    return [writer.beside for writer in _by_address.values() if writer.beside is not None]
+def helper_pids() -> list[int]:
+    """Numbers (PIDs) of this process's helper processes, which are no children of its own."""
+    return [writer.helper_pid for writer in _by_address.values() if writer.helper_pid is not None]
 
 
 def flush_before_reading(address: Address) -> None:

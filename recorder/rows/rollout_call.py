@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import orjson
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.capture.calls import CallLog, Ids
-from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.storage.changes import RowChange, StoredImage
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.payload import Tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Parse = Callable[[str], object]
 """The rollout function's own parser: an answer's text to an action; None, or an exception, where there is none."""
@@ -60,7 +59,9 @@ class TokenizerSource:
         return cls(hashlib.sha256(json.encode()).hexdigest(), json)
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
+        from tokenizers import Tokenizer
+
         return Tokenizer.from_str(self.json)
 
 
@@ -136,7 +137,7 @@ class RolloutCall:
         return RowChange(self.run, uid, identity, columns, content, tokens, images, tags, answers)
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> "Tokenizer | None":
         """None where it is not known."""
         return None if self.source is None else self.source.tokenizer
 
@@ -156,14 +157,6 @@ class RolloutCall:
         self.release()
         self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
 
-    def asked(self, i: int) -> str:
-        """The last text of row `i`'s prompt; empty where it is no text."""
-        said = [message.get("content") for message in self.prompt(i)]
-        return said[-1] if said and isinstance(said[-1], str) else ""
-
     def decode(self, ids: Ids) -> str:
-        """Their text without special tokens; empty where the tokenizer is not known."""
+        """The text of ids without special tokens; empty if the tokenizer is not known."""
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) if self.tokenizer else ""
-
-    def prompt(self, i: int) -> list[dict[str, Any]]:
-        return chat_parser.prompt_messages(orjson.loads(self.prompts[i]))

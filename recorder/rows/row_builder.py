@@ -13,34 +13,23 @@ from logs_ui.recorder.labels import metrics_in, tags_in
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
-from logs_ui.recorder.rows.ends import acts_by_tools, end_of, error_reason
+from logs_ui.recorder.rows.ends import acts_by_tools, end_of
 from logs_ui.recorder.rows.logprobs import with_logprobs
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.row_actions import actions_of, images_in
+from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
 from logs_ui.recorder.rows.row_numbers import (
     counts,
     environment_rewards,
     moves_of,
-    rollout_reward,
     seconds,
 )
-from logs_ui.recorder.rows.row_tokens import all_sampled, spell_rows, spelling_of, unfinished_tokens
 from logs_ui.recorder.rows.text_facts import Facts, answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, Unpacked, unpacked_content, unpacked_tokens
 from logs_ui.recorder.vocabulary import Status, StopReason
-
-__all__ = [
-    "all_sampled",
-    "encoded",
-    "error_reason",
-    "rollout_reward",
-    "spell_rows",
-    "spelling_of",
-    "unfinished_tokens",
-]
 
 _LOG_TAIL = 4_000  # bytes of the environment server's log that an error keeps
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")

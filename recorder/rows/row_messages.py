@@ -18,6 +18,11 @@ _PREVIEW = 120
 _order = itemgetter(0)
 
 
+def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
+    """The messages of row `i`'s prompt."""
+    return chat_parser.prompt_messages(orjson.loads(call.prompts[i]))
+
+
 def messages_of(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
 ) -> list[dict[str, Any]]:
@@ -28,7 +33,7 @@ def messages_of(
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return _prompt(call, i, row, tokens, spelling) + answered
     if not row.turns:
-        return call.prompt(i)
+        return prompt_of(call, i)
     last = row.turns[-1]
     sent = last.sequence.messages
     if sent is not None:
@@ -36,7 +41,7 @@ def messages_of(
     said = [(turn.order, _reply(turn)) for turn in row.turns]
     said += [(heard.order, _heard(heard)) for heard in row.environment_calls if heard.order < last.order]
     said.sort(key=_order)
-    return call.prompt(i) + [message for _, message in said if message is not None]
+    return prompt_of(call, i) + [message for _, message in said if message is not None]
 
 
 def preview(messages: list[dict[str, Any]]) -> str | None:
@@ -54,7 +59,7 @@ def _prompt(
     """With what an environment said before the model was asked: the function puts it behind the dataset's prompt."""
     first = row.turns[0].order if row.turns else -1
     if not row.environment_calls or row.environment_calls[0].order >= first:
-        return call.prompt(i)
+        return prompt_of(call, i)
     return spelling.prompt(call.prompts[i], tokens.prompt_ids)
 
 

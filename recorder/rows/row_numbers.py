@@ -1,8 +1,6 @@
 """The numbers of a row: tokens, rewards, time."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +10,6 @@ from logs_ui.recorder.storage.payload import Tokens
 
 MOVES = ("step", "tool")
 """Kinds of calls that the model asked for, unlike a reset or the environment's last word."""
-
-_REWARDS = ("env_reward", "reward", "rewards", "eval_score")
 
 
 def moves_of(row: RowCalls) -> list[EnvironmentCall]:
@@ -53,15 +49,6 @@ def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str,
         "env_reward_sum": sum(rewards) if rewards else None,
         "env_reward_last": rewards[-1] if rewards else None,
     }
-
-
-def rollout_reward(extras: Mapping[str, Any]) -> float | None:
-    """What the function itself returned. TRL's and OpenEnv's examples call it env_reward, Eval Protocol eval_score."""
-    for name in _REWARDS:
-        value = extras.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
 
 
 def seconds(row: RowCalls) -> float | None:

@@ -4,14 +4,16 @@ import os
 import shlex
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import platformdirs
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from logs_ui.recorder.errors import DatabaseError
 
-Address = Path | URL
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+Address: TypeAlias = "Path | URL"
 """The path of an SQLite file, which need not exist; or the URL of a PostgreSQL database, password and all, which is
 never shown as it is: see `shown`.
 """
@@ -24,7 +26,7 @@ _UNREADABLE = (
 )
 
 
-def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
+def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Address:
     """Where the database is: `db`, else LOGS_UI_DB, else one file of this user's, the same for `record()` and `serve`.
 
     Args:
@@ -33,7 +35,7 @@ def database_address(db: str | os.PathLike[str] | URL | None = None) -> Address:
     Raises:
         DatabaseError: a URL of a database that is not supported, or one that lacks what is needed.
     """
-    if isinstance(db, URL):
+    if db is not None and not isinstance(db, str | os.PathLike):
         return db
     given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
     if given is None:
@@ -76,6 +78,8 @@ def without_password(address: Address) -> str:
     if isinstance(address, Path):
         return str(address)
     secrets = [name for name in ("password", "sslpassword") if name in address.query]
+    from sqlalchemy import URL  # see `_postgres`
+
     url = URL.create("postgresql", address.username, None, address.host, address.port, address.database, address.query)
     return url.difference_update_query(secrets).render_as_string(hide_password=False).replace("%2F", "/")
 
@@ -102,8 +106,11 @@ def _own_file() -> Path:
     return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
 
 
-def _postgres(text: str) -> URL:
+def _postgres(text: str) -> "URL":
     """Raises DatabaseError: it names no database."""
+    from sqlalchemy import make_url  # `import logs_ui.recorder` does not load SQLAlchemy
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:

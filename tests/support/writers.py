@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from logs_ui.recorder.delivery import writer
-from logs_ui.recorder.delivery.committer import JobWriter
-from logs_ui.recorder.delivery.helper.helper_client import Helper
+from logs_ui.recorder.delivery.committer import Committer
+from logs_ui.recorder.delivery.helper.helper_client import HelperClient
 from logs_ui.recorder.delivery.writer import Writer
 
 
@@ -34,7 +34,7 @@ def _at_work() -> dict[threading.Thread, Writer]:
 
 def _end(thread: threading.Thread, one: Writer) -> None:
     """Whoever still holds it may use it again. One that waits for its database ends when that comes back."""
-    if isinstance(one._outlet, Helper):
+    if isinstance(one._outlet, HelperClient):
         one.close()
     one._gave_up = "The test has ended."
     one._queue.wait_until_done(0)  # wakes it
@@ -42,6 +42,6 @@ def _end(thread: threading.Thread, one: Writer) -> None:
         time.sleep(0.001)
     thread.join(2)
     if not thread.is_alive():
-        if isinstance(one._outlet, JobWriter):
+        if isinstance(one._outlet, Committer):
             one._outlet.storage.close()
         one._reset()

@@ -1,24 +1,24 @@
-"""The process beside a training that writes what it recorded: so that attribution, encoding, compression and SQL cost
-the training neither its interpreter nor its core. It sees nothing of the user's code. It ends with the training, once
-all that it was given is written, or nothing more of it can be.
+"""The helper process: it writes what a training records, so that attribution, encoding, compression and SQL cost the
+training neither its interpreter nor its core. It never runs the user's code. It ends with the training, once all that
+it received is written, or nothing more of it can be.
 
-`helper_client.py` is the other side. Messages are MessagePack lists, told by their first item. Here come, each with the
-lengths of the frames that follow it, in bundles, as its last item,
-    open      address, limits, whether to spool always, what it goes on from: see `Before`
+`helper_client.py` is the other side. Messages are MessagePack lists; the first item names the kind. It receives, each
+with the lengths of the frames that follow it, in bundles, as the last item,
+    open      address, limits, True if it always spools, what it continues from: see `Handover`
     tokenizers  frames of them
     parcel    number, counts of what the training failed to record; frames of jobs
     counts    those counts
-    hurry     whether the training may end at any time
+    hurry     True while the training may end at any time
     settle
     close
-and from here go
+and sends
     started   its number (PID): it can write now
-    done      a parcel's number, failures in this process, changes dropped by it, where entries wait on disk, uids
+    done      a parcel's number, failures in this process, changes dropped by it, the folder where entries wait, uids
               of the runs that go on
     log       level, text
     refused   why the database can never be written
     settled
-    closed    why the database cannot be written now, where entries wait on disk
+    closed    why the database cannot be written now, the folder where entries wait
 """
 
 import logging
@@ -39,8 +39,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Engine, event
 
-from logs_ui.recorder.delivery.committer import Before, Counts, JobWriter
+from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.helper import pipe
+from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
@@ -54,7 +55,7 @@ _LEAST_PATIENCE = 2.0  # seconds without progress, once the training has ended
 
 
 def main(descriptor: int) -> None:
-    """Serves the training at the other end of a connection, until that ends."""
+    """Serve the training at the other end of a connection, until that ends."""
     for name in ("SIGINT", "SIGHUP", "SIGTERM"):  # those are for the training, whose end is this process's
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     os.nice(_NICENESS)
@@ -65,8 +66,8 @@ def main(descriptor: int) -> None:
     work = _Work(training, *opening)
     event.listen(Engine, "connect", partial(_watch, work.go_on))
     event.listen(Engine, "after_cursor_execute", work.go_on)
-    training.tell("started", os.getpid())
-    with Path(os.devnull).open("w") as nowhere:  # who reads what the training says need not wait for this process
+    training.send("started", os.getpid())
+    with Path(os.devnull).open("w") as nowhere:  # a reader of the training's stderr need not wait for this process
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     threading.Thread(target=work.listen, args=(connection,), name="logs-ui listener", daemon=True).start()
     work.do()
@@ -74,29 +75,31 @@ def main(descriptor: int) -> None:
 
 
 def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
-    """SQLite tells while it is at a statement; a server that is at one too long has what is left put on disk."""
+    """Has SQLite report progress during a statement. PostgreSQL does not: while a server is too long at one statement,
+    what is left goes to the disk.
+    """
     if isinstance(connection, sqlite3.Connection):
         connection.set_progress_handler(go_on, _STEPS)
 
 
 class _Training(logging.Handler):
-    """What is said to the training, and what is logged here. Nothing where nobody listens any more."""
+    """Sends messages, and what is logged here, to the training. Does nothing once nobody listens any more."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(logging.WARNING)
         self._connection = connection
         self._sending = threading.Lock()
 
-    def tell(self, *message: Any) -> None:
+    def send(self, *message: Any) -> None:
         with suppress(OSError), self._sending:
             self._connection.send_bytes(msgspec.msgpack.encode(message))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tell("log", record.levelno, self.format(record))
+        self.send("log", record.levelno, self.format(record))
 
 
 class _Work:
-    """What is to be done, in the order in which it came: by the main thread, while another listens."""
+    """Does what the training asks for, in order, in the main thread, while another thread listens."""
 
     def __init__(
         self,
@@ -108,18 +111,16 @@ class _Work:
     ) -> None:
         self._training, self._limits = training, Limits(*limits)
         self._wire = Wire()
-        name, processes, number, told, alive = before
-        goes_on_from = Before(name, processes, number, Counts(*told), alive)
-        self._writer = JobWriter(
-            database_address(address), self._limits, spools_always=spools_always, before=goes_on_from
-        )
-        self._counts = goes_on_from.told
+        handover = Handover(*before)
+        self._counts = Counts(*handover.counted)  # of the training
+        handover = handover._replace(counted=self._counts)
+        self._writer = Committer(database_address(address), self._limits, spools_always=spools_always, before=handover)
         self._messages: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._progress = time.monotonic()  # when a parcel last came, or some of it was done, or the training ended
         self._refused = False
 
     def listen(self, connection: Connection) -> None:
-        """Until the training closes the connection, or ends."""
+        """Queue messages until the training closes the connection, or ends."""
         with suppress(EOFError, OSError):
             while (message := pipe.received(connection))[0] != "close":
                 if message[0] == "hurry":  # not after what it is to hurry
@@ -133,7 +134,7 @@ class _Work:
         self._give_up_without_progress()
 
     def do(self) -> None:
-        """All of it, and what is due now and then."""
+        """Handle all messages, and what is due now and then."""
         next_tick = 0.0
         goes_on = True
         while goes_on and not self._refused:
@@ -145,10 +146,10 @@ class _Work:
                 next_tick = time.monotonic() + _TICK
         waiting = self._waiting
         self._writer.close()
-        self._training.tell("closed", self._writer.trouble, waiting)
+        self._training.send("closed", self._writer.trouble, waiting)
 
     def _do(self, message: list[Any] | None) -> bool:
-        """Whether more may come."""
+        """Handle one message; return True if more may come."""
         match message:
             case None:
                 return False
@@ -159,7 +160,7 @@ class _Work:
                 try:
                     self._writer.settle()
                 finally:
-                    self._training.tell("settled")
+                    self._training.send("settled")
             case ["counts", counts]:
                 self._counts = Counts(*counts)
             case ["parcel", number, counts, *frames]:
@@ -169,10 +170,12 @@ class _Work:
 
     def _write(self, number: int, frames: list[bytes]) -> None:
         try:
-            done = partial(self._done, number)
-            self._writer.write_frames(self._wire, number, self._each(frames), self._all_counts, done)
+            self._writer.commit_frames(self._wire, number, self._each(frames), self._all_counts)
         except RefusedDatabaseError as error:
             self._refuse(error)
+            return
+        self.go_on()
+        self._training.send("done", number, guard.errors, self._writer.dropped, self._waiting, self._writer.alive)
 
     def _each(self, frames: list[bytes]) -> Iterator[bytes]:
         for frame in frames:
@@ -180,7 +183,7 @@ class _Work:
             self.go_on()
 
     def go_on(self, *_: Any) -> None:
-        """Something was done of what takes long."""
+        """Note that something was done of what takes long."""
         self._progress = time.monotonic()
 
     def _tick(self) -> None:
@@ -191,11 +194,7 @@ class _Work:
 
     def _refuse(self, error: RefusedDatabaseError) -> None:
         self._refused = True
-        self._training.tell("refused", str(error))
-
-    def _done(self, number: int) -> None:
-        self.go_on()
-        self._training.tell("done", number, guard.errors, self._writer.dropped, self._waiting, self._writer.alive)
+        self._training.send("refused", str(error))
 
     @property
     def _waiting(self) -> str | None:
@@ -203,15 +202,15 @@ class _Work:
         return None if folder is None else str(folder)
 
     def _all_counts(self) -> Counts:
-        """The training's, and what failed here."""
+        """The training's counts, with what failed here."""
         theirs = self._counts
         return theirs._replace(errors=theirs.errors + guard.errors, last=guard.last or theirs.last)
 
     def _give_up_without_progress(self) -> None:
-        """Neither database nor disk may ever take what is left."""
+        """End this process if neither database nor disk takes what is left."""
         patience = max(self._limits.end_seconds, _LEAST_PATIENCE)
         while time.monotonic() - self._progress < patience:
             time.sleep(_TICK)
         why = self._writer.trouble or "it takes too long"
-        self._training.tell("closed", why, self._waiting)
+        self._training.send("closed", why, self._waiting)
         os._exit(1)

@@ -1,6 +1,7 @@
-"""Messages between a training and the process beside it (see `helper_process.py`): MessagePack lists, whose last item
-says which frames follow. These go together: each time that something goes or comes lets go of the GIL, and then has to
-wait for it.
+"""Sends messages between a training and its helper process (`helper_process.py` lists them).
+
+A message is a MessagePack list, whose last item holds the lengths of the frames that follow. Frames are sent in
+bundles, since each send and each receive releases the GIL, and then has to wait for it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-_BUNDLE = 1 << 18  # bytes of frames that go together, at least
+_BUNDLE = 1 << 18  # least bytes of frames in a bundle
 
 
 def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes] = ()) -> None:
-    """Waits until the other side has nearly all of it.
+    """Sends a message and its frames; waits until the other side has read nearly all of it.
 
     Raises:
         OSError: the other side has ended.
@@ -23,11 +24,11 @@ def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes]
     lengths = [list(map(len, bundle)) for bundle in bundles]
     connection.send_bytes(msgspec.msgpack.encode([*message, lengths]))
     for bundle in bundles:
-        connection.send_bytes(b"".join(bundle))  # of one alone no copy is made
+        connection.send_bytes(b"".join(bundle))  # join() does not copy a single frame
 
 
 def received(connection: Connection) -> list[Any]:
-    """The next message, with its frames in place of their lengths.
+    """Receive the next message, with its frames in place of their lengths.
 
     Raises:
         EOFError, OSError: the other side has ended.

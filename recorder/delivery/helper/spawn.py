@@ -1,4 +1,4 @@
-"""Starts the process that writes what a training records (`helper_process.py`), and talks with it."""
+"""Starts a helper process (`helper_process.py`), sends it messages and listens to it. Runs in the training."""
 
 import logging
 import os
@@ -22,8 +22,8 @@ logger = logging.getLogger("logs_ui")
 
 _SOON = 1.0  # seconds that a short message waits for the one that is on its way
 _ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", RAISE_VARIABLE: "0"}
-# The first process ends at once, so that the one that stays is nobody's child: who waits for children of the training,
-# or ends them, does not meet it.
+# The first process ends at once, so that the one that stays is no child of the training: code that waits for all of the
+# training's children, or ends them, does not meet it.
 _CODE = (
     "'logs-ui: writes what a training records'; import os, sys; os.fork() and os._exit(0); sys.path[:] = {}; "
     "from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"
@@ -32,7 +32,7 @@ _connections: list[Connection] = []  # of this process, open
 
 
 def _leave_to_parent() -> None:
-    """In a child, after a fork: what it held open would hide the end of either side from the other."""
+    """Closes the parent's connections in a forked child: kept open, they would hide the end of either side."""
     for connection in _connections:
         connection.close()
     _connections.clear()
@@ -41,22 +41,22 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-class ProcessBeside:
-    """One that was started, and the thread that listens to it.
+class HelperProcess:
+    """A helper process that was started, and the thread that listens to it.
 
     Attributes:
         pid: None until it can write.
         is_running: False once nothing more comes from it.
-        is_settled: set to False before it is asked to settle.
+        is_settled: set it to False before sending "settle".
     """
 
     def __init__(self, heard: Callable[[list[Any]], None], condition: threading.Condition, folder: Path | None) -> None:
         """Starts it.
 
         Args:
-            heard: what it says is given to, in the listener's thread, under the condition's lock.
-            condition: notified then, and at its end.
-            folder: that it works in; None: this process's.
+            heard: called with each message, in the listener's thread, under the condition's lock.
+            condition: notified then, and when the process ends.
+            folder: its working directory; None takes this process's.
 
         Raises:
             OSError: it does not start.
@@ -77,12 +77,12 @@ class ProcessBeside:
         threading.Thread(target=self._listen, name="logs-ui listener", daemon=True).start()
 
     def send(self, message: tuple[Any, ...], frames: Sequence[bytes]) -> None:
-        """With the frames that belong to it. Nothing where the process has ended."""
+        """Sends a message with its frames. Does nothing if the process has ended."""
         with suppress(OSError), self._sending:
             pipe.send(self._connection, message, frames)
 
     def send_soon(self, *message: Any) -> None:
-        """A short one, from any thread; not where the process takes nothing any more, as one that was stopped."""
+        """Sends a short message, from any thread; not if the process reads nothing, as a stopped one."""
         if not self._sending.acquire(timeout=_SOON):
             return
         try:
@@ -113,16 +113,13 @@ class ProcessBeside:
                 logger.log(message[1], "%s", message[2])
             return
         with self._condition:
-            self._note(message)
+            match message:
+                case ["started", pid]:
+                    self.pid = pid
+                case ["settled"]:
+                    self.is_settled = True
             self._heard(message)
             self._condition.notify_all()
-
-    def _note(self, message: list[Any]) -> None:
-        match message:
-            case ["started", pid]:
-                self.pid = pid
-            case ["settled"]:
-                self.is_settled = True
 
     @staticmethod
     def _close(connection: Connection) -> None:

@@ -24,7 +24,6 @@ from logs_ui.recorder.delivery.wire.wire_arrays import (
     sent_output,
 )
 from logs_ui.recorder.delivery.wire.wire_calls import received_calls, sent_calls
-from logs_ui.recorder.rows.packing import packed
 from logs_ui.recorder.rows.rollout_call import RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import (
     ColumnsJob,
@@ -112,6 +111,8 @@ class Wire:
         return _job(kind, output, values, self._sources)
 
     def _as_batch(self, job: Job) -> tuple[list[bytes], int]:
+        from logs_ui.recorder.rows.packing import packed  # only a training without plain jobs needs it
+
         batch = packed(Batch.merged(job.changes()))
         data, refused = entries.encoded(Entry(0, 0, batch))
         self.refused += refused
@@ -168,7 +169,7 @@ def _sent(job: Any) -> list[Any]:
     kind, call = _JOBS[type(job)], job.call
     match job:
         case RunningJob():
-            calls = None if job.says_only_that_they_are_there() else call.calls.so_far()
+            calls = None if job.only_announces() else call.calls.so_far()
             return [kind, None, [_sent_call(call, calls, with_text=calls is not None), calls is None]]
         case ReturnedJob():
             return [kind, sent_output(job.output), [_sent_call(call, call.calls), job.returned]]

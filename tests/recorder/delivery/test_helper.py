@@ -25,8 +25,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from logs_ui.recorder import LogsUIError, current_row, load_run, load_runs, start_run
 from logs_ui.recorder.capture.calls import CallLog, Generation
 from logs_ui.recorder.delivery import writer as writers
-from logs_ui.recorder.delivery.committer import JobWriter
-from logs_ui.recorder.delivery.helper.helper_client import Helper
+from logs_ui.recorder.delivery.committer import Committer
+from logs_ui.recorder.delivery.helper.helper_client import HelperClient
 from logs_ui.recorder.delivery.helper.helper_process import _Training, _Work
 from logs_ui.recorder.delivery.wire.wire_calls import received_calls, sent_calls
 from logs_ui.recorder.delivery.writer import Writer, writer_for
@@ -63,8 +63,8 @@ def writer(db: Path) -> Iterator[Writer]:
     writer.close()
 
 
-def helper_of(writer: Writer) -> Helper:
-    assert isinstance(writer._outlet, Helper)
+def helper_of(writer: Writer) -> HelperClient:
+    assert isinstance(writer._outlet, HelperClient)
     return writer._outlet
 
 
@@ -140,7 +140,7 @@ def test_it_is_there_on_both_databases(address: Address) -> None:
     writer = Writer(address)
     writer.put(job(BEGUN, row("a", {"reward": 0.5}, b"text")))
     assert writer.flush(60)
-    assert isinstance(writer._outlet, Helper)
+    assert isinstance(writer._outlet, HelperClient)
     assert stored(address, "select uid, reward from evaluation_row") == [("a", 0.5)]
     pid = pid_of(writer)
     writer.close()
@@ -184,15 +184,15 @@ def test_one_that_is_killed_costs_nothing_and_nothing_is_written_twice(
     assert len(killed) == 4
     assert stored(db, "select count(*), sum(reward) from evaluation_row") == [(300, 44_850.0)]
     assert stored(db, "select unattributed_calls from run") == [(300,)]
-    assert "has ended before its time" in caplog.text
+    assert "has ended too early" in caplog.text
 
 
 def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(
     writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper, heard = helper_of(writer), Helper._heard
+    helper, heard = helper_of(writer), HelperClient._heard
 
-    def deaf(self: Helper, message: list[Any]) -> None:
+    def deaf(self: HelperClient, message: list[Any]) -> None:
         if message[0] != "done":
             heard(self, message)
 
@@ -224,12 +224,12 @@ def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
     assert writer.flush(60)
     writer.put(job(row("poison", {}), row("with it", {})))
     assert writer.flush(60)
-    assert isinstance(writer._outlet, Helper)
+    assert isinstance(writer._outlet, HelperClient)
     writer.put(job(row("after", {})))
     assert writer.flush(60)
     assert stored(db, "select uid from evaluation_row order by uid") == [("after",), ("before",)]
     wait_until(lambda: stored(db, "select recorder_errors, dropped from run") == [(1, 3)])
-    assert "3 recorded changes were given up: the process that was to write them ended 3 times" in caplog.text
+    assert "3 recorded changes were given up: the helper process ended 3 times" in caplog.text
     assert "Traceback" not in caplog.text
     writer.close()
 
@@ -239,7 +239,7 @@ def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.
     writer = Writer(db)
     writer.put(job(BEGUN, row("poison", {})))
     assert writer.flush(60)
-    assert isinstance(writer._outlet, JobWriter)
+    assert isinstance(writer._outlet, Committer)
     assert stored(db, "select uid from evaluation_row") == [("poison",)]
     writer.close()
 
@@ -255,7 +255,7 @@ def test_what_is_dropped_adds_up_over_processes_and_a_thread_in_their_place(
             os.kill(pid_of(writer), signal.SIGKILL)
         writer.put(job(row("bad", {"no_such_column": 1})))
         assert writer.flush(60)
-    assert isinstance(writer._outlet, JobWriter)
+    assert isinstance(writer._outlet, Committer)
     assert writer._dropped == 3
 
 
@@ -426,9 +426,9 @@ def test_where_it_ends_again_and_again_a_thread_writes(
     for i in range(3):
         writer.put(job(row(str(i), {})))
     assert writer.flush(60)
-    assert isinstance(writer._outlet, JobWriter)
+    assert isinstance(writer._outlet, Committer)
     assert stored(db, "select count(*) from evaluation_row") == [(3,)]
-    assert "a thread of the training does" in caplog.text
+    assert "a thread of the training writes" in caplog.text
     writer.put(job(row("later", {})))
     assert writer.flush(60)
 
@@ -439,7 +439,7 @@ def test_where_none_can_be_started_a_thread_writes_all_of_it(db: Path, monkeypat
         rollout.tokens([0], [1, 2])
     found = load_run(run.id, db=db)
     assert list(found.messages[0][1].values()) == ["assistant", "b c"]
-    assert isinstance(writer_for(db)._outlet, JobWriter)
+    assert isinstance(writer_for(db)._outlet, Committer)
 
 
 def heard_but_for(writer: Writer, kind: str) -> None:
@@ -459,7 +459,7 @@ def test_what_it_wrote_without_saying_so_a_thread_in_its_place_does_not_write_ag
     monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
     os.kill(pid_of(writer), signal.SIGKILL)
     assert writer.flush(60)
-    assert isinstance(writer._outlet, JobWriter)
+    assert isinstance(writer._outlet, Committer)
     assert stored(db, "select unattributed_calls from run") == [(1,)]
 
 
@@ -526,7 +526,7 @@ def test_logging_that_raises_and_a_path_that_is_no_text_stop_nothing(db: Path, m
     writer = Writer(db, Limits(spool_seconds=0.3))
     writer.put(job(BEGUN))
     assert writer.flush(60)
-    assert isinstance(writer._outlet, Helper)
+    assert isinstance(writer._outlet, HelperClient)
     monkeypatch.setattr(logging.getLogger("logs_ui"), "filters", [refuse])
     with closing(sqlite3.connect(db, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -615,12 +615,12 @@ from logs_ui.recorder import start_run
 from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.delivery.helper import helper_client as helper
 from logs_ui.recorder.storage.address import database_address
-send, sent = helper.Helper._send, [0]
+send, sent = helper.HelperClient._send, [0]
 def sending(self, kind, *message, frames=()):
     send(self, kind, *message, frames=frames)
     if kind == "parcel":  # with all that was taken from the queue by then
         sent.append(writer._queue.accepted - len(writer._queue))
-helper.Helper._send = sending
+helper.HelperClient._send = sending
 run = start_run("ends", db=sys.argv[1])
 writer = writers.writer_for(database_address(sys.argv[1]))
 child = os.fork() if sys.argv[2] == "with a child" else None

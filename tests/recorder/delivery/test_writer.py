@@ -76,7 +76,7 @@ def job(*changes: Change, size: int = 1_000) -> ChangesJob:
 
 def storage_of(writer: Writer) -> storage.Storage:
     """Of a writer in a thread of these tests."""
-    assert isinstance(writer._outlet, committer.JobWriter)
+    assert isinstance(writer._outlet, committer.Committer)
     return writer._outlet.storage
 
 
