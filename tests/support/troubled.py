@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.world import HINT, Client, Row, World, answered
+from tests.support.world import FIRST, HINT, Client, Row, World, answered
 
 Pattern = Callable[[World], None]
 
@@ -99,9 +99,39 @@ def a_pool_with_one_client_and_unparsable(world: World) -> None:
         list(pool.map(play, world.rows))
 
 
+def _send_something_else(world: World, going: list[tuple[Row, Client]], fallback: dict[int, int]) -> None:
+    """Steps each environment; what nobody could parse is not sent, but the row's fallback."""
+    for row, client in going:
+        said = fallback.get(id(row), FIRST) if world.is_unparsable() else row.answers[-1][0]
+        row.rewards.append(world.call(client, "step", sent=world.action(said)))
+
+
+def lockstep_with_a_fallback(world: World) -> None:
+    """A parser sends the first option where it finds none."""
+    going = _reset(world)
+    for turn in range(3):
+        for row in world.rows:
+            row.heard(*[HINT] * bool(turn))
+        answered(world, world.rows)
+        _send_something_else(world, going, {})
+
+
+def asked_one_by_one_with_a_stuck_action(world: World) -> None:
+    """Each row is asked on its own, then all are stepped; some rows send again what they sent first."""
+    going = _reset(world)
+    stuck: dict[int, int] = {}
+    for turn in range(3):
+        for row in world.rows:
+            row.heard(*[HINT] * bool(turn))
+            row.said(*world.generate([row.prompt + row.completion]))
+            stuck.setdefault(id(row), row.answers[0][0])
+        _send_something_else(world, going, stuck)
+
+
 TOLD: list[Pattern] = [
     sequential_and_unparsable, reset_once_parsed, reset_twice_until_it_came_up, resets_ahead_and_unparsable,
     prefetched_and_unparsable, lockstep_and_unparsable, a_pool_with_one_client_and_unparsable,
+    lockstep_with_a_fallback, asked_one_by_one_with_a_stuck_action,
 ]  # fmt: skip
 """Everything of them is found all the same."""
 

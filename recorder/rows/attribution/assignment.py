@@ -237,24 +237,21 @@ class Work:
 
 
 def _is_begun_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
-    """Not where one began in a strand that nobody saw start. Of one batch, as its sequences stand in it: of those that
-    are alike it does not matter which is whose.
+    """Not where one began in a strand that nobody saw start. Of first turns that are alike it does not matter which is
+    whose: rows then have them in the order in which they were made.
     """
+    begun: dict[tuple[object, ...], list[tuple[int, int, int]]] = defaultdict(list)
     first = [min(row.turns, key=lambda turn: turn.order) for row in rows]
-    strands = [branches.of(turn.generation) for turn in first]
-    if any(strand is not None and strand.is_stray for strand in strands):
-        return False
-    begun = [(place_of(strand), turn.order) for strand, turn in zip(strands, first, strict=True)]
-    batches: dict[int, list[Turn]] = defaultdict(list)
     for turn in first:
-        batches[turn.order].append(turn)
-    return begun == sorted(begun) and all(_stand_in_order(batch) for batch in batches.values())
-
-
-def _stand_in_order(turns: Seq[Turn]) -> bool:
-    """Of one generation."""
-    left = iter([_content(sequence) for sequence in turns[0].generation.sequences])
-    return all(_content(turn.sequence) in left for turn in turns)
+        strand = branches.of(turn.generation)
+        if strand is not None and strand.is_stray:
+            return False
+        place = next((i for i, one in enumerate(turn.generation.sequences) if one is turn.sequence), 0)
+        begun[_content(turn.sequence)].append((place_of(strand), turn.order, place))
+    for made in begun.values():
+        made.sort(reverse=True)
+    in_rows = [begun[_content(turn.sequence)].pop() for turn in first]
+    return in_rows == sorted(in_rows)
 
 
 def _content(sequence: Sequence) -> tuple[object, ...]:

@@ -43,7 +43,7 @@ def give_by_generations(work: Work, episodes: list[Episode], places: Seq[int]) -
     left = []
     for i, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
         is_told = i in likely and (are_in_turns or not orders <= crowded)
-        if not orders.isdisjoint(exchangeable):
+        if is_told and not orders.isdisjoint(exchangeable):
             work.lost += len(episode)
         elif is_told and all(times[order] <= 1 for order in orders):
             work.give_calls(candidates[i].pop(), episode, "generation")

@@ -20,7 +20,6 @@ Episode = list[EnvironmentCall]
 _STEPS = ("step", "tool")
 _LOOKED_AT = 5  # texts of one place, before it is taken for one that has nothing to do with answers
 _MOST = 0.75  # of the actions stand in answers of their rows: where the rest do not, they could not be parsed
-_CLEARLY = 2.0  # times as far as the best of shuffles, where one answer was sent as several values
 _ASKED = 32  # episodes, whether they are of the rows that others say
 _NEARLY_ALL = 0.9  # where actions are indices of options, those of the first one stand in no answer
 
@@ -85,13 +84,16 @@ class Contents:
             ahead: whether each environment was reset before its row had answered, so that it was nobody's answer that
                 it was made for: then a row whose answer was not sent as others' alike is no sign of another order.
         """
+        return self._look_exchanged(pairs) and not (ahead and self.confirm(pairs))
+
+    def _look_exchanged(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         fits = [self._fits(episode, place) for episode, place in pairs]
         known = [one for one in fits if one is not None]
         if known and sum(known) >= _MOST * len(known):
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
         if known and self._find_homes([episode for episode, _ in pairs]):
             return True
-        return self._is_one_answer_sent_as_several(pairs) and not (ahead and self.confirm(pairs, by=_CLEARLY))
+        return self._is_one_answer_sent_as_several(pairs)
 
     def _are_exchanged(self, strangers: Seq[tuple[Episode, int]]) -> bool:
         """Whether one of these would go better with another's row, and sent something else than that."""
@@ -129,16 +131,15 @@ class Contents:
                 for path, (_, value) in self._leaves[call.order].items():
                     yield path, said, value
 
-    def confirm(self, pairs: Seq[tuple[Episode, int]], by: float = 1.0) -> bool:
+    def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Whether what was sent goes with what was said as it would hardly if rows were shuffled: actions that stand in
-        answers, or the same ones where answers are the same, and a step after each answer. For `by` see
-        `beats_shuffles`.
+        answers, or the same ones where answers are the same, and a step after each answer.
         """
         episodes = [episode for episode, _ in pairs if is_stepped(episode)]
         places = [place for episode, place in pairs if is_stepped(episode)]
         calls = sum(map(len, episodes))
         return any(
-            beats_shuffles(partial(score, episodes), places, calls, by)
+            beats_shuffles(partial(score, episodes), places, calls)
             for score in (self._standing, self._sent_as_answered)
         )
 

@@ -14,14 +14,13 @@ _OF_FEW = 500  # shuffles of them
 _LOOKED_AT = 40_000  # calls in all of them
 
 
-def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int, by: float = 1.0) -> bool:
+def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int) -> bool:
     """Whether the score of these places is far above those of shuffled ones; of a few places, above each of many.
 
     Args:
         score: of places in some order.
         places: as they are.
         calls: that each score looks at, so that a large batch is shuffled less often; it needs that less, too.
-        by: how many times as far above their mean as the best of them it is to be.
     """
     are_few = len(places) <= _FEW
     times = _OF_FEW if are_few else max(_FEWEST, min(_MOST, _LOOKED_AT // max(calls, 1)))
@@ -32,7 +31,7 @@ def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: in
         if others[-1] >= own:
             return False
     far = 0.0 if are_few else _FAR * pstdev(others)
-    return own - mean(others) > max(far, by * (max(others) - mean(others)))
+    return own - mean(others) > far
 
 
 def are_in_line(prompts: Seq[str], seen: Seq[str | None]) -> bool:
