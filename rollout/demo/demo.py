@@ -1,4 +1,6 @@
-"""The demo: a real `trl.GRPOTrainer` teaches a model made on the spot to guess numbers, on a real OpenEnv server."""
+"""Runs the demo: a real `trl.GRPOTrainer` teaches a model that is made on the spot to guess numbers, on a real OpenEnv
+server.
+"""
 
 import contextlib
 import importlib.util
@@ -27,7 +29,9 @@ EVALUATIONS = 4
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Optimizer steps, seed, and where the trainer may write (None: a temporary folder, removed at the end)."""
+    """The demo's settings: optimizer steps, seed, and where the trainer may write (None: a temporary folder, removed at
+    the end).
+    """
 
     steps: int = 200
     seed: int = 6

@@ -32,13 +32,13 @@ MISS_REWARD = 0.1
 
 
 class GuessAction(Action):  # type: ignore[misc]  # openenv carries no types
-    """One guess."""
+    """The player makes one guess."""
 
     guess: int
 
 
 class GuessObservation(Observation):  # type: ignore[misc]
-    """What a player hears: a hint (none yet after a reset), and what the secret can still be."""
+    """The environment's answer to a player: a hint (none after a reset), and the range that remains."""
 
     hint: Literal["higher", "lower", "correct"] | None = None
     turns_left: int = TURNS
@@ -98,16 +98,16 @@ class GuessEnvironment(Environment):  # type: ignore[misc]
         )
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Any:
-        """As `reset`; OpenEnv runs the async form without a hop to a thread."""
+        """Does the same as `reset`; OpenEnv runs the async form without a hop to a thread."""
         return self.reset(seed=seed, episode_id=episode_id, **options)
 
     async def step_async(self, action: GuessAction, timeout_s: float | None = None, **options: Any) -> Any:
-        """As `step`; OpenEnv runs the async form without a hop to a thread."""
+        """Does the same as `step`; OpenEnv runs the async form without a hop to a thread."""
         return self.step(action, timeout_s=timeout_s, **options)
 
     @property
     def state(self) -> GuessState:
-        """The episode, secret included."""
+        """Return the episode, secret included."""
         return self._state
 
 

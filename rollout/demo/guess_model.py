@@ -1,4 +1,4 @@
-"""The demo's tiny model: a tokenizer and a Qwen3 made on the spot, warmed up until it half knows how to play."""
+"""Makes the demo's tiny model: a tokenizer and a Qwen3, trained until they half know how to play."""
 
 import random
 from typing import Any
@@ -31,7 +31,7 @@ SKILL = 0.5
 
 
 def make_tokenizer() -> Any:
-    """A tokenizer of about 120 whole words, with a ChatML template. Decoding gives back the exact text."""
+    """Make a tokenizer of about 120 whole words, with a ChatML template. Decoding returns the exact text."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -58,7 +58,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int) -> Any:
-    """A Qwen3 of some 80,000 random parameters."""
+    """Make a Qwen3 of some 80,000 random parameters."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -103,7 +103,7 @@ def warm_up(model: Any, tokenizer: Any, *, seed: int, steps: int = 200, rows: in
 
 
 def _lesson(tokenizer: Any, dice: random.Random) -> dict[str, list[int]]:
-    """One conversation as token ids; `token_type_ids` is 1 where the model speaks."""
+    """Return one conversation as token ids; `token_type_ids` is 1 where the model speaks."""
     ids = tokenizer.apply_chat_template(_conversation(dice), return_dict=False)
     start, newline, end, speaker = tokenizer.convert_tokens_to_ids([START, "\n", EOS, "assistant"])
     spoken, speaks = [], False
@@ -117,7 +117,7 @@ def _lesson(tokenizer: Any, dice: random.Random) -> dict[str, list[int]]:
 
 
 def _conversation(dice: random.Random) -> Messages:
-    """A made-up game: every second number still fits what was heard, and the rest are drawn blindly."""
+    """Invent a game: every second guess fits the hints, and the rest are drawn blindly."""
     task = dice.choice(list(TASKS))
     environment = GuessEnvironment()
     environment.reset(task=task, seed=dice.randrange(10_000))

@@ -1,4 +1,4 @@
-"""The demo's game as an `@evaluation`: what the model is asked, what it is told, and what it is paid for."""
+"""Defines the demo's game as an `@evaluation`: its prompts, messages and rewards."""
 
 import re
 
@@ -14,7 +14,9 @@ Messages = list[dict[str, str]]
 
 
 def guessing(url: str, seed: int) -> Evaluation:
-    """The game on the server at `url`. Its secrets are drawn from `seed`, others to train on than to evaluate by."""
+    """Return the game on the server at `url`. Its secrets are drawn from `seed`, different ones for training and
+    evaluation.
+    """
 
     @evaluation(
         "guess",
@@ -29,7 +31,9 @@ def guessing(url: str, seed: int) -> Evaluation:
         sampling={"max_tokens": MAX_NEW_TOKENS},
     )
     def guess(row: EvaluationRow) -> dict[str, float | None]:
-        """What the environment paid for the episode; and 1 where every answer could be read as a guess, else 0."""
+        """Return the environment's reward for the episode; and 1 if every answer could be read as a guess, otherwise
+        0.
+        """
         answers = [message["content"] for message in row.messages if message["role"] == "assistant"]
         return {"solved": row.env_reward, "format": float(None not in map(parse_guess, answers))}
 
@@ -37,28 +41,28 @@ def guessing(url: str, seed: int) -> Evaluation:
 
 
 def prompt(task: str) -> Messages:
-    """The system and user message that open a game."""
+    """Return the system and user message that open a game."""
     low, high = TASKS[task]
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{TURNS} guesses, {low} to {high}"}]
 
 
 def act(text: str) -> GuessAction | None:
-    """An answer as the environment takes it."""
+    """Return the environment's action for an answer."""
     guess = parse_guess(text)
     return None if guess is None else GuessAction(guess=guess)
 
 
 def parse_guess(text: str) -> int | None:
-    """The number in "guess 5"; None for anything else."""
+    """Return the number in "guess 5"; None for anything else."""
     match = re.fullmatch(r"guess (\d+)", text.strip())
     return int(match[1]) if match else None
 
 
 def observe(observation: GuessObservation) -> str | None:
-    """What is said to a guess; nothing to begin with, since the prompt has said it all."""
+    """Return the message after a guess; None after the reset, since the prompt said everything."""
     return feedback(observation) if observation.hint else None
 
 
 def feedback(observation: GuessObservation) -> str:
-    """The user message that answers a wrong guess, such as "higher. 2 left, 8 to 10"."""
+    """Return the user message that answers a wrong guess, such as "higher. 2 left, 8 to 10"."""
     return f"{observation.hint}. {observation.turns_left} left, {observation.low} to {observation.high}"

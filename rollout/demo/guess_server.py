@@ -1,4 +1,4 @@
-"""The demo environment's server as a child process: started, waited for, ended."""
+"""Runs the demo environment's server as a child process."""
 
 import contextlib
 import subprocess
@@ -10,7 +10,9 @@ from typing import Self
 
 
 class GuessServer:
-    """`logs_ui.rollout.demo.guess_env` in a process of its own. It ends with the `with` block, or with this process."""
+    """Runs `logs_ui.rollout.demo.guess_env` in a process of its own. It ends with the `with` block, or with this
+    process.
+    """
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "logs_ui.rollout.demo.guess_env", "--port", "0", "--until-stdin-closes"]
@@ -25,7 +27,7 @@ class GuessServer:
         return self
 
     def wait_until_ready(self, timeout: float = 60.0) -> str:
-        """The server's address, once it answers; RuntimeError if it has not after `timeout` seconds."""
+        """Return the server's address once it answers. Raises RuntimeError if it does not within `timeout` seconds."""
         assert self._process.stdout is not None  # noqa: S101 (for the type checker)
         give_up = threading.Timer(timeout, self._process.kill)
         give_up.start()
@@ -52,7 +54,7 @@ class GuessServer:
                 stream.close()
 
     def _last_words(self) -> str:
-        """The last line the process wrote to standard error, once it has ended."""
+        """Return the last line that the process wrote to standard error, once it has ended."""
         try:
             self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:

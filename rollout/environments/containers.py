@@ -1,4 +1,4 @@
-"""Environments that are started here, by Docker, another provider of openenv's, or its `AutoEnv`."""
+"""Starts environments: by Docker, by another provider of openenv's, or by openenv's `AutoEnv`."""
 
 import asyncio
 import inspect
@@ -20,7 +20,7 @@ installs packages and asks whether it may: two at once get into each other's way
 
 
 class Environment:
-    """One that is started, in a thread that is kept for its end: at its own, Python starts none."""
+    """A started environment. Its thread is created with it, because Python starts no threads while it shuts down."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._thread = OwnThread()
@@ -32,11 +32,13 @@ class Environment:
         return self._started.done() and self._started.exception() is not None
 
     async def owner(self) -> Any:
-        """The client that owns it. Raises what its start did."""
+        """Returns the client that owns the environment. Raises what its start raised."""
         return await asyncio.shield(asyncio.wrap_future(self._started))  # others may wait for it too
 
     async def end(self) -> None:
-        """Does not wait for ever: one that starts late ends then. What is raised is nobody's business any more."""
+        """Ends the environment, and does not wait for ever: one that starts late ends as soon as it has started. Errors
+        are ignored.
+        """
         if self.has_failed:
             return
         ending = self._thread.submit(lambda: asyncio.run(_closed(self._started.result())))
@@ -46,7 +48,9 @@ class Environment:
 
 
 def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) -> Callable[[Mapping[str, str]], Any]:
-    """Starts containers by openenv's `from_docker_image`; `provider` is an instance, a class, or None for Docker."""
+    """Returns a function that starts containers by openenv's `from_docker_image`. `provider` is an instance, a class,
+    or None for Docker.
+    """
 
     def start(variables: Mapping[str, str]) -> Any:
         options = {} if port is None else {"port": port}
@@ -57,8 +61,9 @@ def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) ->
 
 
 def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any) -> Callable[[Mapping[str, str]], Any]:
-    """Starts, one after another, what openenv's `AutoEnv` finds under a hub id or the name of an installed environment.
-    It uses the hub's own server of that id where one runs, which takes no variables.
+    """Returns a function that starts what openenv's `AutoEnv` finds under a hub id or the name of an installed
+    environment, one after another. If the hub runs a server of that id, `AutoEnv` uses it; that server takes no
+    variables.
     """
 
     def start(variables: Mapping[str, str]) -> Any:
@@ -81,7 +86,7 @@ def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any
 
 @dataclass(frozen=True)
 class _OneAtATime:
-    """A provider that starts one container after another. What follows, until they answer, is at the same time."""
+    """A provider that starts one container after another. Waiting until they answer happens concurrently."""
 
     provider: Any
 
@@ -94,7 +99,7 @@ class _OneAtATime:
 
 
 def _docker_or(provider: Any) -> Any:
-    """An instance of what was given, or of openenv's for Docker."""
+    """Returns an instance of the given provider, or of openenv's for Docker."""
     from openenv.core.containers.runtime import LocalDockerProvider
 
     made = LocalDockerProvider() if provider is None else _made(provider)
@@ -106,7 +111,7 @@ def _made(provider: Any) -> Any:
 
 
 async def _resting(client: Any) -> Any:
-    """The client that owns an environment, without a session there: it would take a player's place."""
+    """Returns the client that owns an environment, without a session: a session would take a player's place."""
     owner = await client if inspect.isawaitable(client) else client
     await owner.disconnect()
     return owner

@@ -1,4 +1,4 @@
-"""Where clients of an environment come from: a server that runs, a factory, a Docker image, the hub."""
+"""Creates clients of an environment, from a running server, a factory, a Docker image or the hub."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ START_SECONDS = 300.0
 
 
 class Source(Protocol):
-    """Makes clients, none of which is in use. Its coroutines run in one background loop.
+    """Creates clients, none of which is in use yet. Its coroutines run in one background loop.
 
     Attributes:
         starts: whether environments are started here, which then take variables.
@@ -26,18 +26,20 @@ class Source(Protocol):
     starts: ClassVar[bool]
 
     async def client(self, variables: Variables) -> Any:
-        """One more, of the environment with these variables. Raises what openenv or the user's function raises."""
+        """Returns one more client of the environment with these variables. Raises what openenv or the user's function
+        raises.
+        """
 
     async def end(self, variables: Variables) -> None:
-        """Ends the environment with these variables, if it was started. It may be wanted again, and is started anew."""
+        """Ends the environment with these variables, if it was started. A later request starts it again."""
 
     async def close(self) -> None:
-        """Ends all that was started."""
+        """Ends everything that was started."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How a client connects.
+    """Parameters of a client's connection.
 
     Attributes:
         timeout: seconds; of each call, and of connecting.
@@ -48,21 +50,23 @@ class Connection:
     headers: Mapping[str, str] | None = None
 
     def client(self, kind: Callable[..., Any], base_url: str) -> Any:
-        """A client that is not connected yet. One with a constructor of its own is given what that takes."""
+        """Returns a client that is not connected yet. A class with a constructor of its own gets the arguments that it
+        accepts.
+        """
         given = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
         taken = {name: value for name, value in given.items() if takes(kind, name)}
         return kind(base_url=base_url, **taken, **({"headers": dict(self.headers)} if self.headers else {}))
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether it can be given an argument of that name."""
+    """Returns True if the callable accepts an argument of that name."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 @dataclass(frozen=True)
 class Running:
-    """An environment that runs already."""
+    """An environment whose server already runs."""
 
     kind: Callable[..., Any]
     base_url: str
@@ -74,15 +78,15 @@ class Running:
         return self.connection.client(self.kind, self.base_url)
 
     async def end(self, variables: Variables) -> None:
-        """It runs on."""
+        """Does nothing: the server keeps running."""
 
     async def close(self) -> None:
-        """Nothing was started."""
+        """Does nothing: nothing was started."""
 
 
 @dataclass(frozen=True)
 class Factory:
-    """The user's own function, a coroutine function or not."""
+    """The user's own function, which may be a coroutine function."""
 
     make: Callable[[], Any]
 
@@ -93,15 +97,15 @@ class Factory:
         return await made if inspect.isawaitable(made) else made
 
     async def end(self, variables: Variables) -> None:
-        """What it started is its own to end, or its clients'."""
+        """Does nothing: what the factory started, the factory or its clients end."""
 
     async def close(self) -> None:
-        """As `end`."""
+        """Does nothing, as `end`."""
 
 
 @dataclass
 class Started:
-    """Environments that are started here: one for each distinct set of variables, as many clients of it as are needed.
+    """Environments that are started here: one for each distinct set of variables, with as many clients as are needed.
 
     Attributes:
         start: starts one and gives the client that owns it; blocks.
@@ -127,7 +131,7 @@ class Started:
             await environment.end()
 
     async def close(self) -> None:
-        """All at the same time."""
+        """Ends all environments concurrently."""
         environments = list(self._environments.values())
         self._environments.clear()
         await asyncio.gather(*(environment.end() for environment in environments))
@@ -145,8 +149,8 @@ def source_of(
     timeout: float,
     several: bool,
 ) -> Source:
-    """Where the clients come from that `openenv_rollout_func` was asked for, by arguments of the same names; `several`
-    is whether environments with different variables are needed, if any is started here. Starts nothing.
+    """Returns the source of clients for the arguments of `openenv_rollout_func`, which have the same names. Starts
+    nothing. `several` is True if environments with different variables are needed.
 
     Raises:
         TypeError, ValueError: in one line, what does not go together.
@@ -188,13 +192,13 @@ def source_of(
 
 
 def check_seconds(name: str, seconds: object) -> None:
-    """Raises ValueError."""
+    """Raises ValueError unless the timeout is a positive number of seconds."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise ValueError(f"{name} is a number of seconds above 0, not {seconds!r}")
 
 
 def check_url(name: str, url: object, schemes: tuple[str, ...]) -> None:
-    """Raises ValueError."""
+    """Raises ValueError unless the address is an HTTP or WebSocket URL."""
     if not isinstance(url, str) or not url.startswith(schemes):
         raise ValueError(f"{name} begins with {' or '.join(schemes)}, unlike {url!r}")
 

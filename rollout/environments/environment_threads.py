@@ -1,6 +1,6 @@
-"""Where calls of an environment run: an event loop in a thread of its own, and threads for clients that block.
+"""Threads in which calls of an environment run: one event loop, and threads for clients that block.
 
-Both keep the caller's context variables, by which the recorder tells whose call it is.
+Both keep the caller's context variables, because the recorder uses them to attribute a call to its row.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """An event loop that keeps running between batches, so that the connections in it stay alive: they answer the
-    server's pings while the trainer's own thread learns.
+    """An event loop that keeps running between batches, so that its connections stay alive: they answer the server's
+    pings while the trainer's own thread trains.
     """
 
     def __init__(self) -> None:
@@ -27,16 +27,18 @@ class BackgroundLoop:
         self._thread.start()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result, from any other loop."""
+        """Returns the coroutine's result, from any other loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """As `run`, from any thread, but nobody waits for it. What one thread begins, begins in that order."""
+        """Starts the coroutine from any thread, without waiting for it. Coroutines that one thread starts, start in
+        that order.
+        """
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def stop(self, last: Coroutine[Any, Any, object], seconds: float) -> None:
-        """Runs one last coroutine, for so long at most, and ends the thread. Does not wait where it is itself the
-        thread that it runs in, as the garbage collector's caller may be.
+        """Runs one last coroutine, with a time limit, and ends the thread. It does not wait if it is called in that
+        very thread, which the garbage collector can do.
         """
         ended = asyncio.run_coroutine_threadsafe(last, self._loop)
         if threading.current_thread() is self._thread:
@@ -51,10 +53,10 @@ class BackgroundLoop:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of a call that blocks.
+    """Returns the result of a blocking call.
 
-    In a daemon thread of its own: asyncio's pool has few, which hung calls would take from the others, and Python waits
-    for it at its end.
+    It runs in a new daemon thread, because asyncio's pool is small, hung calls would block it for others, and Python
+    waits for that pool when it exits.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -80,10 +82,10 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 class OwnThread:
-    """A thread in which calls are made one after another: what is bound to the thread that made it, as sqlite's
-    connections and Playwright's browsers are, is made and used in it.
+    """A thread in which calls are made one after another, for objects that are bound to the thread that created them,
+    such as sqlite's connections and Playwright's browsers.
 
-    Python does not wait for it at its end, so that a call that hangs is left alone.
+    Python does not wait for it when it exits, so that a call that hangs is left alone.
     """
 
     def __init__(self) -> None:
@@ -91,7 +93,7 @@ class OwnThread:
         threading.Thread(target=self._work, name="logs-ui-environment", daemon=True).start()
 
     def submit(self, call: Callable[[], T]) -> "Future[T]":
-        """The result of a call that blocks, made in the caller's context."""
+        """Returns the result of a blocking call, which runs in the caller's context."""
         future: Future[T] = Future()
         context = contextvars.copy_context()
 
@@ -110,7 +112,7 @@ class OwnThread:
         return future
 
     def end(self) -> None:
-        """Once all that was submitted is done."""
+        """Ends the thread once everything that was submitted is done."""
         self._calls.put(None)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions of an environment: each call has its timeout, and each session is kept from batch to batch."""
+"""Sessions of an environment: each call has a timeout, and sessions are reused from batch to batch."""
 
 import asyncio
 import inspect
@@ -25,7 +25,7 @@ _Key = frozenset[tuple[str, str]]
 
 
 class SessionError(RuntimeError):
-    """A call of an environment failed: which, and why.
+    """A call of an environment failed; the message says which, and why.
 
     Attributes:
         is_full: whether the server had no session left.
@@ -44,10 +44,10 @@ def _what_to_do(said: str, arguments: Mapping[str, Any]) -> str:
 
 
 class Session:
-    """One client of an environment; its calls come one after another.
+    """One client of an environment; its calls are made one after another.
 
-    Clients of openenv run in the background loop, unless they were used synchronously before; any other does where its
-    methods are coroutines, and in threads else.
+    Clients of openenv run in the background loop, unless they were used synchronously before. Any other client runs
+    there if its methods are coroutines, and in threads otherwise.
 
     Attributes:
         variables: of its environment.
@@ -60,18 +60,18 @@ class Session:
         self._timeout = timeout
 
     async def reset(self, **arguments: Any) -> Any:
-        """Begins an episode. Gives what the client gives, with `observation`, `reward` and `done`.
+        """Starts an episode. Returns the client's result, with `observation`, `reward` and `done`.
 
         Raises SessionError.
         """
         return await self._loop.run(self._within_timeout("reset", lambda: self._reset(arguments), arguments))
 
     async def step(self, action: Any) -> Any:
-        """Applies an action, once. Gives what the client gives; raises SessionError."""
+        """Applies an action, once. Returns the client's result. Raises SessionError."""
         return await self._loop.run(self._within_timeout("step", lambda: _called(self._client, "step", action)))
 
     async def close(self) -> None:
-        """In the background loop; what it raises is nobody's business any more."""
+        """Closes the client in the background loop; errors are ignored."""
         with suppress(Exception):
             await asyncio.wait_for(_called(self._client, "close"), _CLOSE_SECONDS)
 
@@ -94,7 +94,7 @@ class Session:
 
 @dataclass
 class _Kept:
-    """What has to be closed at the end.
+    """Everything that must be closed at the end.
 
     Attributes:
         sessions: all that are open.
@@ -107,14 +107,14 @@ class _Kept:
     closing: set["asyncio.Task[Any]"] = field(default_factory=set)
 
     def begin(self, closing: Coroutine[Any, Any, None]) -> None:
-        """In the background loop, in the order of these calls."""
+        """Starts a coroutine in the background loop, in the order of these calls."""
         if self.loop is None:
             closing.close()
         else:
             self.loop.begin(self._noted(closing))
 
     async def end(self, variables: Variables, sessions: list[Session]) -> None:
-        """One environment, and its sessions. It is given to nobody from the first moment on."""
+        """Ends one environment, and its sessions. From the first moment on no caller gets it any more."""
         await self.source.end(variables)
         await asyncio.gather(*(session.close() for session in sessions))
 
@@ -132,10 +132,11 @@ class _Kept:
 
 
 class Sessions:
-    """All sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to this.
+    """All sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to this
+    object.
 
-    Of environments that are started here, one for each set of variables, at most as many run as sessions were ever in
-    use at a time, or 8: beyond them the one ends that is not in use for longest.
+    Of environments that are started here (one for each set of variables) at most as many run as sessions were ever in
+    use at the same time, or 8. Beyond that, the least recently used one is ended.
     """
 
     def __init__(self, source: Source, timeout: float) -> None:
@@ -148,7 +149,8 @@ class Sessions:
         weakref.finalize(self, _end, self._kept)
 
     async def open(self, variables: Variables, *, fresh: bool = False) -> Session:
-        """A free session of the environment with these variables, else a new one, which connects at its first reset.
+        """Returns a free session of the environment with these variables, or a new one, which connects at its first
+        reset.
 
         Raises SessionError.
         """
@@ -163,21 +165,21 @@ class Sessions:
             raise
 
     def keep(self, session: Session) -> None:
-        """For a later episode."""
+        """Keeps the session for a later episode."""
         key = frozenset(session.variables.items())
         self._in_use[key] -= 1
         self._free[key].append(session)
 
     def drop(self, session: Session) -> None:
-        """Closes, without waiting for it, a session that failed: an answer that comes late would be taken for that to
-        a later call.
+        """Closes a session that failed, without waiting for it: a late answer would be taken for the answer to a later
+        call.
         """
         self._in_use[frozenset(session.variables.items())] -= 1
         self._kept.sessions.discard(session)
         self._kept.begin(session.close())
 
     def close(self) -> None:
-        """Closes all, and ends what was started. Opening one later begins anew."""
+        """Closes all sessions, and ends what was started. A later `open` starts anew."""
         self._free.clear()
         self._in_use.clear()
         self._running.clear()
@@ -196,7 +198,7 @@ class Sessions:
         return session
 
     def _make_room(self, key: _Key, variables: Variables) -> None:
-        """For the environment that is asked for: ends others, without waiting for it."""
+        """Ends other environments, without waiting, to make room for the requested one."""
         self._running.pop(key, None)
         self._running[key] = variables
         self._most_in_use = max(self._most_in_use, self._in_use.total())
@@ -214,7 +216,7 @@ def _end(kept: _Kept) -> None:
 
 
 def _unwrapped(client: Any) -> Any:
-    """The asynchronous client behind openenv's synchronous one, unless that is in use already."""
+    """Returns the asynchronous client behind openenv's synchronous one, unless that is already in use."""
     inner = getattr(client, "async_client", None)
     return client if inner is None or getattr(inner, "_execution_mode", None) == "sync" else inner
 
@@ -230,8 +232,8 @@ async def _called(client: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _forbid_reconnecting(client: Any) -> None:
-    """A client of openenv opens a new connection where the old one is lost. In the middle of an episode that is another
-    environment, which never was reset: the action must fail instead.
+    """Disables reconnecting. A client of openenv opens a new connection if it loses the old one; in the middle of an
+    episode that is another environment, which was never reset, so the action must fail instead.
     """
     connection = getattr(client, "_ws", None)
     if connection is None or not hasattr(client, "_ensure_connected"):
@@ -245,8 +247,8 @@ def _forbid_reconnecting(client: Any) -> None:
 
 
 async def _last_words(client: Any) -> str:
-    """What a server said before it closed the connection, as one that is full does. A client of an older openenv does
-    not read it where the connection is closed before it asks.
+    """Returns what a server said before it closed the connection, as one that is full does. A client of an older
+    openenv does not read it if the connection is closed before its request.
     """
     connection: Any = getattr(client, "_ws", None)
     if getattr(connection, "close_code", None) is not None:

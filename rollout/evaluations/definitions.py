@@ -10,11 +10,11 @@ from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_
 
 
 class DefinitionError(ValueError):
-    """There is no such evaluation: what was looked for, what there is, what to do."""
+    """There is no such evaluation. The message says what was looked for, what exists, and what to do."""
 
 
 def find_evaluation(path: str) -> Evaluation:
-    """The one of "module:name", or the only one of "module".
+    """Returns the evaluation of "module:name", or the only one of "module".
 
     Raises:
         DefinitionError: there is none, or several, or the module cannot be imported.
@@ -37,7 +37,7 @@ def find_evaluation(path: str) -> Evaluation:
 
 
 def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
-    """Those of an evaluation.
+    """Returns the rollout function of an evaluation.
 
     Args:
         path: see `find_evaluation`.

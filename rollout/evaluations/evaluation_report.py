@@ -1,4 +1,4 @@
-"""What an evaluation came to: means with their errors, pass@k, and whether that is enough."""
+"""Reports an evaluation: means with their errors, pass@k, and whether that is enough."""
 
 import math
 import os
@@ -20,12 +20,12 @@ class Sample:
     """One rollout of an evaluation.
 
     Attributes:
-        group: index of its row in the dataset.
+        group: the index of its row in the dataset.
         generation: its number among the rollouts of that row.
-        task: None where it has none.
-        reward: its scores' weighted sum; None where it failed, or was not scored.
+        task: None if it has none.
+        reward: the weighted sum of its scores; None if it failed, or was not scored.
         scores: by name.
-        error: what broke the rollout or its scoring, in one line; None where nothing did.
+        error: what broke the rollout or its scoring, in one line; None if nothing did.
     """
 
     group: int
@@ -38,11 +38,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of some rollouts.
+    """Figures of some rollouts.
 
     Attributes:
-        samples: each of them.
-        passing: from which reward on a rollout passed.
+        samples: the rollouts.
+        passing: the reward from which on a rollout passed.
     """
 
     samples: Sequence[Sample]
@@ -50,13 +50,15 @@ class Figures:
 
     @property
     def mean(self) -> float:
-        """Over those that have a reward; NaN without any."""
+        """The mean over rollouts that have a reward; NaN without any."""
         rewards = [sample.reward for sample in self.samples if sample.reward is not None]
         return fmean(rewards) if rewards else math.nan
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean. Rollouts of one prompt are alike, so prompts are what is drawn: NaN for one."""
+        """The standard error of the mean. Rollouts of one prompt are correlated, so prompts are the sampling unit: NaN
+        for a single prompt.
+        """
         groups, mean = self._rewards.values(), self.mean
         if len(groups) < 2:
             return math.nan
@@ -64,8 +66,8 @@ class Figures:
         return math.sqrt(squares * len(groups) / (len(groups) - 1)) / sum(map(len, groups))
 
     def pass_at(self, k: int) -> float:
-        """The chance that one of k rollouts of a prompt passes: the unbiased estimator of Chen et al. 2021, over the
-        prompts with at least k rollouts that have a reward; NaN without any.
+        """Returns the probability that one of k rollouts of a prompt passes: the unbiased estimator of Chen et al.
+        2021, over prompts with at least k rollouts that have a reward; NaN without any.
         """
         counts = [
             (len(rewards), sum(reward >= self.passing for reward in rewards)) for rewards in self._rewards.values()
@@ -75,7 +77,7 @@ class Figures:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Mean of each score, over those that have it."""
+        """The mean of each score, over the rollouts that have it."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
             for name, value in sample.scores.items():
@@ -85,12 +87,12 @@ class Figures:
 
     @property
     def errors(self) -> list[str]:
-        """Of those that failed, one line each. One whose score is None did not fail."""
+        """The errors of rollouts that failed, one line each. A rollout whose score is None did not fail."""
         return [sample.error for sample in self.samples if sample.error is not None]
 
     @cached_property
     def _rewards(self) -> dict[int, list[float]]:
-        """By prompt."""
+        """Returns rewards by prompt."""
         rewards: defaultdict[int, list[float]] = defaultdict(list)
         for sample in self.samples:
             if sample.reward is not None:
@@ -100,13 +102,20 @@ class Figures:
 
 @dataclass(frozen=True)
 class Report(Figures):
-    """A whole evaluation.
+    """The report of a whole evaluation.
 
     Attributes:
-        name: the evaluation's.
-        run: id of the run that it is recorded as.
-        db: where; None is the usual place.
-        per_prompt: rollouts of each prompt.
+        name: the evaluation's name.
+        run: the id of the run that it is recorded as.
+        db: the database; None is the usual place.
+        per_prompt: the number of rollouts of each prompt.
+
+    Example:
+        ```python
+        report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1", samples=4)
+        report.assert_at_least(0.5)
+        print(report.mean, report.stderr, report.pass_at(4))
+        ```
     """
 
     name: str
@@ -116,7 +125,7 @@ class Report(Figures):
 
     @property
     def tasks(self) -> dict[str, Figures]:
-        """By task, in order of appearance; empty where there are none."""
+        """Figures by task, in order of appearance; empty without tasks."""
         samples: defaultdict[str, list[Sample]] = defaultdict(list)
         for sample in self.samples:
             if sample.task is not None:
@@ -125,7 +134,7 @@ class Report(Figures):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """What is kept of it with the run, by name; what is not known is left out."""
+        """Figures that are stored with the run, by name; unknown ones are left out."""
         values = {"reward": self.mean, "reward_stderr": self.stderr, "failed": float(len(self.errors))}
         values |= {f"pass@{k}": self.pass_at(k) for k in (1, self.per_prompt)}
         values |= {f"rewards/{name}": mean for name, mean in self.scores.items()}
@@ -133,11 +142,13 @@ class Report(Figures):
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """Its rollouts, as `load_run()` gives them."""
+        """Returns its rollouts, as `load_run()` does."""
         return load_run(self.run, self.db)
 
     def shortfall(self, score: float, *, max_errors: int = 0) -> str | None:
-        """Why it is not enough, in one line; None where the mean is `score` at least, and no more rollouts failed."""
+        """Returns in one line why the result is not enough; None if the mean is at least `score`, and no more rollouts
+        failed than allowed.
+        """
         if len(self.errors) > max_errors:
             return f"{len(self.errors)} of {len(self.samples)} rollouts failed. The first: {self.errors[0]}"
         if math.isnan(self.mean):
@@ -147,7 +158,7 @@ class Report(Figures):
         return None
 
     def assert_at_least(self, score: float, *, max_errors: int = 0) -> None:
-        """For tests.
+        """Asserts that the result is enough, in a test.
 
         Raises:
             AssertionError: the mean is below `score`, or there is none, or more rollouts than `max_errors` failed.

@@ -1,4 +1,4 @@
-"""One definition for evaluation and training: `@evaluation`."""
+"""Defines `@evaluation`: one definition for evaluation and training."""
 
 import functools
 import inspect
@@ -27,7 +27,7 @@ _MAX_TOKENS = 1024
 
 
 class Wiring(TypedDict, total=False):
-    """Arguments of `openenv_rollout_func`, or of `text_rollout_func` (with `env_factory`): all but the model's."""
+    """The arguments of `openenv_rollout_func`, or of `text_rollout_func` (with `env_factory`), except the model's."""
 
     env_factory: Callable[[], Any]
     processor: Processor | None
@@ -65,32 +65,37 @@ def evaluation(
     diagnosis: Settings | None = None,
     **wiring: Unpack[Wiring],
 ) -> Callable[[Callable[[EvaluationRow], Score]], "Evaluation"]:
-    """Makes of a function that scores a rollout the one definition of what a model is trained on and evaluated by.
+    """Turn a function that scores a rollout into the one definition that a model is trained on and evaluated with.
 
-        @evaluation("guess", dataset=[{"prompt": ..., "task": "easy"}], environment=GuessEnv, base_url=..., act=parse)
-        def guess(row):
-            return row.env_reward
-
-    The function is given an `EvaluationRow` and returns a number, or a dict of several by name (which `weights` names),
-    or None for no score. It is not called for rollouts that failed: they have no reward. What it raises costs its own
-    row, unless it does so for all of a batch of a training. `run()` calls it in threads, several at a time.
+    The function gets an `EvaluationRow` and returns a number, or a dict of several by name (which `weights` names),
+    or None for no score. It is not called for rollouts that failed: they have no reward. If it raises, that row
+    has no score; if it raises for a whole batch of a training, the training ends. `run()` calls it in threads, several
+    at a time.
 
     Args:
         name: the eval name under which training and evaluations are recorded.
         dataset: rows with a `prompt`: a list of dicts, or a `datasets.Dataset`. A prompt is messages, or a text, which
-            is the user's message, in training too: the chat template is applied. The column `task` names the task that
+            becomes a user message, in training too: the chat template is applied. The column `task` names the task that
             an OpenEnv environment is reset with, as `tasks` do; then no two tasks have the same prompt. A text
-            environment is reset with a seed alone: there, and without an environment, it only tells rollouts apart.
-        weights: of the scores in a dict, by name; None where the function returns one number.
-        passing: from which reward on a rollout passed, for pass@k.
-        diagnosis: what trainings and evaluations are held against, as `record()` takes it.
-        wiring: of the environment, as `openenv_rollout_func` takes it; with `env_factory`, of a text environment, as
-            `text_rollout_func` does. Without any environment each prompt is answered once, and only `sampling`,
+            environment is reset with a seed alone: there, and without an environment, it only names rollouts.
+        weights: the weights of the scores in a dict, by name; None if the function returns one number.
+        passing: the reward from which on a rollout passed, for pass@k.
+        diagnosis: the settings that trainings and evaluations are compared with, as in `record()`.
+        wiring: the environment's arguments, as in `openenv_rollout_func`; with `env_factory`, a text environment's, as
+            in
+            `text_rollout_func`. Without any environment each prompt is answered once, and only `sampling`,
             `max_completion_tokens` and `concurrency` can be given.
 
     Raises:
-        TypeError, ValueError: arguments that do not go together, in one line.
+        TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
+
+    Example:
+        ```python
+        @evaluation("guess", dataset=[{"prompt": ..., "task": "easy"}], environment=GuessEnv, base_url=url, act=parse)
+        def guess(row):
+            return row.env_reward
+        ```
     """
     if not isinstance(name, str) or not name:
         raise TypeError('An evaluation has a name: write @evaluation("name", dataset=...)')
@@ -109,10 +114,18 @@ def evaluation(
 
 
 class Evaluation:
-    """What `@evaluation` makes of a scoring function, which it still can be called as.
+    """The result of `@evaluation`; it can still be called as the scoring function.
 
     Attributes:
         name: the eval name.
+
+    Example:
+        ```python
+        report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1")
+        trainer = GRPOTrainer(
+            model, reward_funcs=sums.rewards, train_dataset=sums.dataset, rollout_func=sums.rollout_func()
+        )
+        ```
     """
 
     def __init__(
@@ -127,12 +140,12 @@ class Evaluation:
         self._diagnosis = diagnosis
 
     def __call__(self, row: EvaluationRow) -> Score:
-        """The function's own score."""
+        """Returns the function's own score."""
         return self._scoring.score(row)
 
     @property
     def dataset(self) -> Any:
-        """A `datasets.Dataset`, for the trainer; its prompts are messages."""
+        """A `datasets.Dataset` for the trainer; its prompts are messages."""
         return self._prompts.for_trainer()
 
     @property
@@ -142,7 +155,7 @@ class Evaluation:
 
     @property
     def reward_weights(self) -> list[float]:
-        """For the trainer's arguments, in the order of `rewards`."""
+        """The weights for the trainer's arguments, in the order of `rewards`."""
         return list((self._scoring.weights or {self.name: 1.0}).values())
 
     def rollout_func(
@@ -155,7 +168,7 @@ class Evaluation:
         db: str | os.PathLike[str] | None = None,
         announce: bool = True,
     ) -> OpenEnvRollouts:
-        """The rollout function for the trainer, recorded under the evaluation's name.
+        """Return the rollout function for the trainer, recorded under the evaluation's name.
 
         Args:
             model: as `openenv_rollout_func` takes it; None is the trainer's own.
@@ -176,7 +189,7 @@ class Evaluation:
         return recorded
 
     def rollouts(self, *, sampling: Sampling | Mapping[str, Any] | None = None, **model: Any) -> OpenEnvRollouts:
-        """As `rollout_func`, unrecorded: what `openenv_rollout_func(env_path=...)` gives."""
+        """Returns the same as `rollout_func`, unrecorded; `openenv_rollout_func(env_path=...)` uses it."""
         sampled = self._sampling(sampling, has_seed=model.get("model") is not None)
         wiring: dict[str, Any] = {**self._wiring, "sampling": sampled}
         rollouts = _maker(self._wiring)(**wiring, **model)
@@ -201,9 +214,9 @@ class Evaluation:
     ) -> Report:
         """Evaluates a model on a server, and records each rollout, in mode "eval" and under the evaluation's name.
 
-        The server is asked by messages, so it can be any that speaks OpenAI's chat interface; what it returns of token
-        ids is recorded, but not asked for. `max_completion_tokens` is each answer's limit here. Tasks and seeds are
-        those of a trainer's evaluation.
+        The server is asked by messages, so any server with OpenAI's chat interface will do; token ids are recorded if
+        it returns them. `max_completion_tokens` limits each answer here. Tasks and seeds are those of a trainer's
+        evaluation.
 
         Args:
             model: name under which the server serves it.
@@ -260,10 +273,10 @@ class Evaluation:
 
 
 def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
-    """All that `openenv_rollout_func` needs.
+    """Returns the arguments for `openenv_rollout_func`.
 
     Raises:
-        TypeError, ValueError: in one line, what does not go together.
+        TypeError, ValueError: arguments that do not fit together; the message is one line.
     """
     odd = [name for name in wiring if name not in Wiring.__annotations__]
     if odd:

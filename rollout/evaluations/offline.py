@@ -1,4 +1,4 @@
-"""An evaluation without a trainer: any model server, asked by messages, and each rollout recorded."""
+"""Runs an evaluation without a trainer: it asks any model server by messages, and records each rollout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,42 +28,46 @@ Progress = Callable[[Sample, int], None]
 
 @dataclass(frozen=True)
 class MessageChat(Chat):
-    """Stands where a tokenizer is not known: what it calls a token id is a whole message's number."""
+    """Replaces a chat template if the tokenizer is not known: what it calls a token id is the number of a whole
+    message.
+    """
 
     tokenizer: Any = None
     heard: list[Message] = field(default_factory=list)
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """A prompt that is a text is the user's message: servers apply their chat template to all."""
+        """Returns numbers of messages. A prompt that is a text becomes a user message, because servers apply their chat
+        template to everything.
+        """
         return self.numbers(joined([*as_messages(prompt), *more]))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
-        """As in `Chat`."""
+        """Does the same as `Chat.inserted`."""
         return self.numbers(joined(messages))
 
     def numbers(self, messages: Sequence[Message]) -> list[int]:
-        """Those of new messages."""
+        """Returns the numbers of new messages."""
         self.heard.extend(messages)
         return list(range(len(self.heard) - len(messages), len(self.heard)))
 
 
 @dataclass(frozen=True)
 class MessageModel:
-    """A `backends.Model` of which only texts are known."""
+    """A `backends.Model` whose answers are known as texts only."""
 
     server: ChatModel
     chat: MessageChat
 
     def enter(self, row: int) -> None:
-        """As in `Model`."""
+        """Does the same as `Model.enter`."""
         self.server.enter(row)
 
     async def leave(self, row: int) -> None:
-        """As in `Model`."""
+        """Does the same as `Model.leave`."""
         await self.server.leave(row)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
-        """As in `Model`."""
+        """Does the same as `Model.answer`."""
         reply = await self.server.reply([self.chat.heard[number] for number in context], sampling)
         numbers = self.chat.numbers([{"role": "assistant", "content": reply.text}])
         return Answer(numbers, None, "length" if reply.finish == "length" else "stop", reply.text)
@@ -76,11 +80,11 @@ class Offline:
     Attributes:
         rollouts: plays the episodes.
         scoring: scores them.
-        server: of the model.
-        rows: of the dataset, each played `samples` times.
-        sampling: of one answer.
-        concurrency: rollouts at a time.
-        progress: None where nobody wants to see it.
+        server: the model's server.
+        rows: the dataset's rows, each played `samples` times.
+        sampling: parameters of one answer.
+        concurrency: rollouts at the same time.
+        progress: a callback; None for no progress.
     """
 
     rollouts: OpenEnvRollouts
@@ -93,7 +97,7 @@ class Offline:
     progress: Progress | None
 
     def check(self) -> None:
-        """Sees whether the model answers, and the environment takes as many sessions as are needed.
+        """Checks that the model answers, and that the environment has enough sessions.
 
         Raises:
             GenerationError, SessionError: it does not.
@@ -108,7 +112,7 @@ class Offline:
         run(tried())
 
     def play(self, recording: OpenRun) -> list[Sample]:
-        """Plays, scores and records all rollouts. What breaks one is its own error."""
+        """Plays, scores and records all rollouts. An exception becomes the rollout's own error."""
         episodes = self._episodes()
 
         async def all_rows() -> list[Sample]:
@@ -156,7 +160,9 @@ class Offline:
         return sample
 
     def _scored(self, row: EvaluationRow) -> tuple[Mapping[str, float | None], str | None]:
-        """Its scores, or why it has none. A judge that is called for them is no generation of the rollout's."""
+        """Returns the scores, or why there are none. A judge that the scoring function calls is not recorded as a
+        generation of the rollout.
+        """
         try:
             with unrecorded():
                 return self.scoring.parts(row), None

@@ -1,4 +1,4 @@
-"""The scoring of an evaluation: what it is given of a rollout, and how the trainer calls it."""
+"""Scores the rollouts of an evaluation, offline and as reward functions of a trainer."""
 
 import logging
 import math
@@ -19,17 +19,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """A rollout that came to its end, as it is scored.
+    """A rollout that came to its end, as the scoring function gets it.
 
     Attributes:
-        prompt: the dataset's, as messages: a text is the user's.
-        messages: the conversation: prompt, observations and answers, each a dict with `role` and `content`. Where the
+        prompt: the dataset's prompt, as messages: a text becomes a user message.
+        messages: the conversation: prompt, observations and answers, each a dict with `role` and `content`. If the
             trainer generates by itself, without a rollout function: prompt and completion, as it decodes them.
-        columns: the dataset's others; `row["name"]` is short for them.
-        task: that of the environment, or the dataset's column `task` or `task_id`; None where there is none.
-        turns: answers of the model.
-        step_rewards: the environment's, of each step; None where it gave none. Empty without an environment.
-        env_reward: what they are worth together; None without an environment.
+        columns: the dataset's other columns; `row["name"]` is short for them.
+        task: the environment's task, or the dataset's column `task` or `task_id`; None without one.
+        turns: the number of answers of the model.
+        step_rewards: the environment's reward of each step; None for a step without one. Empty without an environment.
+        env_reward: the reward of the whole episode; None without an environment.
+
+    Example:
+        ```python
+        @evaluation("sums", dataset=[{"prompt": "2+3", "answer": "5"}])
+        def sums(row: EvaluationRow) -> float:
+            return float(row["answer"] in row.answer.split())
+        ```
     """
 
     prompt: Prompt
@@ -42,7 +49,7 @@ class EvaluationRow:
 
     @property
     def answer(self) -> str:
-        """Text of the model's last answer; empty where it said none."""
+        """The text of the model's last answer; empty if it has none."""
         said = [message.get("content") for message in self.messages if message.get("role") == "assistant"]
         return str(said[-1] or "") if said else ""
 
@@ -53,10 +60,10 @@ class EvaluationRow:
 
 
 class Scoring:
-    """Scores rows by the user's function.
+    """Scores rows with the user's function.
 
     Attributes:
-        weights: of the scores in a dict, by name; None where the function gives one number.
+        weights: the weights of the scores in a dict, by name; None if the function returns one number.
     """
 
     def __init__(self, name: str, score: Callable[[EvaluationRow], Score], weights: Mapping[str, float] | None) -> None:
@@ -67,10 +74,10 @@ class Scoring:
         self._scored: tuple[Any, list[dict[str, float | None]]] = (None, [])
 
     def parts(self, row: EvaluationRow) -> dict[str, float | None]:
-        """Its scores by name: the dict's, or one by the evaluation's name.
+        """Returns the scores by name: the dict's, or one under the evaluation's name.
 
         Raises:
-            TypeError, ValueError: what the function returned is no score.
+            TypeError, ValueError: the function returned something that is not a score.
             Exception: what the function raises.
         """
         score = self.score(row)
@@ -90,16 +97,20 @@ class Scoring:
         return {name: _number(name, score.get(name)) for name in self.weights}
 
     def total(self, parts: Mapping[str, float | None]) -> float | None:
-        """Their weighted sum; None where all are."""
+        """Returns the weighted sum of the scores; None if all of them are None."""
         given = {name: value for name, value in parts.items() if value is not None}
         return sum(value * (self.weights or {}).get(name, 1.0) for name, value in given.items()) if given else None
 
     def remember(self, rollouts: Sequence[Rollout]) -> None:
-        """The conversations of a batch, which the trainer scores next: of its own it knows only their tokens."""
+        """Keeps the conversations of a batch, which the trainer scores next: the trainer itself knows only their
+        tokens.
+        """
         self._played = [(rollout.trajectory.completion_ids, rollout.messages) for rollout in rollouts]
 
     def reward_funcs(self) -> list[RewardFunc]:
-        """For the trainer, one for each score. A row whose rollout failed, or whose scoring raises, has no reward."""
+        """Returns reward functions for the trainer, one for each score. A row whose rollout failed, or whose scoring
+        raises, has no reward.
+        """
         return [self._reward_func(name) for name in self.weights or [self.name]]
 
     def _reward_func(self, name: str) -> RewardFunc:
@@ -115,9 +126,10 @@ class Scoring:
         return reward
 
     def _batch(self, rows: Mapping[int, EvaluationRow], count: int) -> list[dict[str, float | None]]:
-        """
+        """Scores a batch.
+
         Raises:
-            Exception: what the function raises, if it does for every row.
+            Exception: what the function raises, if it raises for every row.
         """
         scored: list[dict[str, float | None]] = [{} for _ in range(count)]
         errors: list[Exception] = []
@@ -138,7 +150,7 @@ class Scoring:
     def _rows(
         self, prompts: Sequence[Any], completions: Sequence[Any], ids: Sequence[Any], columns: Mapping[str, Any]
     ) -> dict[int, EvaluationRow]:
-        """Those that can be scored, by index."""
+        """Returns the rows that can be scored, by index."""
         count = len(prompts)
 
         def of(name: str, i: int, otherwise: Any) -> Any:
@@ -168,14 +180,15 @@ class Scoring:
 
 
 def task_name(*named: Any) -> str | None:
-    """The first that is a name: as recorded rollouts are called."""
+    """Returns the first value that is a name, as recorded rollouts are named."""
     return next((str(name) for name in named if name is not None), None)
 
 
 def _number(name: str, value: Any) -> float | None:
-    """
+    """Returns the score as a number.
+
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it is not a number.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""OpenEnv's harness adapter, token-exact: `ExactHarnessAdapter`."""
+"""Drives OpenEnv's harness token-exactly: `ExactHarnessAdapter`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +7,25 @@ from logs_ui.rollout.models.token_episode import Answer, Trajectory
 
 
 class ExactHarnessAdapter:
-    """OpenEnv's harness adapter whose `prompt_ids` are what the model was given at first, and whose `completion_ids`
-    are all that followed: answers, and what was said between them (log-prob 0.0).
+    """OpenEnv's harness adapter with exact tokens. Its `prompt_ids` are what the model was given first; its
+    `completion_ids` are everything that followed: answers, and the messages between them (log-prob 0.0).
 
     Args:
-        adapter: the one that drives the session; None takes `MCPHarnessAdapter`.
+        adapter: the one that drives the session; None uses `MCPHarnessAdapter`.
+
+    Example:
+        ```python
+        rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
+            session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
+        )
+        ```
     """
 
     def __init__(self, adapter: Any = None) -> None:
         self._adapter = adapter
 
     def run_white_box(self, model_step: Callable[..., Any], session: Any, limits: Any = None) -> Any:
-        """A `HarnessRolloutResult`.
+        """Returns a `HarnessRolloutResult`.
 
         Raises:
             ValueError: a context does not continue the one before it with its answer, or log-probs are missing.
@@ -41,7 +48,7 @@ class ExactHarnessAdapter:
         return result
 
     def run_black_box(self, session: Any, limits: Any = None) -> Any:
-        """As the adapter inside does: without a model of the trainer's."""
+        """Does the same as the adapter inside: without a model of the trainer."""
         from openenv.core.harness import MCPHarnessAdapter
 
         return (self._adapter or MCPHarnessAdapter()).run_black_box(session, limits)
@@ -65,7 +72,7 @@ def _continue(trajectory: Trajectory, result: Any) -> None:
 
 
 def _take_back_silence(result: Any) -> None:
-    """An empty response ended the loop, for want of tokens."""
+    """Removes the empty response that ended the loop when tokens ran out."""
     result.done = False
     result.metrics["truncated"] = True
     if result.messages and result.messages[-1] == {"role": "assistant", "content": ""}:

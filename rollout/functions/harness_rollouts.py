@@ -1,4 +1,4 @@
-"""OpenEnv's harness on the trainer of today: `harness_rollout_func()`, and parts for OpenEnv's own builder.
+"""Plays OpenEnv's harness on the trainer of today: `harness_rollout_func()`, and parts for OpenEnv's own builder.
 
     rollout_func = harness_rollout_func(session_factory=Games(url), limits=HarnessRunLimits(max_turns=5))
 
@@ -54,44 +54,51 @@ def harness_rollout_func(
     model_url: str | None = None,
     api_key: str | None = None,
 ) -> "HarnessRollouts":
-    """A rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and on) that plays sessions of OpenEnv's
-    harness, as `openenv.core.harness.build_harness_rollout_func` does: its own function plays each row.
+    """Return a rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and later) that plays sessions of
+    OpenEnv's harness, as `openenv.core.harness.build_harness_rollout_func` does: its own function plays each row.
 
-    In addition the tokens that the trainer gets are those that the model saw and sampled, with an `env_mask`; the rows
-    of a batch are played at the same time; and a session that raises or hangs costs its own row. A call that the model
-    got wrong, an unknown tool or arguments that the tool refuses, is told to it instead.
+    In addition, the trainer gets exactly the tokens that the model saw and sampled, with an `env_mask`; the rows of a
+    batch are played at the same time; and only a row whose session raises or hangs fails. A wrong call (an unknown
+    tool, arguments that the tool refuses) is reported to the model instead.
 
     Args:
         session_factory: openenv's `ResourceSessionFactory`: its `create` is called from several threads, and a second
             time for a session that could not begin. Each session is used in the thread that made it.
-        harness_adapter: openenv's, used by several rows at a time; None takes `MCPHarnessAdapter`. It may only append
+        harness_adapter: openenv's, used by several rows at a time; None uses `MCPHarnessAdapter`. It may only append
             to the messages.
-        limits: openenv's `HarnessRunLimits`; None takes its defaults. `sampling` in it holds fields of `Sampling`.
-        act: an answer's text to the tools that it calls: a list of (name, arguments). An empty one, as an exception,
-            ends the rollout. None reads tool calls as the tokenizer says, where it has a response schema or template
-            (TRL's `add_response_schema`), else `<tool_call>` with JSON, as Qwen and Hermes write them.
-        result_role: whose message the result of a tool is to the model; "user" for chat templates without tools.
-        tools_in_prompt: whether the chat template is given the tools.
+        limits: openenv's `HarnessRunLimits`; None uses its defaults. Its `sampling` has fields of `Sampling`.
+        act: converts an answer's text to the tools that it calls: a list of (name, arguments). An empty list, or an
+            exception, ends the rollout. None reads tool calls as the tokenizer says, if it has a response schema or
+            template (TRL's `add_response_schema`), else `<tool_call>` with JSON, as Qwen and Hermes write them.
+        result_role: the role of the message that has a tool's result; "user" for chat templates without tools.
+        tools_in_prompt: if True, the chat template gets the tools.
         tasks: names; each group of completions gets the next, as `task` of `create`. None: the dataset's prompt is it.
-        seed: from which each group's seed is drawn, for a `create` that takes one; None gives none.
-        missing_reward: what a rollout is worth for which the environment gave no reward, as where no tool was called;
-            None leaves it without one, which TRL does not train on.
-        concurrency: sessions at a time, on each rank; None takes as many as the batch has rows.
-        timeout: seconds that each call of a session may take, its making included.
-        max_completion_tokens: of all turns together, the tools' tokens included; None takes the trainer's
+        seed: each group's seed is drawn from it, for a `create` that takes one; None passes none.
+        missing_reward: the reward of a rollout for which the environment gave none, for example because no tool was
+            called; None leaves it without one, and TRL does not train on it.
+        concurrency: sessions at the same time, on each rank; None: as many as the batch has rows.
+        timeout: seconds that each call of a session may take, its creation included.
+        max_completion_tokens: the limit of all turns together, the tools' tokens included; None uses the trainer's
             `max_completion_length`.
-        model: None is the trainer's own, by its vLLM where it uses one; a name that `model_url` serves; or a `Model`.
-        model_url: of a server that speaks OpenAI's API, up to `/v1`.
-        api_key: for that.
+        model: None is the trainer's own, through its vLLM if it uses one; or a name that `model_url` serves; or a
+            `Model`.
+        model_url: the address of a server that speaks OpenAI's API, up to `/v1`.
+        api_key: the key for that server.
 
     Returns:
-        The rollout function. What it returns, beside what TRL needs, reaches reward functions as a value for each row:
-        `env_reward` (None where the row failed), `verify_metrics` (a dict), `step_rewards` (a list, of the tools'
-        calls), `turns`, `error` (one line, or None), and `task` where tasks are given.
+        The rollout function. Besides what TRL needs, it returns columns that reach reward functions, one value per row:
+        `env_reward` (None if the row failed), `verify_metrics` (a dict), `step_rewards` (a list, one per tool call),
+        `turns`, `error` (one line, or None), and `task` if tasks are given.
 
     Raises:
-        TypeError, ValueError: arguments that do not go together, in one line.
+        TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
+
+    Example:
+        ```python
+        rollout_func = harness_rollout_func(session_factory=Games(url), limits=HarnessRunLimits(max_turns=5))
+        trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
+        ```
     """
     try:
         from openenv.core.harness import HarnessRunLimits
@@ -135,16 +142,22 @@ def harness_model_step(
     model_url: str | None = None,
     api_key: str | None = None,
 ) -> Callable[[Any, Any], HarnessModelStep]:
-    """A `model_step_builder` for `openenv.core.harness.build_harness_rollout_func`, on the trainer of today.
+    """Return a `model_step_builder` for `openenv.core.harness.build_harness_rollout_func`, on the trainer of today.
 
-    Give that function an `ExactHarnessAdapter` with it: OpenEnv's own joins the whole prompts of all turns. Either way
-    it returns no `env_mask`, so that the trainer learns the tools' tokens too; `harness_rollout_func` has one.
+    Pass an `ExactHarnessAdapter` to that function with it: OpenEnv's own adapter joins the whole prompts of all turns.
+    Either way that function returns no `env_mask`, so that the trainer also learns the tools' tokens;
+    `harness_rollout_func` has one. The arguments are those of `harness_rollout_func`.
 
-    Args: as of `harness_rollout_func`.
+    Example:
+        ```python
+        rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
+            session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
+        )
+        ```
 
     Raises:
-        TypeError, ValueError: arguments that do not go together, in one line. The builder raises RuntimeError where
-            several ranks share a model and must make the same calls.
+        TypeError, ValueError: arguments that do not fit together; the message is one line. The builder raises
+            RuntimeError if several ranks share a model and must make the same calls.
     """
     model_of = model_maker(model, model_url, api_key)
     make = _steps(
@@ -168,13 +181,13 @@ def harness_model_step(
 
 @dataclass
 class _HarnessRollout(Rollout):
-    """One row, as far as it came."""
+    """One row, as far as it was played."""
 
     verify_metrics: dict[str, Any] = field(default_factory=dict)
 
 
 class HarnessRollouts:
-    """What `harness_rollout_func` returns: called by the trainer, batch after batch."""
+    """The rollout function that `harness_rollout_func` returns; the trainer calls it, batch after batch."""
 
     def __init__(
         self,
@@ -238,7 +251,7 @@ class HarnessRollouts:
         return await play_rows(len(prompts), model, self._concurrency or len(prompts), play)
 
     async def _play(self, prompt: Any, trainer: Any, step: HarnessModelStep, assigned: Assignment) -> _HarnessRollout:
-        """One row. What breaks it is its own error."""
+        """Plays one row. An exception becomes the row's own error."""
         rollout = _HarnessRollout(step.trajectory)
         session = WatchedSession(self._session_factory, assigned, self._timeout)
         try:
@@ -253,7 +266,7 @@ class HarnessRollouts:
     async def _run(
         self, prompt: Any, trainer: Any, step: HarnessModelStep, session: WatchedSession, rollout: _HarnessRollout
     ) -> None:
-        """By OpenEnv's own function, for this row alone."""
+        """Plays the row with OpenEnv's own function, for this row alone."""
         from openenv.core.harness import build_harness_rollout_func
 
         rollout_func = build_harness_rollout_func(
@@ -277,7 +290,7 @@ _STOPS = {"max_completion_tokens": "length", "max_tool_calls": "turn_limit", "ma
 
 
 def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, Any]) -> str:
-    """Why a rollout did."""
+    """Returns the stop reason of a rollout."""
     if step.is_out_of_tokens:
         return "max_completion_tokens"
     if session.is_done:

@@ -1,4 +1,4 @@
-"""The environment's side of OpenEnv's harness: one row's session, its calls watched, timed and recorded."""
+"""The environment's side of OpenEnv's harness: one row's session, whose calls have a timeout and are recorded."""
 
 import time
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _CLOSE_SECONDS = 5.0
 class WatchedSession:
     """A `ResourceSession` of the user's, and the factory that makes it, for one row.
 
-    All calls are made in the thread that made it. What the model calls wrongly is told to it: an unknown tool, or a
+    All calls are made in the thread that created it. Wrong calls are reported to the model: an unknown tool, or a
     KeyError, TypeError or ValueError of the tool, as OpenEnv's own MCP bridge does.
 
     Attributes:
-        factory: makes it.
-        assigned: its task, in place of the prompt, and its seed.
+        factory: makes the session.
+        assigned: its task, instead of the prompt, and its seed.
         timeout: seconds that each call may take.
-        rewards: of each call of a tool; None where it gave none.
-        is_done: whether a tool said that the episode is over.
-        is_rewarded: whether the environment gave any reward at all.
-        final_state: what `verify` was given; None before.
+        rewards: the reward of each tool call; None for a call without one.
+        is_done: True once a tool reported that the episode is over.
+        is_rewarded: True once the environment gave any reward.
+        final_state: the argument of `verify`; None before.
     """
 
     factory: Any
@@ -53,14 +53,14 @@ class WatchedSession:
         self._tools = trace_env(_Tools(self._called))
 
     def __getattr__(self, name: str) -> Any:
-        """What a harness of one's own may ask for."""
+        """Passes on any other attribute: a user's own harness may use it."""
         if name.startswith("_") or self._session is None:
             raise AttributeError(name)
         return getattr(self._session, name)
 
     def create(self, task: Any) -> "WatchedSession":
-        """As of the factory; gives itself. A session that fails here has done nothing that counts yet: a second one is
-        tried.
+        """Creates the session and returns this object, as the factory does. If that fails, a second session is tried,
+        because nothing has counted yet.
         """
         task = task if self.assigned.task is None else self.assigned.task
         try:
@@ -73,7 +73,7 @@ class WatchedSession:
         return self
 
     def initial_messages(self) -> Any:
-        """What the session said when it began."""
+        """Returns the session's first messages."""
         return self._first
 
     def list_tools(self) -> Any:
@@ -89,14 +89,14 @@ class WatchedSession:
         return self._tools.result
 
     def verify(self, transcript: Any, final_state: dict[str, Any] | None = None) -> Any:
-        """Forwards the environment's reward; where there is none, 0.0, which OpenEnv asks for."""
+        """Passes on the environment's reward; 0.0 if there is none, because OpenEnv requires a number."""
         self.final_state = final_state
         verified = self._call("verify()", lambda: self._session.verify(transcript, final_state))
         self.is_rewarded |= verified.env_reward is not None
         return verified if self.is_rewarded else replace(verified, env_reward=0.0)
 
     def close(self) -> None:
-        """What it raises is nobody's business any more."""
+        """Closes the session; errors are ignored."""
         closing = self._thread.submit(self._session.close)
         self._thread.end()
         if not self._hangs:
@@ -104,7 +104,7 @@ class WatchedSession:
                 closing.result(_CLOSE_SECONDS)
 
     def _begin(self, task: Any) -> None:
-        """Makes a session, and asks how it begins."""
+        """Makes a session, and gets its first messages."""
         given = {"seed": self.assigned.seed}
         if self.assigned.seed is None or not takes(self.factory.create, "seed"):
             given = {}
@@ -118,7 +118,7 @@ class WatchedSession:
             raise
 
     def _called(self, name: str, arguments: dict[str, Any]) -> Any:
-        """A tool's result, or what was wrong with the call."""
+        """Returns a tool's result, or what was wrong with the call."""
         from openenv.core.harness import ToolResult
 
         if self._known and name not in self._known:
@@ -146,14 +146,14 @@ class _Tools:
     """A session's tools as an environment whose actions are calls.
 
     Attributes:
-        result: of the last call.
+        result: the result of the last call.
     """
 
     call: Callable[[str, dict[str, Any]], Any]
     result: Any = None
 
     def step(self, action: dict[str, Any]) -> tuple[Any, float | None, bool, dict[str, Any]]:
-        """Observation, reward, done, and what else is known."""
+        """Returns observation, reward, done, and further information."""
         result = self.result = self.call(action["name"], dict(action["arguments"]))
         info = dict(result.metadata)
         if result.error is not None:
@@ -162,7 +162,7 @@ class _Tools:
 
 
 def _reward(result: Any) -> float | None:
-    """Where OpenEnv looks for it."""
+    """Returns the reward of a result, from where OpenEnv looks for it."""
     reward = result.metadata.get("reward")
     if reward is None and isinstance(result.data, dict):
         reward = result.data.get("reward")

@@ -1,4 +1,4 @@
-"""The model's side of OpenEnv's harness: one session's conversation, whose tokens only ever grow."""
+"""The model's side of OpenEnv's harness: it holds one session's conversation, whose tokens only ever grow."""
 
 import math
 import re
@@ -55,7 +55,7 @@ class HarnessModelStep:
     _calls: int = 0
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Any], sampling: Mapping[str, Any]) -> Any:
-        """A `ModelStepResult`: its context as `prompt_ids`, and what was sampled.
+        """Returns a `ModelStepResult`: its context as `prompt_ids`, and what was sampled.
 
         Raises:
             GenerationError: the model failed.
@@ -75,7 +75,7 @@ class HarnessModelStep:
         return ModelStepResult(LLMResponse(answer.text, calls), context, list(answer.ids), _numbers(answer))
 
     def _news(self, messages: Sequence[Message]) -> list[Message]:
-        """What the model has not seen yet, without its own answer."""
+        """Returns the messages that the model has not seen yet, without its own answer."""
         known = len(self._messages)
         if list(messages[:known]) != self._messages:
             raise ValueError(
@@ -109,7 +109,7 @@ class HarnessModelStep:
         return replace(asked, max_tokens=min(asked.max_tokens, room))
 
     def _read(self, context: Sequence[int], answer: Answer) -> Calls:
-        """Empty where it holds no call that can be read."""
+        """Returns the calls in an answer; empty if none can be read."""
         try:
             calls = tool_calls(self.chat.tokenizer, context, answer) if self.act is None else self.act(answer.text)
             return [(str(name), dict(arguments)) for name, arguments in calls or ()]
@@ -123,7 +123,7 @@ class HarnessModelStep:
 
 
 def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
-    """Names and arguments, of an answer to a context. Raises what parsers raise."""
+    """Returns names and arguments of the calls in an answer to a context. Raises what parsers raise."""
     if getattr(tokenizer, "response_template", None) or getattr(tokenizer, "response_schema", None):
         # The newer templates have to see what the prompt wrote of the answer, such as an opening <think>.
         more = {"prefix": list(context)} if getattr(tokenizer, "response_template", None) else {}
@@ -136,7 +136,7 @@ def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
 
 
 def _numbers(answer: Answer) -> list[float]:
-    """Log-probs; NaN where they are not known, since OpenEnv has no None."""
+    """Returns log-probs; NaN if they are not known, since OpenEnv has no None."""
     return [math.nan] * len(answer.ids) if answer.logprobs is None else list(answer.logprobs)
 
 
@@ -146,6 +146,6 @@ def _arguments(given: Any) -> Mapping[str, Any]:
 
 
 def _schema(tool: Any) -> dict[str, Any]:
-    """An MCP tool as chat templates take it."""
+    """Returns an MCP tool in the form that chat templates take."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     return {"type": "function", "function": function}

@@ -1,4 +1,4 @@
-"""A rollout function for any OpenEnv environment: `openenv_rollout_func()`."""
+"""Makes a rollout function for any OpenEnv environment: `openenv_rollout_func()`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -61,64 +61,76 @@ def openenv_rollout_func(
     api_key: str | None = None,
     sampling: Sampling | Mapping[str, Any] | None = None,
 ) -> "OpenEnvRollouts":
-    """A rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and on) that plays episodes of an OpenEnv
-    environment.
+    """Return a rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and later) that plays episodes of an
+    OpenEnv environment.
 
-    The tokens that the trainer gets are those that the model saw and sampled; nothing is tokenised twice. Rollouts of a
-    batch are played at the same time, each in a session of its own. An environment that fails or hangs costs its own
-    row: that has no reward, and the training goes on.
+    The trainer gets exactly the tokens that the model saw and sampled; nothing is tokenised twice. Rollouts of a batch
+    are played at the same time, each in a session of its own. If an environment fails or hangs, its row has no reward,
+    and the training continues.
 
-    Before the first batch is played, the model and as many sessions as it needs are tried; what is missing is raised.
+    Before the first batch is played, the model and as many sessions as it needs are tried; an error says
+    what is missing.
 
     Args:
-        env_path: "module" or "module:name" of an `@evaluation`, from which all of the wiring is taken: give only the
-            model and its sampling beside it.
-        environment: a class of clients (with `base_url` or `docker_image`; None takes openenv's generic client, of
-            dicts), or a function without arguments that gives a client, or a hub id or the name of an installed
+        env_path: "module" or "module:name" of an `@evaluation`, which brings all other arguments: pass only the
+            model and its sampling with it.
+        environment: a class of clients (with `base_url` or `docker_image`; None uses openenv's generic client, of
+            dicts), or a function without arguments that returns a client, or a hub id or the name of an installed
             environment, as openenv's `AutoEnv` takes it.
-        base_url: of a server that runs already.
-        docker_image: of an environment that is started here, once for each distinct set of variables; beyond as many as
-            rows are played at a time, or 8, the one that is not in use for longest is ended, and started anew when it
-            is wanted.
-        provider: what starts it, as openenv's own: an instance, or a class where several are needed; None is Docker.
-        port: the host's, for the environment that is started.
-        environment_variables: of the environment that is started.
-        headers: of the request that opens a session.
+        base_url: the address of a running server.
+        docker_image: the image of an environment that is started here, once for each distinct set of variables. If more
+            than 8, and more than rows are played at a time, are running, the least recently used one is ended, and
+            started again when it is needed.
+        provider: starts the environment, as openenv's own do: an instance, or a class if several are needed; None is
+            Docker.
+        port: the host's port for the environment that is started.
+        environment_variables: variables of the environment that is started.
+        headers: headers of the request that opens a session.
         request_timeout: seconds that each reset or step may take. With a model that answers all rows together, as the
-            trainer's own does, the others wait for a row whose environment hangs: so long for a step, and for a reset,
-            which is tried a second time, twice that and half a second.
-        concurrency: sessions at a time, on each rank; None takes as many as the batch has rows.
-        act: an answer's text to the environment's action. None, or an exception: no action was found.
-        observe: an observation to what the model is told: text, which becomes a user message, or messages; None for
-            nothing. That of the reset follows the dataset's prompt. The default tells its text, or its fields in JSON.
+            trainer's own does, the others wait for a row whose environment hangs: this long for a step, and twice this
+            long plus half a second for a reset, which is tried a second time.
+        concurrency: sessions at the same time, on each rank; None: as many as the batch has rows.
+        act: converts an answer's text to the environment's action. None, or an exception: no action was found.
+        observe: converts an observation to the model's next message: text, which becomes a user message, or messages;
+            None for nothing. The reset's message follows the dataset's prompt. The default is the observation's text,
+            or its fields as JSON.
         on_unparsable: what an answer without an action does: "fail" ends the episode; "retry" asks again, after
-            `unparsable_message`; "noop" takes `noop_action`.
-        unparsable_message: None takes a plain sentence.
-        noop_action: an action.
+            `unparsable_message`; "noop" sends `noop_action`.
+        unparsable_message: None uses a plain sentence.
+        noop_action: the action for "noop".
         tasks: names; each group of completions gets the next. Empty: the dataset's prompts decide.
-        task_var: what names the task: the variable of an environment that is started here, else the argument of
-            `reset`. None takes reset's `task`.
-        seed: from which each group's seed is drawn, for `reset(seed=...)`; None gives none.
-        max_turns: answers of the model in an episode.
-        max_completion_tokens: of all turns together, the environment's tokens included; None takes the trainer's
-            `max_completion_length`.
-        reward: what an episode is worth, from its steps' rewards: their "sum" (0.0 where there were none), the "last"
-            one, or a function of the list.
-        model: None is the trainer's own, by its vLLM where it uses one; a name that `model_url` serves; or a `Model`,
-            such as a `ServerModel` with a timeout of its own.
-        model_url: of a server that speaks OpenAI's API, up to `/v1`.
-        api_key: for that.
-        sampling: a `Sampling`, or its fields; what is left out is the trainer's, or the server's. Its `seed`, for a
-            server or a `Model` only, is what each answer's own seed is drawn from.
+        task_var: the name of the variable (of an environment that is started here), or of the argument of `reset`, that
+            takes the task. None: the argument `task`.
+        seed: each group's seed for `reset(seed=...)` is drawn from it; None passes none.
+        max_turns: the most answers of the model in an episode.
+        max_completion_tokens: the limit of all turns together, the environment's tokens included; None uses the
+            trainer's `max_completion_length`.
+        reward: computes an episode's reward from its steps' rewards: their "sum" (0.0 without any), the "last" one, or
+            a function of the list.
+        model: None is the trainer's own, through its vLLM if it uses one; or a name that `model_url` serves; or a
+            `Model`, such as a `ServerModel` with its own timeout.
+        model_url: the address of a server that speaks OpenAI's API, up to `/v1`.
+        api_key: the key for that server.
+        sampling: a `Sampling`, or its fields; the trainer's or the server's values apply to the rest. Each answer's
+            seed is drawn from its `seed`, for a server or a `Model` only.
 
     Returns:
-        The rollout function. Its `close()` ends sessions and containers, as does the end of the interpreter. What it
-        returns, beside what TRL needs, reaches reward functions as a value for each row: `env_reward` (None where the
-        row failed), `step_rewards` (a list), `turns`, `error` (one line, or None), and `task` where tasks are given.
+        The rollout function. Its `close()`, or the end of the interpreter, ends sessions and containers. Besides what
+        TRL
+        needs, it returns columns that reach reward functions, one value per row: `env_reward` (None if the row failed),
+        `step_rewards` (a list), `turns`, `error` (one line, or None), and `task` if tasks are given.
 
     Raises:
-        TypeError, ValueError: arguments that do not go together, in one line.
+        TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
+
+    Example:
+        ```python
+        rollout_func = openenv_rollout_func(
+            environment=EchoEnv, base_url="http://127.0.0.1:8000", act=lambda text: EchoAction(message=text)
+        )
+        trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
+        ```
     """
     if env_path is not None:
         given = dict(locals())
@@ -165,14 +177,19 @@ def openenv_rollout_func(
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
-    """A reward function for the trainer: what the environment paid for each episode; None where it failed, which TRL
-    leaves unscored.
+    """A reward function for the trainer: the environment's reward of each episode; None if the episode failed, which
+    TRL leaves unscored.
+
+    Example:
+        >>> from logs_ui.rollout import environment_reward
+        >>> environment_reward(env_reward=[1.0, None])
+        [1.0, None]
     """
     return env_reward
 
 
 class OpenEnvRollouts:
-    """What `openenv_rollout_func` returns: called by the trainer, batch after batch.
+    """The rollout function that `openenv_rollout_func` returns; the trainer calls it, batch after batch.
 
     Attributes:
         rotation: tells each row's task and seed.
@@ -221,8 +238,8 @@ class OpenEnvRollouts:
     def of_evaluation(
         self, name: str, *, rotation: Rotation, played: Callable[[Sequence[Rollout]], None]
     ) -> "OpenEnvRollouts":
-        """Itself, by an evaluation's name, with prompts that are texts made the user's messages, and tasks and seeds by
-        `rotation`. `played` is told of each batch of a trainer's.
+        """Sets an evaluation's name and rotation of tasks and seeds, makes user messages of prompts that are texts, and
+        returns itself. `played` is called after each batch of a trainer.
         """
         self.__name__ = name
         self.rotation = rotation
@@ -231,14 +248,16 @@ class OpenEnvRollouts:
         return self
 
     def close(self) -> None:
-        """Ends all sessions, and the environments that were started. A later call begins anew."""
+        """Ends all sessions, and the environments that were started. A later call starts anew."""
         self._sessions.close()
         self._is_checked = False
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
     ) -> Episodes:
-        """Those of a batch (N), for any model. An answer's tokens are `budget` at most, or what `sampling` says."""
+        """Returns the episodes of a batch (N), for any model. An answer has at most `budget` tokens, or what `sampling`
+        says.
+        """
         return Episodes(
             rules=self._rules,
             sessions=self._sessions,
@@ -275,5 +294,5 @@ class OpenEnvRollouts:
 
 
 def _name(environment: Any, docker_image: str | None, base_url: str | None) -> str:
-    """What the rollouts are called where they are recorded without another name."""
+    """Returns the name of rollouts that are recorded without another one."""
     return str(getattr(environment, "__name__", None) or environment or docker_image or base_url)

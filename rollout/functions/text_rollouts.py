@@ -1,4 +1,4 @@
-"""A rollout function for text environments, as trl-env has them: `text_rollout_func()`."""
+"""Makes a rollout function for text environments such as trl-env's: `text_rollout_func()`."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -23,22 +23,38 @@ T = TypeVar("T")
 
 class TextEnv(Protocol):
     """An environment of texts, as trl-env's `Env`. One object plays one episode at a time, and is reset for the next.
-    Its calls are all made in the thread that made it.
+    All its calls are made in the thread that created it.
 
-    `reset` and `step` give what the model is told, alone or, as trl-env has it, after the environment to go on with:
-    `(env, delta)`. It may have a `close()`.
+    `reset` and `step` return the next message for the model, alone or, as in trl-env, after the environment to continue
+    with: `(env, delta)`. It may have a `close()`.
+
+    Example:
+        ```python
+        class Guess:
+            def reset(self, seed):
+                self.secret, self.reward, self.alive = random.Random(seed).randint(1, 9), 0.0, True
+                return "Guess a number from 1 to 9."
+
+            def step(self, action):
+                self.alive = int(action) != self.secret
+                self.reward = 0.0 if self.alive else 1.0
+                return "wrong" if self.alive else "right"
+
+
+        rollout_func = text_rollout_func(Guess, max_turns=4)
+        ```
     """
 
     @property
     def reward(self) -> float | None:
-        """Of the episode so far."""
+        """The reward of the episode so far."""
 
     @property
     def alive(self) -> bool:
-        """Whether the episode goes on."""
+        """True while the episode continues."""
 
     def reset(self, seed: Any, /) -> "str | tuple[TextEnv, str]":
-        """Begins an episode: the same one for the same seed."""
+        """Starts an episode: the same one for the same seed."""
 
     def step(self, action: str, /) -> "str | tuple[TextEnv, str]":
         """Applies an action."""
@@ -63,44 +79,51 @@ def text_rollout_func(
     api_key: str | None = None,
     sampling: Sampling | Mapping[str, Any] | None = None,
 ) -> "TextRollouts":
-    """A rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and on) that plays episodes of a text
-    environment (`TextEnv`), such as one written for trl-env.
+    """Return a rollout function for `trl.GRPOTrainer(rollout_func=...)` (0.29.1 and later) that plays episodes of a
+    text environment (`TextEnv`), such as one written for trl-env.
 
-    As `openenv_rollout_func`: the tokens that the trainer gets are those that the model saw and sampled, the rollouts
-    of a batch are played at the same time, each in an environment of its own, and one that raises or hangs costs its
-    own row. Environments are kept from batch to batch; after an error a new one is made.
+    It works as `openenv_rollout_func`: the trainer gets exactly the tokens that the model saw and sampled, the rollouts
+    of a batch are played at the same time, each in an environment of its own, and only a row whose environment raises
+    or hangs fails. Environments are reused from batch to batch; after an error a new one is made.
 
     Args:
         env_factory: makes an environment, in the thread in which it is used; a class will do.
-        processor: trl-env's, for a model whose template it writes. None takes the tokenizer's chat template, and for an
-            action the answer without special tokens, after its `</think>` if there is one.
-        system_prompt: stands before all else.
-        seed: what `reset` is given: a number drawn from this one for each group of completions; with "prompt" the
-            dataset's prompt, as trl-env takes it, which the model does not see then (a conversation's last message);
-            None with None.
-        concurrency: environments at a time, on each rank; None takes as many as the batch has rows.
+        processor: one of trl-env's, for a model whose template it writes. None uses the tokenizer's chat template; an
+            action is then the answer without special tokens, after its `</think>` if there is one.
+        system_prompt: the text of the first message.
+        seed: the argument of `reset` for each group of completions is drawn from it. With "prompt" it is the dataset's
+            prompt, as in trl-env, which the model does not see then (of a conversation, the last message). With None
+            it is None.
+        concurrency: environments at the same time, on each rank; None: as many as the batch has rows.
         timeout: seconds that each reset or step may take.
         on_unparsable: what an answer without an action does: "fail" ends the episode; "retry" asks again, after
-            `unparsable_message`; "noop" takes `noop_action`.
-        unparsable_message: None takes a plain sentence.
-        noop_action: an action.
-        max_turns: answers of the model in an episode.
-        max_completion_tokens: of all turns together, the environment's tokens included; None takes the trainer's
-            `max_completion_length`.
-        reward: what an episode is worth, from the environment's `reward` after each step: the "last" one (0.0 where
-            there was no step), as trl-env counts it; their "sum"; or a function of the list.
-        model: None is the trainer's own, by its vLLM where it uses one; a name that `model_url` serves; or a `Model`.
-        model_url: of a server that speaks OpenAI's API, up to `/v1`.
-        api_key: for that.
-        sampling: a `Sampling`, or its fields; what is left out is the trainer's, or the server's.
+            `unparsable_message`; "noop" sends `noop_action`.
+        unparsable_message: None uses a plain sentence.
+        noop_action: the action for "noop".
+        max_turns: the most answers of the model in an episode.
+        max_completion_tokens: the limit of all turns together, the environment's tokens included; None uses the
+            trainer's `max_completion_length`.
+        reward: computes an episode's reward from the environment's `reward` after each step: the "last" one (0.0
+            without a step), as trl-env does; their "sum"; or a function of the list.
+        model: None is the trainer's own, through its vLLM if it uses one; or a name that `model_url` serves; or a
+            `Model`.
+        model_url: the address of a server that speaks OpenAI's API, up to `/v1`.
+        api_key: the key for that server.
+        sampling: a `Sampling`, or its fields; the trainer's or the server's values apply to the rest.
 
     Returns:
-        The rollout function. Its `close()` closes the environments, as does the end of the interpreter. What it
-        returns, beside what TRL needs, reaches reward functions as a value for each row: `env_reward` (None where the
-        row failed), `step_rewards` (a list), `turns` and `error` (one line, or None).
+        The rollout function. Its `close()`, or the end of the interpreter, closes the environments. Besides what TRL
+        needs, it returns columns that reach reward functions, one value per row: `env_reward` (None if the row failed),
+        `step_rewards` (a list), `turns` and `error` (one line, or None).
 
     Raises:
-        TypeError, ValueError: arguments that do not go together, in one line.
+        TypeError, ValueError: arguments that do not fit together; the message is one line.
+
+    Example:
+        ```python
+        rollout_func = text_rollout_func(TextArenaGame, system_prompt="Answer with your guess.", max_turns=10)
+        trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
+        ```
     """
     if not callable(env_factory):
         raise TypeError(
@@ -135,7 +158,7 @@ def text_rollout_func(
 
 
 class TextRollouts(OpenEnvRollouts):
-    """What `text_rollout_func` returns."""
+    """The rollout function that `text_rollout_func` returns."""
 
     def __init__(
         self, *, processor: Processor | None, system_prompt: str | None, prompt_is_seed: bool, **settings: Any
@@ -148,7 +171,7 @@ class TextRollouts(OpenEnvRollouts):
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
     ) -> Episodes:
-        """As those of OpenEnv's environments."""
+        """Does the same as `OpenEnvRollouts.episodes`."""
         if self._prompt_is_seed:
             assignments = [Assignment(None, _last_text(prompt)) for prompt in prompts]
         if self._processor is not None:
@@ -158,7 +181,7 @@ class TextRollouts(OpenEnvRollouts):
         return super().episodes(shown, assignments, model=model, chat=chat, budget=budget)
 
     def _shown(self, prompt: Prompt) -> Prompt:
-        """What stands before the environment's first words."""
+        """Returns the messages before the environment's first one."""
         if self._system_prompt is None and not self._prompt_is_seed:
             return prompt
         system = [] if self._system_prompt is None else [{"role": "system", "content": self._system_prompt}]
@@ -167,10 +190,10 @@ class TextRollouts(OpenEnvRollouts):
 
 @dataclass(frozen=True)
 class _Told:
-    """What came of a reset or a step.
+    """The result of a reset or a step.
 
     Attributes:
-        reward: of the episode so far.
+        reward: the reward of the episode so far.
     """
 
     observation: str
@@ -179,7 +202,7 @@ class _Told:
 
 
 class _Client:
-    """A text environment as a session has it."""
+    """A text environment with the interface of a session's client."""
 
     def __init__(self, env_factory: Callable[[], Any]) -> None:
         self._env_factory = env_factory
@@ -187,7 +210,9 @@ class _Client:
         self._thread = OwnThread()
 
     async def open(self) -> None:
-        """Its thread ends where it raises or is cancelled; an environment that is made too late is closed there."""
+        """Creates the environment in a thread of its own. If that raises or is cancelled, the thread ends; an
+        environment that is created too late is closed there.
+        """
         try:
             await self._in_thread(self._make)
         except BaseException:
@@ -204,7 +229,7 @@ class _Client:
         return await self._in_thread(lambda: self._told("step", self._env.step(action)))
 
     async def close(self) -> None:
-        """Once a call that hangs has come to its end, however late: whoever waits for it may give up."""
+        """Closes the environment once a hanging call has returned, however late: the caller may stop waiting."""
         await asyncio.shield(asyncio.wrap_future(self._submit_close()))
 
     def _submit_close(self) -> "Future[None]":
@@ -239,7 +264,7 @@ async def _opened(env_factory: Callable[[], Any]) -> Any:
 
 
 def _action(text: str) -> str | None:
-    """None while it still thinks."""
+    """Returns the action; None while the model still thinks."""
     _, ended, said = text.rpartition("</think>")
     return None if not ended and "<think>" in said else said.strip()
 

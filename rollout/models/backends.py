@@ -1,4 +1,4 @@
-"""Where completions come from: what every backend takes and gives."""
+"""Defines what every backend of completions takes and returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,22 @@ from logs_ui.rollout.models.token_episode import Answer
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one answer is sampled.
+    """Parameters of sampling one answer.
 
     Attributes:
-        max_tokens: of one answer.
-        temperature, top_p, top_k, min_p, repetition_penalty: None takes the backend's own (the trainer's arguments, or
+        max_tokens: limit of one answer, in tokens.
+        temperature, top_p, top_k, min_p, repetition_penalty: None uses the backend's own (the trainer's arguments, or
             the server's defaults).
-        stop: texts that end an answer; they stand in it. Any sequence of them becomes a tuple; one alone is one.
+        stop: texts that end an answer; they stay in it. A sequence becomes a tuple; a single text is one.
         seed: None leaves it to the backend. A rollout function draws one for each answer from it.
 
     Raises:
         TypeError: `stop` is something else.
+
+    Example:
+        >>> from logs_ui.rollout import Sampling
+        >>> Sampling(max_tokens=64, temperature=0.7, stop="END").stop
+        ('END',)
     """
 
     max_tokens: int
@@ -37,9 +42,10 @@ class Sampling:
 
 
 def stop_texts(stop: Any) -> tuple[str, ...]:
-    """
+    """Returns the stop texts as a tuple.
+
     Raises:
-        TypeError: it is neither a text nor a sequence of texts, none of them empty.
+        TypeError: `stop` is neither a text nor a sequence of texts, or one of them is empty.
     """
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
@@ -48,53 +54,70 @@ def stop_texts(stop: Any) -> tuple[str, ...]:
 
 
 class Model(Protocol):
-    """Samples answers for the rows of one batch."""
+    """Samples answers for the rows of one batch. Implement it to generate with a backend of your own.
+
+    Example:
+        ```python
+        class Echo:
+            def enter(self, row): ...
+
+            async def answer(self, row, context, sampling):
+                return Answer(ids=context[-8:], logprobs=None, finish="stop", text="...")
+
+            async def leave(self, row): ...
+
+
+        rollout_func = openenv_rollout_func(environment=EchoEnv, base_url=url, act=parse, model=Echo())
+        ```
+    """
 
     def enter(self, row: int) -> None:
-        """Says that this row will ask. Not all rows have to enter at once: some may wait for a session of the
+        """Announces that this row will ask. Not all rows have to enter at once: some may wait for a session of the
         environment until others have left.
         """
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """One answer after `context` (L token ids), for the batch's row `row`. Raises `GenerationError`."""
+        """Returns one answer to `context` (L token ids), for the batch's row `row`. Raises `GenerationError`."""
 
     async def leave(self, row: int) -> None:
-        """Says that this row asks no more. A backend that generates in batches waits for all that entered and have not
-        left.
+        """Announces that this row asks no more. A backend that generates in batches waits for all rows that have
+        entered and not left.
         """
 
 
 @dataclass(frozen=True)
 class AroundModel:
-    """A model that does as another; a base class."""
+    """A base class for models that pass on to another model."""
 
     model: Model
 
     def enter(self, row: int) -> None:
-        """As in `Model`."""
+        """Does the same as `Model.enter`."""
         self.model.enter(row)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`."""
+        """Does the same as `Model.answer`."""
         return await self.model.answer(row, context, sampling)
 
     async def leave(self, row: int) -> None:
-        """As in `Model`."""
+        """Does the same as `Model.leave`."""
         await self.model.leave(row)
 
     @property
     def preflight(self) -> Any:
-        """None where it has none."""
+        """Returns the wrapped model's `preflight`; None if it has none."""
         return getattr(self.model, "preflight", None)
 
     @property
     def in_step(self) -> bool:
-        """As of `TrainerModel`."""
+        """Does the same as `TrainerModel.in_step`."""
         return bool(getattr(self.model, "in_step", False))
 
 
 async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
-    """Sees whether it answers, if it has a way to: a `preflight(tokenizer, sampling)`, which raises what is wrong."""
+    """Tries the model before the first batch, if it has a `preflight(tokenizer, sampling)`, which raises what is
+    wrong.
+    """
     preflight = getattr(model, "preflight", None)
     if preflight is not None:
         with unrecorded():
@@ -102,4 +125,4 @@ async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
 
 
 class GenerationError(RuntimeError):
-    """A model's server failed: which one, what it said, what to do."""
+    """A model's server failed. The message names the server, its answer, and what to do."""

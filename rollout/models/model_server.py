@@ -1,6 +1,6 @@
-"""A server that speaks OpenAI's HTTP interface, and a model on it.
+"""Connects to a server that speaks OpenAI's HTTP interface, and to one model on it.
 
-By the openai package: it retries, and `record()` sees it by itself.
+It uses the openai package, which retries, and which `record()` records automatically.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ from logs_ui.rollout.models.one_line import visible
 
 
 class Server:
-    """A server and a model on it. Connections last while any row asks: each batch may have an event loop of its own."""
+    """A server and a model on it. Connections are open while any row asks, because each batch may have an event loop of
+    its own.
+    """
 
     _slow: ClassVar[str] = "Lower concurrency"
     """What to do about a server that does not answer in time."""
@@ -54,23 +56,23 @@ class Server:
         return f"{type(self).__name__}({self._shown!r}, {self.model!r})"
 
     def enter(self, row: int) -> None:
-        """As in `Model`."""
+        """Does the same as `Model.enter`."""
         self._rows.add(row)
 
     async def leave(self, row: int) -> None:
-        """As in `Model`. The connections are closed once no row is left."""
+        """Does the same as `Model.leave`. The connections are closed once no row is left."""
         self._rows.discard(row)
         if not self._rows:
             await self.close()
 
     async def close(self) -> None:
-        """Ends the connections, if they are of this loop."""
+        """Closes the connections, if they belong to this loop."""
         (loop, client), self._client = self._client or (None, None), None
         if client is not None and loop is asyncio.get_running_loop():
             await client.close()
 
     def connected(self) -> Any:
-        """The package's client, for the loop that runs."""
+        """Returns the package's client for the running loop."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             from openai import AsyncOpenAI
@@ -79,7 +81,7 @@ class Server:
         return self._client[1]
 
     async def check_served(self) -> None:
-        """Raises GenerationError where the server lists its models and this is none of them."""
+        """Raises GenerationError if the server lists its models and this is none of them."""
         from openai import NotFoundError
 
         async with self.explained():
@@ -94,7 +96,7 @@ class Server:
             )
 
     def first_choice(self, completion: Any) -> dict[str, Any]:
-        """Of a reply, which the package does not check."""
+        """Returns the first choice of a reply, which the package does not check."""
         reply = completion.model_dump(exclude_unset=True, warnings=False) if hasattr(completion, "model_dump") else None
         if not isinstance(reply, dict):
             raise self.error("answered what is no reply of a model", "Is the address right?")
@@ -106,9 +108,7 @@ class Server:
 
     @asynccontextmanager
     async def explained(self) -> AsyncIterator[None]:
-        """Bounds what is asked of the server in it to the timeout, tries again included, and says what went wrong in
-        one line.
-        """
+        """Limits the time of a request, retries included, and turns errors into one line."""
         from openai import APIConnectionError, APIStatusError, OpenAIError
 
         try:
@@ -129,15 +129,16 @@ class Server:
             ) from error
 
     def error(self, what: str, advice: str = "") -> GenerationError:
-        """One line: which server, what it did, what to do."""
+        """Returns one line: which server, what it did, what to do."""
         line = f"The model server {self._shown} {what}".rstrip(".") + "."
         return GenerationError(f"{line} {advice.rstrip('.')}{'' if advice.endswith('?') else '.'}" if advice else line)
 
 
 def _address(base_url: Any) -> SplitResult:
-    """
+    """Returns the address with a path.
+
     Raises:
-        ValueError: in one line, that it is none.
+        ValueError: it is not an address; the message is one line.
     """
     parts = _parts(base_url) if isinstance(base_url, str) and base_url.isprintable() else None
     if parts is None:
@@ -147,7 +148,7 @@ def _address(base_url: Any) -> SplitResult:
 
 
 def _parts(base_url: str) -> SplitResult | None:
-    """None where it is no address, or none that the package would take."""
+    """Returns the parts of the address; None if the package would not take it."""
     from httpx import URL, InvalidURL
 
     try:
@@ -160,7 +161,7 @@ def _parts(base_url: str) -> SplitResult | None:
 
 
 def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
-    """Arguments for the openai package; what OpenAI does not know goes into the body as it is."""
+    """Returns arguments for the openai package; parameters that OpenAI does not know go into the body as they are."""
     more: dict[str, Any] = {"top_k": sampling.top_k, "min_p": sampling.min_p}
     more["repetition_penalty"] = sampling.repetition_penalty
     if ids:
@@ -178,7 +179,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
 
 
 def _said(error: Any) -> str:
-    """A refusal's own words, wherever the server put them."""
+    """Returns the server's own words of a refusal, wherever it put them."""
     body = error.body if isinstance(error.body, dict) else {}
     inner = body.get("error") if isinstance(body.get("error"), dict) else body
     return _line(inner.get("message") or error.message if isinstance(inner, dict) else error.message)

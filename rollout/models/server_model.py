@@ -1,4 +1,6 @@
-"""A model on any server that speaks OpenAI's HTTP interface: token ids for training, messages for evaluation."""
+"""Samples from a model on any server that speaks OpenAI's HTTP interface: token ids for training, messages for
+evaluation.
+"""
 
 import math
 import warnings
@@ -17,7 +19,7 @@ _RAW_LOGPROBS = -0.01
 
 @dataclass(frozen=True)
 class Reply:
-    """What a chat model answered.
+    """An answer of a chat model.
 
     Attributes:
         message: the assistant's, as the server gave it.
@@ -29,34 +31,40 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """Empty where it only called tools."""
+        """The answer's text; empty if it only called tools."""
         return self.message.get("content") or ""
 
 
 class ServerModel(Server):
     """A `backends.Model` on a server that takes and returns token ids: vLLM from 0.10.2 on (`return_token_ids`).
 
-    The server keeps the weights that it was started with, unless something else updates them. Log-probs are those of
-    what was sampled from if it runs with `--logprobs-mode processed_logprobs`, or samples at temperature 1 from all
-    tokens.
+    The server keeps the weights that it was started with, unless something else updates them. Its log-probs are those
+    of the sampled distribution if it runs with `--logprobs-mode processed_logprobs`, or samples at temperature 1 from
+    all tokens.
 
     Args:
         base_url: such as http://127.0.0.1:8000/v1; without a path, /v1 is added.
-        model: the name by which it is served.
-        api_key: None for a server that asks for none.
-        timeout: seconds for one answer, tries again included.
+        model: the name under which it is served.
+        api_key: None for a server that needs none.
+        timeout: seconds for one answer, retries included.
         headers: sent with each request.
-        retries: after a broken connection, or status 408, 409, 429 or 5xx, each after a longer while.
+        retries: their number after a broken connection, or status 408, 409, 429 or 5xx, each after a longer pause.
 
     Raises:
-        ValueError: base_url is no address, or timeout no number of seconds.
+        ValueError: base_url is not an address, or timeout is not a number of seconds.
         ImportError: the openai package is not installed.
+
+    Example:
+        ```python
+        model = ServerModel("http://127.0.0.1:8000/v1", "my-model", timeout=30)
+        rollout_func = openenv_rollout_func(environment=EchoEnv, base_url=url, act=parse, model=model)
+        ```
     """
 
     _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
-        """As in `Model`."""
+        """Does the same as `Model.answer`."""
         async with self.explained():
             completion = await self.connected().completions.create(
                 model=self.model, prompt=list(context), logprobs=1, **request(sampling, ids=True)
@@ -70,13 +78,12 @@ class ServerModel(Server):
         return Answer(ids, logprobs, finish, choice.get("text") or "")
 
     async def preflight(self, tokenizer: Any, sampling: Sampling) -> None:
-        """Asks for one token, before a training begins.
-
-        Warns where log-probs are not those of what is sampled from, as `sampling` is set.
+        """Asks for one token, before a training starts, and warns if log-probs are not those of the sampled
+        distribution.
 
         Raises:
-            GenerationError: the server does not answer, does not serve the model, returns no token ids, or reads a text
-                into other ids than `tokenizer` does.
+            GenerationError: the server does not answer, does not serve the model, returns no token ids, or tokenises a
+                text differently from `tokenizer`.
         """
         try:
             await self.check_served()
@@ -113,7 +120,7 @@ class ServerModel(Server):
         return choice
 
     def _sampled(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float] | None]:
-        """(S,) ids and their log-probs."""
+        """Returns the (S,) sampled ids and their log-probs."""
         ids = choice.get("token_ids")
         if ids is None:
             raise self.error(
@@ -127,9 +134,9 @@ class ServerModel(Server):
 
 
 class ChatModel(Server):
-    """Any model server, by messages: for evaluation. Which tokens it was given and sampled is not known.
+    """Any model server, asked by messages, for evaluation. The ids that it was given and sampled are not known.
 
-    Arguments as of `ServerModel`.
+    The arguments are those of `ServerModel`.
     """
 
     _limit = "max_tokens"
@@ -141,7 +148,7 @@ class ChatModel(Server):
         *,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """One answer to a conversation, of a row that entered before and will leave at its end.
+        """Returns one answer to a conversation. The row has entered before and leaves at its end.
 
         Raises:
             GenerationError: the server failed, or refused.
@@ -165,7 +172,7 @@ class ChatModel(Server):
         return Reply(choice["message"], choice.get("finish_reason"))
 
     async def preflight(self) -> None:
-        """Raises GenerationError where the server does not answer, or does not serve the model."""
+        """Raises GenerationError if the server does not answer, or does not serve the model."""
         try:
             await self.check_served()
         finally:
@@ -178,7 +185,9 @@ class ChatModel(Server):
 
 
 def _is_neutral(sampling: Sampling) -> bool:
-    """Whether it is sampled from the model's own distribution. What is not set is the server's, and not known."""
+    """Returns True if answers are sampled from the model's own distribution. A parameter that is not set is the
+    server's, and not known.
+    """
     return (
         sampling.temperature == 1
         and sampling.top_p in {None, 1}

@@ -1,4 +1,4 @@
-"""One rollout's tokens while it is played. They only ever grow: nothing that was sampled is tokenised again."""
+"""Holds one rollout's tokens while it is played. They only ever grow: nothing that was sampled is tokenised again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,19 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model sampled after a context.
+    """One sampled answer to a context.
 
     Attributes:
-        ids: (S,) token ids, the end-of-turn token included if it came.
-        logprobs: (S,) natural logarithms, of the distribution that was sampled from; None where the model's server does
+        ids: (S,) token ids, the end-of-turn token included if it was sampled.
+        logprobs: (S,) natural logarithms, of the distribution that was sampled from; None if the model's server does
             not return them.
-        finish: "length" where it hit its token limit.
-        text: its text, without special tokens.
+        finish: "length" if the answer was truncated at its token limit.
+        text: the answer's text, without special tokens.
+
+    Example:
+        ```python
+        Answer(ids=[791, 4320, 2], logprobs=[-0.1, -0.7, -0.0], finish="stop", text="the answer")
+        ```
     """
 
     ids: list[int]
@@ -30,11 +35,11 @@ class Trajectory:
     """A rollout as the trainer gets it.
 
     Attributes:
-        prompt_ids: what the model was given at first.
-        completion_ids: all that followed, sampled or inserted.
-        mask: 1 for a token that was sampled, 0 for one that was inserted; as long as `completion_ids`.
+        prompt_ids: the ids that the model was given first.
+        completion_ids: all ids that followed, sampled or inserted.
+        mask: 1 for a sampled token, 0 for an inserted one; as long as `completion_ids`.
         logprobs: as long as `completion_ids`, 0.0 for inserted tokens; None once an answer came without them.
-        rewards: the environment's, one for each step; None where it gave none.
+        rewards: the environment's rewards, one per step; None for a step without one.
     """
 
     prompt_ids: list[int]
@@ -45,18 +50,18 @@ class Trajectory:
 
     @property
     def context(self) -> list[int]:
-        """What the model is given next."""
+        """Returns the ids that the model is given next."""
         return self.prompt_ids + self.completion_ids
 
     def sample(self, answer: Answer) -> None:
-        """Appends what the model sampled."""
+        """Appends the ids that the model sampled."""
         self.completion_ids += answer.ids
         self.mask += [1] * len(answer.ids)
         if self.logprobs is not None:
             self.logprobs = None if answer.logprobs is None else self.logprobs + answer.logprobs
 
     def insert(self, ids: Sequence[int]) -> None:
-        """Appends what the environment says, as tokens that are not trained on."""
+        """Appends the environment's message, as tokens that are not trained on."""
         self.completion_ids += ids
         self.mask += [0] * len(ids)
         if self.logprobs is not None:

@@ -1,4 +1,6 @@
-"""How a `trl.GRPOTrainer` (0.29.1 and on) generates: transformers on its model, or through its `vllm_generation`."""
+"""Generates as a `trl.GRPOTrainer` (0.29.1 and later) does: with transformers on its model, or through its
+`vllm_generation`.
+"""
 
 import copy
 import inspect
@@ -18,29 +20,29 @@ class Engine(Protocol):
     """Generates for a batch.
 
     Attributes:
-        in_step: whether all ranks must make the same calls, each of as many rows.
-        stand_in: a context for rows that only make up the number.
+        in_step: True if all ranks must make the same calls, each with as many rows.
+        stand_in: a context for rows that only fill up the number.
     """
 
     in_step: bool
     stand_in: list[int]
 
     def enter_thread(self) -> None:
-        """Prepares a thread to generate in."""
+        """Prepares a thread for generation."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Those of all ranks, in their order."""
+        """Returns the values of all ranks, in their order."""
 
     def generate(
         self, contexts: list[list[int]], limits: list[int], sampling: Sampling
     ) -> Sequence[Answer | GenerationError]:
-        """An answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be learned
-        from. `sampling.max_tokens` is at least the largest limit, and the same on all ranks.
+        """Returns an answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be
+        trained on. `sampling.max_tokens` is at least the largest limit, and equal on all ranks.
         """
 
 
 def engine_of(trainer: Any) -> Engine:
-    """By how the trainer generates itself."""
+    """Returns the engine that matches how the trainer itself generates."""
     return _VLLM(trainer) if trainer.use_vllm else _Transformers(trainer)
 
 
@@ -52,7 +54,7 @@ class _TrainersEngine:
         self.stand_in = [next(iter(self._ends), 0)]
 
     def enter_thread(self) -> None:
-        """CUDA's current device is one of each thread."""
+        """Selects CUDA's current device, which each thread has for itself."""
         if self._trainer.accelerator.device.type == "cuda":
             import torch
 
@@ -70,7 +72,7 @@ class _TrainersEngine:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether a rank needs the others to use the weights."""
+        """Returns True if a rank needs the others to use the weights."""
         kind = self._trainer.accelerator.distributed_type
         return self._is_distributed and getattr(kind, "value", kind) in {"FSDP", "DEEPSPEED"}
 
@@ -109,7 +111,7 @@ class _Transformers(_TrainersEngine):
         ]
 
     def _left_padded(self, contexts: list[list[int]]) -> tuple[Any, Any]:
-        """(N, L) ids and their mask."""
+        """Returns (N, L) ids and their mask."""
         import torch
 
         width, pad = max(map(len, contexts)), self._tokenizer.pad_token_id
@@ -119,7 +121,7 @@ class _Transformers(_TrainersEngine):
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _config(self, sampling: Sampling) -> Any:
-        """The trainer's, with what `sampling` sets."""
+        """Returns the trainer's configuration, with what `sampling` sets."""
         config = copy.deepcopy(self._trainer.generation_config)
         for name, value in _set(sampling).items():
             setattr(config, name, value)
@@ -132,8 +134,8 @@ class _Transformers(_TrainersEngine):
         return config
 
     def _stop_check(self, stop: Sequence[str], start: int) -> Callable[[Any], list[bool]] | None:
-        """Whether each row, sampled from `start` on, just came to one of the texts. The library's own criterion cannot
-        read every tokenizer, and counts what stands in the prompt too.
+        """Returns a criterion that tells which rows, sampled from `start` on, just ended with one of the texts. The
+        library's own cannot read every tokenizer, and also counts the prompt.
         """
         if not stop:
             return None
@@ -147,7 +149,7 @@ class _Transformers(_TrainersEngine):
 
     @contextmanager
     def _unwrapped(self) -> Iterator[Any]:
-        """The model to generate with, as the trainer unwraps it."""
+        """Returns the model to generate with, unwrapped as the trainer does."""
         from trl.models import unwrap_model_for_generation
 
         trainer = self._trainer
@@ -165,7 +167,9 @@ class _Transformers(_TrainersEngine):
             yield model
 
     def _whole_weights(self) -> AbstractContextManager[Any]:
-        """Of the root module, which the first version of FSDP keeps sharded outside of `forward`."""
+        """Gathers the weights of the root module, which the first version of FSDP keeps sharded outside of
+        `forward`.
+        """
         plugin = getattr(self._trainer.accelerator.state, "fsdp_plugin", None)
         if plugin is None or getattr(plugin, "fsdp_version", 1) != 1:
             return nullcontext()
@@ -178,11 +182,11 @@ class _Transformers(_TrainersEngine):
 
 
 class _Watch:
-    """A stopping criterion that ends each row at its own limit, and keeps what is known at each step.
+    """A stopping criterion that ends each row at its own limit, and collects log-probs at each step.
 
     Attributes:
-        logprobs: a tensor (N) for each step.
-        lengths: (N) tokens sampled, once a row has ended.
+        logprobs: one tensor (N) per step.
+        lengths: (N) sampled tokens, once a row has ended.
     """
 
     def __init__(
@@ -230,7 +234,7 @@ class _VLLM(_TrainersEngine):
 
     @contextmanager
     def _sampled_by(self, sampling: Sampling) -> Iterator[None]:
-        """`generation_kwargs` go before all other settings, in both modes and all versions."""
+        """Sets `generation_kwargs`, which take precedence over all other settings, in both modes and all versions."""
         before = self._generation.generation_kwargs
         stop = {"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}
         own = {**_set(sampling), **stop, "max_tokens": sampling.max_tokens}
@@ -247,13 +251,15 @@ def _set(sampling: Sampling) -> dict[str, float]:
 
 
 def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]) -> list[float]:
-    """(S,) from those of each token and its most probable rivals, as `tops` names them. TRL writes None for NaN."""
+    """Returns the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals. TRL
+    writes None for NaN.
+    """
     found = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
     return [math.nan if value is None else value for value in found]
 
 
 def _learnable(answer: Answer) -> Answer | GenerationError:
-    """TRL before 1.11 takes a NaN among the log-probs into the loss of the whole batch."""
+    """Raises if a log-prob is NaN: TRL before 1.11 takes it into the loss of the whole batch."""
     if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)) or not trl_is_before(1, 11):
         return answer
     return GenerationError(
@@ -263,7 +269,7 @@ def _learnable(answer: Answer) -> Answer | GenerationError:
 
 
 def _end_ids(trainer: Any, tokenizer: Any) -> set[int]:
-    """All that end an answer."""
+    """Returns all ids that end an answer."""
     configs = [getattr(trainer, "generation_config", None), getattr(trainer.model, "generation_config", None)]
     given = [tokenizer.eos_token_id, *(getattr(config, "eos_token_id", None) for config in configs)]
     return {int(one) for ids in given if ids is not None for one in (ids if isinstance(ids, list | tuple) else [ids])}

@@ -1,7 +1,8 @@
-"""The trainer's own model, for a rollout function of `trl.GRPOTrainer`: by transformers, or by its vLLM.
+"""Samples from the trainer's own model for a rollout function of `trl.GRPOTrainer`: with transformers, or with its
+vLLM.
 
-Batched: all rows that have not left are answered by one call, once all of them wait. It is made in a thread of its own,
-so that connections to environments are kept alive meanwhile.
+All rows that have not left are answered by one call, once all of them wait. The call runs in a thread of its own, so
+that connections to environments stay alive meanwhile.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a rank asks for: how many rows, the largest of their limits, and how else they are sampled."""
+    """A rank's request: how many rows, the largest of their limits, and how else they are sampled."""
 
     rows: int
     max_tokens: int
@@ -35,11 +36,11 @@ class _Wanted:
 
 class TrainerModel:
     """A `backends.Model` for one batch. Make a new one in each call of the rollout function, outside of any row's
-    scope: calls for all rows are recorded as made where it was made.
+    scope, because calls for all rows are recorded in the scope in which it was made.
 
-    A row that entered must leave at its end, whatever that is: the others wait for it. Once none is left, the batch is
-    over. Rows are sampled alike, but for their `max_tokens`. Where generation fails, all that wait get a
-    GenerationError, as does all that is asked later.
+    A row that entered must leave at its end, however it ends: the others wait for it. Once no row is left, the batch is
+    over. Rows are sampled alike, except for `max_tokens`. If generation fails, all waiting rows and all later requests
+    get a GenerationError.
     """
 
     def __init__(self, trainer: Any, rows: int) -> None:
@@ -55,17 +56,19 @@ class TrainerModel:
 
     @property
     def in_step(self) -> bool:
-        """Whether all ranks must make the same calls. It sees to that within a batch, not from one to the next."""
+        """True if all ranks must make the same calls. This model ensures it within a batch, not from one batch to the
+        next.
+        """
         return self._engine.in_step
 
     def enter(self, row: int) -> None:
-        """As in `Model`. Raises ValueError where the batch has no such row."""
+        """Does the same as `Model.enter`. Raises ValueError if the batch has no such row."""
         if row not in self._rows:
             raise ValueError(f"the batch has {len(self._rows)} rows, and {row} is none of them.")
         self._live.add(row)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`. Raises ValueError for a seed, or a limit below 1."""
+        """Does the same as `Model.answer`. Raises ValueError for a seed, or a limit below 1."""
         _check(sampling)
         if self._failure is not None:
             raise _generation_error(self._failure)
@@ -79,8 +82,9 @@ class TrainerModel:
                 del self._waiting[row]
 
     async def leave(self, row: int) -> None:
-        """As in `Model`. The last row to leave stays until no rank has rows left, where ranks must go in step. There it
-        raises GenerationError where generation failed: the others wait for this rank, and the training cannot go on.
+        """Does the same as `Model.leave`. If ranks must stay in step, the last row waits until no rank has rows left.
+        It raises GenerationError if generation failed there: the others wait for this rank, and the training cannot
+        continue.
         """
         self._live.discard(row)
         self._go_on()
@@ -117,7 +121,7 @@ class TrainerModel:
         self._go_on()
 
     def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
-        """None where no rank has rows left."""
+        """Returns the answers; None once no rank has rows left."""
         kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
         own = _Wanted(len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds)
         everyones = self._engine.gather(own) if self._engine.in_step else [own]

@@ -1,9 +1,9 @@
-"""Which release of TRL is installed."""
+"""Compares the installed release of TRL."""
 
 import importlib.metadata
 
 
 def trl_is_before(major: int, minor: int) -> bool:
-    """Whether it is older than that release."""
+    """Returns True if the installed release is older than that one."""
     numbers = importlib.metadata.version("trl").split(".")[:2]
     return [int(number) for number in numbers] < [major, minor]

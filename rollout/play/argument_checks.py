@@ -1,4 +1,4 @@
-"""What rollout functions are given, checked before anything starts: each mistake is one line."""
+"""Checks the arguments of rollout functions before anything starts: each mistake is reported in one line."""
 
 import inspect
 import itertools
@@ -51,7 +51,7 @@ def _check_plain(**functions: Any) -> None:
 
 
 def check_environment(*, provider: Any, environment_variables: Any, headers: Any) -> None:
-    """Of what `openenv_rollout_func` is given for the environment, what openenv would not refuse by itself."""
+    """Checks the environment's arguments of `openenv_rollout_func`, as far as openenv would not refuse them itself."""
     if provider is not None and not any(
         callable(getattr(provider, name, None)) for name in ("start_container", "start")
     ):
@@ -76,12 +76,12 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_limits(**limits: Any) -> None:
-    """As `check_counts`, but None is no limit."""
+    """Does the same as `check_counts`, but accepts None for no limit."""
     check_counts(**{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def check_seed(seed: Any, *words: str) -> None:
-    """`words` are what else it may be."""
+    """Raises ValueError unless the seed is a whole number or None. `words` are other values that it may have."""
     if seed is not None and seed not in words and not _is_whole(seed):
         raise ValueError(f"seed is {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
 
@@ -109,10 +109,10 @@ def task_names(tasks: Any, task_var: Any) -> tuple[str, ...]:
 
 
 def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
-    """Its fields, without `max_tokens` where that is left to the budget.
+    """Returns the fields of a `Sampling`, without `max_tokens` if that is left to the budget.
 
     Raises:
-        TypeError, ValueError: in one line, what cannot be taken.
+        TypeError, ValueError: a value cannot be used; the message is one line.
     """
     if sampling is None:
         return {}
@@ -140,7 +140,7 @@ def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: 
 
 
 def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[Any, int], Model]:
-    """Makes the model of a batch, from the trainer and the number of rows."""
+    """Returns a function that makes the model of a batch, from the trainer and the number of rows."""
     if model is not None and not isinstance(model, str):
         if not hasattr(model, "answer"):
             raise TypeError(f"model is a name, a Model or None for the trainer's own, not {model!r}")
@@ -158,7 +158,9 @@ def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[A
 
 
 def _of_batches(model: Model) -> Callable[[Any, int], Model]:
-    """The model, with seeds of each batch's own: of a step there may be several, in evaluation for one."""
+    """Returns a maker that gives each batch seeds of its own, because one step may have several batches, in evaluation
+    for example.
+    """
     batches = itertools.count()
 
     def of_batch(trainer: Any, rows: int) -> Model:

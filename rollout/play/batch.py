@@ -1,4 +1,4 @@
-"""The rows of one batch, played at the same time, and what the trainer gets of them."""
+"""Plays the rows of one batch concurrently, and returns what the trainer needs."""
 
 import asyncio
 import contextvars
@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result, in this thread; in one of its own where a loop runs in this already, as in a notebook."""
+    """Returns the coroutine's result. It runs in this thread, or in a new one if a loop already runs in this thread, as
+    in a notebook.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -38,10 +40,10 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[int], Awaitable[T]]) -> list[T]:
-    """What `play(row)` gives for each row from 0; `concurrency` of them are played at a time.
+    """Returns the results of `play(row)` for each row from 0; `concurrency` of them run at the same time.
 
-    A row enters the model before the one whose place it takes leaves: the model always knows of all that will ask, and
-    sees the last one leave when the batch is through. What `play` raises ends the batch.
+    A row enters the model before the row whose place it takes leaves. So the model always knows every row that will
+    ask, and sees the last one leave when the batch is complete. An exception of `play` ends the batch.
     """
     results: dict[int, T] = {}
     waiting = iter(range(min(concurrency, rows), rows))
@@ -69,12 +71,12 @@ async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[i
 
 
 def trainer_columns(trajectories: Sequence[Trajectory], nothing: int) -> dict[str, Any]:
-    """What a rollout function returns for TRL: lists of a list a row.
+    """Returns the columns of a rollout function for TRL: lists with one list per row.
 
     Args:
         trajectories: (N) rows.
-        nothing: the token that stands, masked, for a completion in which the model never got to say anything, which
-            the trainer could not take: the tokenizer's end of sequence.
+        nothing: a token id, the tokenizer's end of sequence. It becomes the masked completion of a row in which the
+            model never sampled anything, because the trainer cannot take an empty completion.
     """
     for trajectory in trajectories:
         if not trajectory.completion_ids:

@@ -1,4 +1,4 @@
-"""What came of a batch: for the trainer, and when it is too little to train on."""
+"""Builds the trainer's columns from a batch, and ends the training if too few rollouts could be made."""
 
 import logging
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ class Failures:
     """Judges batch after batch.
 
     Args:
-        is_checked: whether model and environment were tried before the first batch. Where they were not, a first batch
-            of which no rollout could be made ends the training.
+        is_checked: True if model and environment were tried before the first batch. Otherwise a first batch without a
+            single rollout ends the training.
     """
 
     def __init__(self, *, is_checked: bool = True) -> None:
         self._batches = 0 if is_checked else _FAILED_BATCHES - 1
 
     def judge(self, rollouts: Sequence[Rollout]) -> None:
-        """Tells of rows that failed. A training in which all do would only cost: it may take a while until a server is
-        up again, but not for ever; and a model that fails was asked more than once already.
+        """Logs rows that failed. A server may need a while until it is up again, but a training in which all rows fail
+        only costs money, so it ends after several such batches.
 
         Raises:
             RuntimeError: no rollout of several batches in a row could be made.
@@ -47,7 +47,9 @@ class Failures:
 
 
 def _tell_of_act(rollouts: Sequence[Rollout]) -> None:
-    """A parser may raise for an answer that it cannot read; one that raises in each rollout may be broken."""
+    """Warns once that the user's `act` raised. A parser may raise for an answer that it cannot read; one that raises in
+    every rollout may be broken.
+    """
     raised = [rollout.act_error for rollout in rollouts if rollout.act_error is not None]
     if raised and len(raised) == len(rollouts):
         logger.warning(
@@ -58,8 +60,8 @@ def _tell_of_act(rollouts: Sequence[Rollout]) -> None:
 
 
 def columns(rollouts: Sequence[Rollout], assignments: Sequence[Assignment], nothing: int) -> dict[str, Any]:
-    """What a rollout function returns, but for what it knows alone, with a `task` where any row has one; `nothing` as
-    of `trainer_columns`.
+    """Returns what every rollout function returns, with a `task` if any row has one. `nothing` is the same as in
+    `trainer_columns`.
     """
     if trl_is_before(1, 6):  # it gives a row that no reward function scored a reward of 0, and would train on it
         for rollout in rollouts:

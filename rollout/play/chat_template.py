@@ -1,7 +1,7 @@
-"""A conversation as token ids: the prompt's, and those between a sampled answer and the model's next turn.
+"""Renders a conversation as token ids: the prompt's, and those between a sampled answer and the model's next turn.
 
-What was sampled is never tokenised again. So only what the chat template puts after an answer is rendered, behind a
-stand-in for it: the rest of the assistant's turn, the environment's messages, the header of the model's next turn.
+Sampled ids are never tokenised again. Therefore only what the chat template puts after an answer is rendered, behind a
+placeholder for the answer: the rest of the assistant's turn, the environment's messages, the header of the next turn.
 """
 
 import os
@@ -17,7 +17,9 @@ _ANSWER, _OBSERVATION = "AnswerOfTheModelStandsHere", "WhatTheEnvironmentSaysSta
 
 
 class ChatTemplateError(ValueError):
-    """A chat template cannot render a conversation: which roles, what the template said, what to do."""
+    """A chat template cannot render a conversation. The message names the roles, the template's error, and what to
+    do.
+    """
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,9 @@ class Chat:
     """A tokenizer and how its chat template is used.
 
     Attributes:
-        tokenizer: of transformers.
-        template: Jinja; None takes the tokenizer's own.
-        tools: their JSON schemas or functions, for the prompt.
+        tokenizer: a tokenizer of transformers.
+        template: a Jinja template; None uses the tokenizer's own.
+        tools: JSON schemas or functions of the tools, for the prompt.
         options: other variables of the template, such as `enable_thinking`.
     """
 
@@ -38,19 +40,21 @@ class Chat:
 
     @classmethod
     def of_trainer(cls, trainer: Any) -> Self:
-        """As a `trl.GRPOTrainer` renders its prompts. Of a processor, its tokenizer and its template are used."""
+        """Returns the chat as a `trl.GRPOTrainer` renders its prompts. For a processor, its tokenizer and its template
+        are used.
+        """
         processor = trainer.processing_class
         template = getattr(trainer, "chat_template", None) or getattr(processor, "chat_template", None)
         options = getattr(trainer, "chat_template_kwargs", None) or {}
         return cls(getattr(processor, "tokenizer", processor), template, options=options)
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """What the model is given at first, the header of its turn included.
+        """Returns the ids that the model is given first, including the header of its turn.
 
         Args:
-            prompt: messages, or a text, which is taken as it is: no template is applied.
-            more: messages that follow, such as an environment's first observation. A message whose role is that of the
-                one before it is joined to that, since many templates want roles to alternate.
+            prompt: messages; or a text, which is used as it is, without a template.
+            more: messages that follow, such as an environment's first observation. A message with the same role as the
+                one before it is joined to that, since many templates require alternating roles.
 
         Raises:
             ChatTemplateError: the template refuses the messages, or there is none.
@@ -61,15 +65,15 @@ class Chat:
         return self._tokenized(self._rendered(joined([*prompt, *more]), tools=self.tools))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:
-        """What stands between an answer and the model's next turn.
+        """Returns the ids between an answer and the model's next turn.
 
         Args:
-            answer: (S,) ids of the answer. What it holds of the end of its turn is not repeated.
-            messages: what the environment says, by role; joined as in `prompt_ids`.
-            plain: for a prompt that was a text: the messages' texts, each on lines of its own.
+            answer: (S,) ids of the answer. If it already contains a part of the turn's end, that part is not repeated.
+            messages: the environment's messages, by role; joined as in `prompt_ids`.
+            plain: True for a prompt that was a text: the messages' texts then stand on lines of their own.
 
         Raises:
-            ChatTemplateError: as `prompt_ids`, or the template does not show an assistant's answer as it is.
+            ChatTemplateError: as in `prompt_ids`, or the template does not show an assistant's answer as it is.
         """
         if plain:
             text, end = _plain(messages), "\n"
@@ -82,7 +86,9 @@ class Chat:
         return ids[_overlap(answer, ids[: max(1, len(self._tokenized(end)))]) :]
 
     def _check_said(self, text: str, messages: Sequence[Message]) -> None:
-        """Some templates leave out what they do not know, such as a tool's answer to no call."""
+        """Raises if the template left out a message. Some leave out what they do not know, such as a tool's answer to
+        no call.
+        """
         for message in messages:
             content = message.get("content")
             if not isinstance(content, str) or content.strip() in text:
@@ -132,7 +138,7 @@ class Chat:
 
 
 def joined(messages: Sequence[Message]) -> list[Message]:
-    """With neighbours of one role made one message, as far as they are texts alone."""
+    """Joins neighbouring messages of one role into one, if they are plain texts."""
     merged: list[Message] = []
     for message in messages:
         last = merged[-1] if merged else None
@@ -152,6 +158,6 @@ def _plain(messages: Sequence[Message]) -> str:
 
 
 def _overlap(answer: Sequence[int], end: Sequence[int]) -> int:
-    """How many of the first ids of a turn's end are the last ones of the answer already."""
+    """Counts how many of the first ids of a turn's end already are the last ids of the answer."""
     longest = min(len(answer), len(end))
     return next((n for n in range(longest, 0, -1) if list(answer[-n:]) == list(end[:n])), 0)

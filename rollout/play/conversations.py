@@ -1,4 +1,4 @@
-"""Prompts that are texts, as the user's messages: servers of chat models make that of them, so a training does too."""
+"""Turns prompts that are texts into user messages, in trainings as servers of chat models do in evaluations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from logs_ui.rollout.play.evaluation_dataset import Prompts
 
 
 class Conversations(Prompts):
-    """A dataset's, all of them messages."""
+    """A dataset's prompts, all of them as messages."""
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """As of `Prompts`."""
+        """Does the same as `Prompts.rows`."""
         return [_row(row) for row in super().rows(limit)]
 
     def for_trainer(self) -> Any:
-        """As of `Prompts`."""
+        """Does the same as `Prompts.for_trainer`."""
         if not hasattr(self.source, "column_names"):
             return Prompts(self.rows()).for_trainer()
         first: dict[str, Any] = next(iter(self.source), {})
@@ -23,7 +23,7 @@ class Conversations(Prompts):
 
 
 def conversation(prompt: Prompt) -> Sequence[Message]:
-    """A dataset's prompt, or one of a trainer's whose dataset is another."""
+    """Returns the messages of one prompt, from this dataset or from a trainer that has another."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 

@@ -22,13 +22,13 @@ class Prompts:
     """Rows with a prompt.
 
     Attributes:
-        source: dicts, or a dataset of `datasets`.
+        source: a list of dicts, or a dataset of `datasets`.
     """
 
     source: Any
 
     def __post_init__(self) -> None:
-        """Raises TypeError, ValueError: in one line, what is wrong with it."""
+        """Raises TypeError or ValueError if the dataset cannot be used; the message is one line."""
         names = getattr(self.source, "column_names", None)
         if names is not None:
             _check_columns(names, "The dataset")
@@ -46,10 +46,10 @@ class Prompts:
             raise ValueError("The dataset is empty")
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The first ones, or all.
+        """Returns the first rows, or all.
 
         Raises:
-            TypeError: a prompt of a dataset that is streamed is none.
+            TypeError: a streamed dataset has a row whose prompt cannot be used.
         """
         rows = [dict(row) for row in islice(self.source, limit)]
         for i, row in enumerate(rows):
@@ -57,7 +57,7 @@ class Prompts:
         return rows
 
     def for_trainer(self) -> Any:
-        """A `datasets.Dataset`.
+        """Returns a `datasets.Dataset`.
 
         Raises:
             ImportError: datasets is not installed.
@@ -70,7 +70,7 @@ class Prompts:
 
     @property
     def tasks(self) -> list[str]:
-        """The names in its column `task`, in order of appearance; empty where it has none."""
+        """Returns the names in the column `task`, in order of appearance; empty without such a column."""
         if not hasattr(self.source, "column_names"):
             tasks = [row.get("task") for row in self.source]
         else:
@@ -80,17 +80,17 @@ class Prompts:
 
 @dataclass
 class PromptTasks(Rotation):
-    """Gives each row the task that the dataset names beside its prompt, which is all that the trainer tells of a row.
+    """Assigns each row the task that the dataset names next to its prompt: a trainer passes on nothing but the prompt.
 
     Attributes:
-        prompts: where to look.
+        prompts: the dataset to look in.
     """
 
     prompts: Prompts = field(kw_only=True)
     _tasks: dict[bytes, str | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError: tasks of two names have the same prompt."""
+        """Raises ValueError if one prompt has tasks of two names."""
         for row in self.prompts.rows():
             name = None if row.get("task") is None else str(row["task"])
             if self._tasks.setdefault(_key(row["prompt"]), name) != name:
@@ -100,16 +100,16 @@ class PromptTasks(Rotation):
                 )
 
     def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
-        """As in `Rotation`.
+        """Does the same as `Rotation.assign`.
 
         Raises:
-            ValueError: a prompt is not of the dataset.
+            ValueError: a prompt is not in the dataset.
         """
         assigned = super().assign(trainer, prompts)
         return [self.named(one, prompt) for one, prompt in zip(assigned, prompts, strict=True)]
 
     def named(self, assigned: Assignment, prompt: Prompt) -> Assignment:
-        """With the prompt's task. Raises as `assign`."""
+        """Returns the assignment with the prompt's task. Raises as `assign`."""
         key = _key(prompt)
         if key not in self._tasks:
             raise ValueError(
@@ -120,7 +120,9 @@ class PromptTasks(Rotation):
 
 
 def _key(prompt: Any) -> bytes:
-    """`datasets` gives all messages the same fields, some of them None."""
+    """Returns a key of the prompt, without empty fields: `datasets` gives all messages the same fields, some of them
+    None.
+    """
     if not isinstance(prompt, str):
         prompt = [{name: value for name, value in message.items() if value is not None} for message in prompt]
     return orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS)

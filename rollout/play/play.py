@@ -1,4 +1,4 @@
-"""One batch of episodes: reset, then answer, action and observation in turn, until something ends it."""
+"""Plays one batch of episodes: reset, then answer, action and observation in turn, until something ends it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +30,15 @@ _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
 @dataclass(frozen=True)
 class Rules:
-    """How an episode is played; see `openenv_rollout_func`.
+    """The rules of an episode; see `openenv_rollout_func`.
 
     Attributes:
-        task_argument: of `reset`, which names the task.
-        task_variable: of the environment, which names it instead; None where it takes none.
-        variables: its others.
+        task_argument: the argument of `reset` that names the task.
+        task_variable: the environment's variable that names it instead; None if it has none.
+        variables: the environment's other variables.
 
     Raises:
-        TypeError, ValueError: in one line, what does not go together.
+        TypeError, ValueError: values that do not fit together; the message is one line.
     """
 
     act: Act
@@ -59,15 +59,15 @@ class Rules:
 
 @dataclass
 class Rollout:
-    """One row, as far as it came.
+    """One row, as far as it was played.
 
     Attributes:
-        messages: the conversation: prompt, the model's answers, and what it was told.
-        turns: answers of the model.
-        unparsable: those in which no action was found.
-        act_error: what the user's `act` raised last; None where it did not.
-        reward: of the episode; None where it failed.
-        error: what broke it; None where it came to its end.
+        messages: the conversation: prompt, the model's answers, the environment's messages.
+        turns: the number of answers of the model.
+        unparsable: the number of answers in which no action was found.
+        act_error: the last exception of the user's `act`; None if it raised none.
+        reward: the episode's reward; None if it failed.
+        error: what broke the row, in one line; None if it came to its end.
     """
 
     trajectory: Trajectory
@@ -81,12 +81,12 @@ class Rollout:
 
 @dataclass
 class Episodes:
-    """Those of one batch.
+    """The episodes of one batch.
 
     Attributes:
-        sampling: its `max_tokens` are those of one answer.
-        budget: tokens of a whole completion, the environment's included.
-        begun: rows whose episode is reset already, or failed to.
+        sampling: its `max_tokens` limits one answer.
+        budget: the number of tokens of a whole completion, the environment's included.
+        begun: rows whose episode has been reset, or failed to.
     """
 
     rules: Rules
@@ -100,10 +100,10 @@ class Episodes:
     begun: dict[int, tuple[Session, Any] | BaseException] = field(default_factory=dict)
 
     async def begin(self, rows: int) -> None:
-        """Opens and resets sessions for the first `rows` rows at the same time, before the model is asked.
+        """Opens and resets sessions for the first `rows` rows concurrently, before the model is asked.
 
         Raises:
-            SessionError: the environment's server has not as many, or none of them could be begun.
+            SessionError: the environment's server has too few sessions, or none of them could be reset.
         """
         begun = await asyncio.gather(*(self._begin_in_scope(row) for row in range(rows)), return_exceptions=True)
         errors = [one for one in begun if isinstance(one, BaseException)]
@@ -119,14 +119,14 @@ class Episodes:
         self.begun = dict(enumerate(begun))
 
     def release(self) -> None:
-        """Frees the sessions that `begin` opened: it was only to see whether they can be had."""
+        """Releases the sessions that `begin` opened: it only checked that they are available."""
         for one in self.begun.values():
             if not isinstance(one, BaseException):
                 self.sessions.keep(one[0])
         self.begun = {}
 
     async def play(self, row: int) -> Rollout:
-        """One row's episode. What breaks it is the row's own error."""
+        """Plays one row's episode. An exception becomes the row's own error."""
         rollout = Rollout(Trajectory([]))
         try:
             await self._play(row, rollout)
@@ -158,7 +158,7 @@ class Episodes:
         self.sessions.keep(session)
 
     async def _take_turns(self, row: int, rollout: Rollout, session: Session) -> str | None:
-        """Until the episode is over; why it is, as the recorder names it, where its calls do not show that."""
+        """Plays until the episode is over. Returns the stop reason if the recorded calls do not show it."""
         trajectory, plain = rollout.trajectory, isinstance(self.prompts[row], str)
         while True:
             room = self.budget - len(trajectory.completion_ids)
@@ -194,7 +194,9 @@ class Episodes:
             return await self._begin(row)
 
     async def _begin(self, row: int) -> tuple[Session, Any]:
-        """A session and what its reset gave. One that fails has done nothing that counts yet: a fresh one is tried."""
+        """Returns a session and the result of its reset. If the reset fails, a new session is tried, because nothing
+        has counted yet.
+        """
         try:
             return await self._reset(row, fresh=False)
         except SessionError as error:
@@ -219,9 +221,10 @@ class Episodes:
         return self.rules.variables if task is None or name is None else {**self.rules.variables, name: task}
 
     def _messages(self, observation: Any) -> Sequence[Message]:
-        """
+        """Returns the messages that the user's `observe` makes of an observation.
+
         Raises:
-            RuntimeError, TypeError: what is wrong with the user's `observe`.
+            RuntimeError, TypeError: `observe` raised, or returned something else.
         """
         try:
             said = None if self.rules.observe is None else self.rules.observe(observation)
@@ -233,7 +236,7 @@ class Episodes:
         return as_messages(said)
 
     def _action(self, text: str, rollout: Rollout) -> Any:
-        """None where there is none, or the user's function raises, as parsers do."""
+        """Returns the action in an answer; None if there is none or the user's function raises, as parsers do."""
         try:
             return self.rules.act(text)
         except Exception as error:  # noqa: BLE001 - a parser may raise what it likes
@@ -249,8 +252,8 @@ class Episodes:
 
 
 def observation_text(observation: Any) -> str | None:
-    """What a model is told of an observation unless the user says otherwise: its text if that is all it holds, else its
-    fields in JSON, without those that every observation has. None where nothing is left.
+    """Returns the default message for an observation: its text if it holds nothing else, otherwise its fields as JSON,
+    without the fields that every observation has. None if nothing is left.
     """
     if isinstance(observation, str):
         return observation
@@ -273,8 +276,8 @@ def _are_messages(said: Any) -> bool:
 
 
 def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
-    """For a row whose episode never began, of which that error is told. Templates may refuse a prompt that an
-    observation would have followed, and no trainer takes an empty one.
+    """Returns the ids of the prompt of a row whose episode never began. A template may refuse a prompt without the
+    observation that would have followed, and no trainer takes an empty prompt.
     """
     with suppress(Exception):
         if ids := chat.prompt_ids(prompt):
@@ -283,12 +286,12 @@ def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
 
 
 def one_line(error: BaseException) -> str:
-    """Its type and what it says, of which a terminal obeys nothing."""
+    """Returns an exception's type and message in one line that is safe to print to a terminal."""
     return visible(f"{type(error).__name__}: {error}")
 
 
 def as_messages(said: str | Sequence[Message] | None) -> Sequence[Message]:
-    """A text is the user's."""
+    """Returns messages; a text becomes a user message."""
     if not said:
         return []
     return [{"role": "user", "content": said}] if isinstance(said, str) else said

@@ -1,4 +1,4 @@
-"""trl-env's processors: chat templates and parsers as a user writes them."""
+"""Supports trl-env's processors: chat templates and parsers that a user writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +13,35 @@ _PROCESSOR = ("init_system_input", "append_user_input", "parse_agent_output")
 
 
 class Processor(Protocol):
-    """How a model's template is written and its answers are read, as trl-env has it. The texts hold special tokens."""
+    """Describes how a model's chat template is written and how its answers are read, as in trl-env. The texts contain
+    special tokens.
+
+    Example:
+        ```python
+        class Tagged(Processor):
+            def init_system_input(self, text):
+                return f"<|system|>{text}<|end|>"
+
+            def append_user_input(self, text):
+                return f"<|user|>{text}<|end|><|assistant|>"
+
+            def parse_agent_output(self, text):
+                thought, action = text.split("Action:")
+                return thought, action.strip()
+
+
+        rollout_func = text_rollout_func(Game, Tagged())
+        ```
+    """
 
     def init_system_input(self, prompt: str, /) -> str:
-        """The system's turn."""
+        """Returns the text of the system's turn."""
 
     def append_user_input(self, prompt: str, /) -> str:
-        """A turn of the user's, with the header of the model's turn after it."""
+        """Returns the text of a user's turn, with the header of the model's turn after it."""
 
     def parse_agent_output(self, completion: str, /) -> tuple[str, str]:
-        """An answer's reasoning and its action. What it raises says that there is no action."""
+        """Returns an answer's reasoning and its action. An exception means that there is no action."""
 
 
 def check_processor(processor: Any) -> None:
@@ -33,12 +52,12 @@ def check_processor(processor: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorChat(Chat):
-    """A conversation as a processor writes it, in place of a chat template."""
+    """A conversation that a processor renders, instead of a chat template."""
 
     processor: Processor
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """As of `Chat`. A processor has no way to write an assistant's answer."""
+        """Does the same as `Chat.prompt_ids`. A processor has no way to write an assistant's answer."""
         messages = [*as_messages(prompt), *more]
         if any(message["role"] == "assistant" for message in messages):
             raise ChatTemplateError(
@@ -51,7 +70,7 @@ class ProcessorChat(Chat):
         return self._tokenized(text)
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
-        """As of `Chat`. An answer that was cut off is ended."""
+        """Does the same as `Chat.inserted`. A truncated answer gets its end token."""
         ids = self._tokenized(self.processor.append_user_input(_joined(messages)))
         end = self.tokenizer.eos_token_id
         is_ended = bool(answer) and answer[-1] in self.tokenizer.all_special_ids
@@ -60,12 +79,12 @@ class ProcessorChat(Chat):
 
 @dataclass(frozen=True)
 class WithSpecialTokens(AroundModel):
-    """A model whose answers' texts hold special tokens, as processors read them."""
+    """A model whose answers keep special tokens in their texts, because processors read them."""
 
     tokenizer: Any
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`."""
+        """Does the same as `Model.answer`."""
         answer = await super().answer(row, context, sampling)
         return replace(answer, text=self.tokenizer.decode(answer.ids))
 

@@ -1,4 +1,4 @@
-"""A seed of its own for each answer of a training, all drawn from one."""
+"""Draws a seed for each answer of a training, all from one."""
 
 import hashlib
 from collections import Counter
@@ -11,12 +11,12 @@ from logs_ui.rollout.models.token_episode import Answer
 
 @dataclass(frozen=True)
 class Seeded(AroundModel):
-    """A model for one batch, which gets `sampling.seed` as one seed for each answer: rows of one group, ranks, batches
-    and turns would all get the same answers otherwise.
+    """A model for one batch that turns `sampling.seed` into one seed per answer. With the same seed for all, rows of
+    one group, ranks, batches and turns would get equal answers.
 
     Attributes:
-        batch: which one it is, in the whole training.
-        first: index of this rank's first row among all ranks'.
+        batch: the number of the batch in the whole training.
+        first: the index of this rank's first row among all ranks' rows.
     """
 
     batch: str
@@ -24,7 +24,7 @@ class Seeded(AroundModel):
     _turns: Counter[int] = field(default_factory=Counter)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """As in `Model`."""
+        """Does the same as `Model.answer`."""
         if sampling.seed is not None:
             place = f"{sampling.seed}/{self.batch}/{self.first + row}/{self._turns[row]}"
             sampling = replace(sampling, seed=_drawn(place))
@@ -33,5 +33,5 @@ class Seeded(AroundModel):
 
 
 def _drawn(place: str) -> int:
-    """From 0 to 2**31 - 1, which all servers take."""
+    """Returns a number from 0 to 2**31 - 1, which all servers accept."""
     return int.from_bytes(hashlib.sha256(place.encode()).digest()[:4]) >> 1

@@ -1,4 +1,4 @@
-"""Single-turn work, as an episode that ends with the model's first answer: nothing is reset, nothing says anything."""
+"""Treats single-turn work as an episode that ends with the model's first answer; nothing is reset."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ class _Silence(NamedTuple):
 
 
 class NoEnvironment:
-    """A client of none."""
+    """A client without an environment."""
 
     async def reset(self, **_: Any) -> _Silence:
-        """Takes any task and seed."""
+        """Accepts any task and seed."""
         return _Silence()
 
     async def step(self, action: str) -> _Silence:  # noqa: ARG002
@@ -23,4 +23,4 @@ class NoEnvironment:
 
 
 def no_reward(rewards: Sequence[float | None]) -> None:
-    """Nobody pays."""
+    """Returns no reward."""

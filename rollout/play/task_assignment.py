@@ -1,4 +1,6 @@
-"""Which task and seed an episode gets: all completions of one prompt the same, on whichever rank they are made."""
+"""Assigns a task and a seed to each episode: the same for all completions of one prompt, on whichever rank they are
+made.
+"""
 
 import random
 from collections.abc import Sequence
@@ -8,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an episode is reset with.
+    """The arguments of an episode's reset.
 
     Attributes:
-        task: None where there are no tasks to rotate through.
-        seed: None where none is wanted; a text where the prompts are the seeds.
+        task: None without tasks to rotate through.
+        seed: None if none is wanted; a text if the prompts are the seeds.
     """
 
     task: str | None
@@ -21,14 +23,15 @@ class Assignment:
 
 @dataclass
 class Rotation:
-    """Gives each group the next task, and a seed of its own.
+    """Gives each group the next task, and its own seed.
 
-    Groups are counted over all ranks, batch after batch, in training and evaluation apart. Each evaluation begins
-    anew, and so gets the same tasks and seeds as the one before it; so does each dataset of one that has several.
+    Groups are counted over all ranks, batch after batch, separately for training and evaluation. Each evaluation starts
+    again from the first task, and so gets the same tasks and seeds as the one before; so does each dataset of an
+    evaluation that has several.
 
     Attributes:
         tasks: names; may be empty.
-        seed: what groups' seeds are drawn from; None gives none.
+        seed: the seed from which groups' seeds are drawn; None gives none.
     """
 
     tasks: Sequence[str] = ()
@@ -38,7 +41,7 @@ class Rotation:
     _evaluating: tuple[int, Any] | None = field(default=None, init=False)
 
     def assign(self, trainer: Any, prompts: Sequence[Any]) -> list[Assignment]:
-        """One for each of this rank's prompts (N), in order; counts the batch."""
+        """Returns one assignment for each of this rank's prompts (N), in order, and counts the batch."""
         training = bool(trainer.model.training)
         generations = trainer.num_generations if training else trainer.num_generations_eval
         ranks, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
@@ -50,14 +53,16 @@ class Rotation:
         return [self.of(mode, first + (begun + i) // generations) for i in range(len(prompts))]
 
     def _next_training(self, step: int, groups: int) -> int:
-        """Index of the batch's first group. A run that is resumed does not begin with the first games again."""
+        """Returns the index of the batch's first group. A resumed run does not start with the first tasks again."""
         first = step * groups if self._trained is None else self._trained
         self._trained = first + groups
         self._evaluating = None
         return first
 
     def _next_evaluation(self, trainer: Any, groups: int) -> int:
-        """Each `evaluate()` of a trainer has a data loader of its own, several at one step too."""
+        """Returns the index of the batch's first group in an evaluation. Each `evaluate()` of a trainer has its own
+        data loader, even several at one step.
+        """
         loader = getattr(getattr(trainer, "callback_handler", None), "eval_dataloader", None)
         step, last = int(trainer.state.global_step), self._evaluating
         if last is None or last[0] != step or last[1] is not loader:
@@ -67,7 +72,7 @@ class Rotation:
         return first
 
     def of(self, mode: str, group: int) -> Assignment:
-        """That of a group, in "train" or "eval"; the first one's index is 0."""
+        """Returns the assignment of a group, by its index from 0, in "train" or "eval"."""
         task = self.tasks[group % len(self.tasks)] if self.tasks else None
         if self.seed is None:
             return Assignment(task, None)
