@@ -145,7 +145,8 @@ def worse(before: dict[str, dict[str, int]], after: dict[str, Counter[str]]) -> 
 
 
 def _share(counts: Any) -> float:
-    return counts.get("right", 0) / max(sum(counts.values()), 1)
+    total: int = max(sum(counts.values()), 1)
+    return int(counts.get("right", 0)) / total
 
 
 def _line(counts: Any) -> str:
