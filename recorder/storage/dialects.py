@@ -1,10 +1,10 @@
-"""What SQLite and PostgreSQL say in different words, or understand differently by the same ones. What is made of these
-parts is one SQL expression to both; all other SQL of ours stands in words that they share.
+"""SQL that SQLite and PostgreSQL write differently, or understand differently in the same words. Each class is one SQL
+function; the same expression compiles for both. All other SQL of the package uses words that both share.
 
 `insert` is PostgreSQL's, with ON CONFLICT: SQLite has the same clause, word for word.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     DDL,
@@ -46,9 +46,9 @@ __all__ = [
 
 
 def suit(metadata: MetaData) -> None:
-    """Gives the columns of these tables types that hold on PostgreSQL what they hold on SQLite: integers of 64 bits,
-    and text that is told apart and sorted by its characters, whatever the database's own order is. What we compressed
-    is not compressed a second time.
+    """Changes the columns' types so that PostgreSQL stores what SQLite stores: integers of 64 bits, and text that is
+    compared and sorted by its characters, whatever the database's collation is. PostgreSQL does not compress bytes that
+    logs-ui compressed.
     """
     for table in metadata.tables.values():
         for column in table.columns:
@@ -63,222 +63,138 @@ def suit(metadata: MetaData) -> None:
                 event.listen(table, "after_create", external.execute_if(dialect="postgresql"))
 
 
+class _Function(FunctionElement[Any]):
+    """A function as each database writes it: `{0}` is the first argument, `{1}` the second."""
+
+    sqlite: ClassVar[str]
+    postgresql: ClassVar[str]
+    inherit_cache = True
+
+    def __init_subclass__(cls, **kw: Any) -> None:
+        super().__init_subclass__(**kw)
+        cls.inherit_cache = True  # SQLAlchemy wants each class to say so itself
+
+
+@compiles(_Function)
+def _(element: _Function, compiler: Any, **kw: Any) -> str:
+    template = element.postgresql if compiler.dialect.name == "postgresql" else element.sqlite
+    if "{0" not in template:  # an argument that is compiled, but not used, would be left over among the parameters
+        return template
+    return template.format(*(compiler.process(part, **kw) for part in element.clauses))
+
+
+def _bounded(number: str, digits: int) -> str:
+    """A float that PostgreSQL can add to others, or multiply. PostgreSQL fails where a result has no room in a float;
+    SQLite gives infinity, or 0.
+    """
+    beyond = f"WHEN {number} > 1e{digits} THEN 'Infinity'::float8 WHEN {number} < -1e{digits} THEN '-Infinity'"
+    return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
+
+
+class _JsonEach(_Function):
+    sqlite = "json_each({0})"
+    postgresql = (
+        'LATERAL (SELECT key COLLATE "C" AS key, '
+        "CASE json_typeof(value) WHEN 'string' THEN 'text' WHEN 'number' THEN 'real' "
+        "WHEN 'boolean' THEN value #>> '{{}}' ELSE json_typeof(value) END AS type, value #>> '{{}}' AS value "
+        "FROM json_each(CASE json_typeof({0}) WHEN 'object' THEN {0} END))"
+    )
+
+
 def json_each(column: Any, name: str | None = None) -> TableValuedAlias:
-    """The entries of a JSON object: `key`, `type` as SQLite names it (of a number "real", or "integer"), and `value`,
-    of which `number` makes a number; of an array or an object its JSON, NULL of a null. No entries of what is no
-    object, or one whose key is NULL.
+    """Returns the entries of a JSON object as rows: `key`, `type` as SQLite names it ("real" or "integer" of a number),
+    and `value`, from which `number` makes a number: JSON if it is an array or an object, NULL if it is null. There are
+    no rows if the column is no object, and none for a key that is NULL.
     """
     return _JsonEach(column).table_valued("key", "type", "value", name=name)
 
 
 def number(entry: TableValuedAlias) -> Any:
-    """Of an entry of `json_each`; NULL where it is none."""
+    """The number of an entry of `json_each`; NULL if it is none."""
     return case((or_(entry.c.type == "integer", entry.c.type == "real"), cast(entry.c.value, Double)))
 
 
-class number_in(FunctionElement[Any]):  # noqa: N801 - a function of SQL
-    """The number that a JSON object has under a key; NULL where it has none. The key never is part of a path."""
+class number_in(_Function):  # noqa: N801 - a function of SQL, as all below
+    """The number that a JSON object has under a key; NULL if it has none. The key is never part of a path."""
 
     type = Double()
-    inherit_cache = True
+    sqlite = "(SELECT value FROM json_each({0}) WHERE key = {1} AND type IN ('integer', 'real'))"
+    postgresql = "CASE json_typeof({0} -> {1}) WHEN 'number' THEN ({0} ->> {1})::float8 END"
 
 
-class json_object(FunctionElement[Any]):  # noqa: N801
-    """Aggregates keys and their values, which may be JSON, into an object; an empty one of no rows. The keys of
-    grouped rows are in order.
+class json_object(_Function):  # noqa: N801
+    """Aggregates keys and their values, which may be JSON, into an object; an empty one if there are no rows. The keys
+    of grouped rows are in order.
     """
 
-    inherit_cache = True
+    sqlite = "json_group_object({0}, json({1}))"
+    postgresql = "coalesce(json_object_agg({0}, {1} ORDER BY {0}), '{{}}')"
 
 
-class json_array(FunctionElement[Any]):  # noqa: N801
-    """Of these values."""
+class json_array(_Function):  # noqa: N801
+    """An array of four values."""
 
-    inherit_cache = True
+    sqlite = "json_array({0}, {1}, {2}, {3})"
+    postgresql = "json_build_array({0}, {1}, {2}, {3})"
 
 
-class total(FunctionElement[Any]):  # noqa: N801
-    """The sum of floats, infinite ones among them; NULL where there is none, or where it is no number. On PostgreSQL,
-    which gives up where a sum has no room in a float, one beyond 1e290 counts as infinite, and one below as 0.
+class total(_Function):  # noqa: N801
+    """The sum of floats, which may be infinite; NULL if there is none, or if it is no number. On PostgreSQL a float
+    beyond 1e290 counts as infinite, and one below 1e-290 as 0.
     """
 
     type = Double()
-    inherit_cache = True
+    sqlite = "sum({0})"
+    postgresql = f"nullif(sum({_bounded('{0}', 290)}), 'NaN')"
 
 
-class whole_sum(FunctionElement[Any]):  # noqa: N801
-    """Of whole numbers, as one; NULL where there is none. PostgreSQL's sum() of them is a decimal number."""
+class mean(_Function):  # noqa: N801
+    """The mean of floats; NULL if there is none, else with the limits of `total`."""
+
+    type = Double()
+    sqlite = "avg({0})"
+    postgresql = f"({total.postgresql} / count({{0}}))"  # PostgreSQL's avg() squares what it adds up
+
+
+class product(_Function):  # noqa: N801
+    """The product of two floats; NULL if it is no number. On PostgreSQL a factor beyond 1e150 counts as infinite, and
+    one below 1e-150 as 0.
+    """
+
+    type = Double()
+    sqlite = "(({0}) * ({1}))"
+    postgresql = f"nullif({_bounded('{0}', 150)} * {_bounded('{1}', 150)}, 'NaN')"
+
+
+class spread(_Function):  # noqa: N801
+    """The highest of floats minus the lowest; NULL if there is none, or if both are the same infinity."""
+
+    type = Double()
+    sqlite = "(max({0}) - min({0}))"
+    postgresql = f"nullif({_bounded('max({0})', 290)} - {_bounded('min({0})', 290)}, 'NaN')"
+
+
+class whole_sum(_Function):  # noqa: N801
+    """The sum of integers, as one; NULL if there is none. PostgreSQL's sum() of them is a decimal number."""
 
     type = BigInteger()
-    inherit_cache = True
+    sqlite = "sum({0})"
+    postgresql = "CAST(sum({0}) AS BIGINT)"
 
 
-class whole(FunctionElement[Any]):  # noqa: N801
+class whole(_Function):  # noqa: N801
     """A number without its fraction. A CAST cuts that off on SQLite, and rounds on PostgreSQL."""
 
     type = BigInteger()
-    inherit_cache = True
+    sqlite = "CAST({0} AS INTEGER)"
+    postgresql = "CAST(trunc({0}) AS BIGINT)"
 
 
-class product(FunctionElement[Any]):  # noqa: N801
-    """Of two floats; NULL where it is no number. On PostgreSQL, which gives up where one has no room in a float, a
-    factor beyond 1e150 counts as infinite, and one below 1e-150 as 0.
-    """
-
-    type = Double()
-    inherit_cache = True
-
-
-class server_clock(FunctionElement[Any]):  # noqa: N801
-    """Now, in µs since 1970, by the clock that all who use the database have in common: PostgreSQL's own; on SQLite
-    the machine's, which is given, in µs too.
+class server_clock(_Function):  # noqa: N801
+    """Now, in µs since 1970, by the clock that all users of the database share: PostgreSQL's own; on SQLite the
+    machine's, which is the argument.
     """
 
     type = BigInteger()
-    inherit_cache = True
-
-
-class spread(FunctionElement[Any]):  # noqa: N801
-    """Between the highest and the lowest of floats; NULL where there is none, or both are the same infinity."""
-
-    type = Double()
-    inherit_cache = True
-
-
-class mean(FunctionElement[Any]):  # noqa: N801
-    """Of floats; NULL where there is none, else as `total`."""
-
-    type = Double()
-    inherit_cache = True
-
-
-class _JsonEach(FunctionElement[Any]):
-    inherit_cache = True
-
-
-@compiles(_JsonEach)
-def _(element: _JsonEach, compiler: Any, **kw: Any) -> str:
-    return f"json_each({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(_JsonEach, "postgresql")
-def _(element: _JsonEach, compiler: Any, **kw: Any) -> str:
-    column = compiler.process(element.clauses, **kw)
-    kind = "CASE json_typeof(value) WHEN 'string' THEN 'text' WHEN 'number' THEN 'real' WHEN 'boolean' THEN "
-    kind += "value #>> '{}' ELSE json_typeof(value) END"
-    entries = f"json_each(CASE json_typeof({column}) WHEN 'object' THEN {column} END)"
-    return f"LATERAL (SELECT key COLLATE \"C\" AS key, {kind} AS type, value #>> '{{}}' AS value FROM {entries})"  # noqa: S608
-
-
-@compiles(number_in)
-def _(element: number_in, compiler: Any, **kw: Any) -> str:
-    column, key = (compiler.process(part, **kw) for part in element.clauses)
-    return f"(SELECT value FROM json_each({column}) WHERE key = {key} AND type IN ('integer', 'real'))"  # noqa: S608
-
-
-@compiles(number_in, "postgresql")
-def _(element: number_in, compiler: Any, **kw: Any) -> str:
-    column, key = (compiler.process(part, **kw) for part in element.clauses)
-    return f"CASE json_typeof({column} -> {key}) WHEN 'number' THEN ({column} ->> {key})::float8 END"
-
-
-@compiles(json_object)
-def _(element: json_object, compiler: Any, **kw: Any) -> str:
-    key, value = (compiler.process(part, **kw) for part in element.clauses)
-    return f"json_group_object({key}, json({value}))"
-
-
-@compiles(json_object, "postgresql")
-def _(element: json_object, compiler: Any, **kw: Any) -> str:
-    key, value = (compiler.process(part, **kw) for part in element.clauses)
-    return f"coalesce(json_object_agg({key}, {value} ORDER BY {key}), '{{}}')"
-
-
-@compiles(json_array)
-def _(element: json_array, compiler: Any, **kw: Any) -> str:
-    return f"json_array({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(json_array, "postgresql")
-def _(element: json_array, compiler: Any, **kw: Any) -> str:
-    return f"json_build_array({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(total)
-def _(element: total, compiler: Any, **kw: Any) -> str:
-    return f"sum({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(total, "postgresql")
-def _(element: total, compiler: Any, **kw: Any) -> str:
-    return f"nullif(sum({_bounded(compiler.process(element.clauses, **kw), 290)}), 'NaN')"
-
-
-@compiles(whole_sum)
-def _(element: whole_sum, compiler: Any, **kw: Any) -> str:
-    return f"sum({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(whole_sum, "postgresql")
-def _(element: whole_sum, compiler: Any, **kw: Any) -> str:
-    return f"CAST(sum({compiler.process(element.clauses, **kw)}) AS BIGINT)"
-
-
-@compiles(mean)
-def _(element: mean, compiler: Any, **kw: Any) -> str:
-    return f"avg({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(mean, "postgresql")
-def _(element: mean, compiler: Any, **kw: Any) -> str:
-    column = compiler.process(element.clauses, **kw)  # PostgreSQL's avg() squares what it adds up
-    return f"(nullif(sum({_bounded(column, 290)}), 'NaN') / count({column}))"
-
-
-@compiles(whole)
-def _(element: whole, compiler: Any, **kw: Any) -> str:
-    return f"CAST({compiler.process(element.clauses, **kw)} AS INTEGER)"
-
-
-@compiles(whole, "postgresql")
-def _(element: whole, compiler: Any, **kw: Any) -> str:
-    return f"CAST(trunc({compiler.process(element.clauses, **kw)}) AS BIGINT)"
-
-
-@compiles(product)
-def _(element: product, compiler: Any, **kw: Any) -> str:
-    return "(" + " * ".join(f"({compiler.process(part, **kw)})" for part in element.clauses) + ")"
-
-
-@compiles(product, "postgresql")
-def _(element: product, compiler: Any, **kw: Any) -> str:
-    factors = " * ".join(_bounded(compiler.process(part, **kw), 150) for part in element.clauses)
-    return f"nullif({factors}, 'NaN')"
-
-
-@compiles(server_clock)
-def _(element: server_clock, compiler: Any, **kw: Any) -> str:
-    return str(compiler.process(element.clauses, **kw))
-
-
-@compiles(server_clock, "postgresql")
-def _(element: server_clock, compiler: Any, **kw: Any) -> str:  # noqa: ARG001
-    return "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)"
-
-
-@compiles(spread)
-def _(element: spread, compiler: Any, **kw: Any) -> str:
-    column = compiler.process(element.clauses, **kw)
-    return f"(max({column}) - min({column}))"
-
-
-@compiles(spread, "postgresql")
-def _(element: spread, compiler: Any, **kw: Any) -> str:
-    highest, lowest = (_bounded(f"{end}({compiler.process(element.clauses, **kw)})", 290) for end in ("max", "min"))
-    return f"nullif({highest} - {lowest}, 'NaN')"
-
-
-def _bounded(number: str, digits: int) -> str:
-    """A float that PostgreSQL can add to others, or multiply."""
-    beyond = f"WHEN {number} > 1e{digits} THEN 'Infinity'::float8 WHEN {number} < -1e{digits} THEN '-Infinity'"
-    return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
+    sqlite = "{0}"
+    postgresql = "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)"

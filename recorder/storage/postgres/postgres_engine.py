@@ -5,8 +5,6 @@ door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from math import inf
 from typing import Any
 
 import orjson
@@ -38,7 +36,8 @@ _SETTINGS = {  # libpq's; a connection whose other end is gone without a word br
 }
 _PATIENCE = 30.0  # seconds
 _LOOK = 2.0  # seconds that a training's start waits to find out whether it can be recorded
-_SILENCE = 1.2  # times as long as for a lock, which the server gives up itself
+_LONGEST = 60.0  # seconds for one statement of a recorder, whose changes wait on disk then
+_ENDING = 1.2  # times the patience for a lock, for one statement of a process that is about to end
 _LOCK = 0x6C6F6773  # of whoever makes the tables: any number that others do not take
 _OLDEST = 15
 _TEMPORARY = ("08", "53", "55", "57", "58", "40")
@@ -94,9 +93,9 @@ def refuse_hopeless(url: URL, purpose: Purpose) -> None:
 
 def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bool]) -> Engine:
     """See `database.writing_engine`."""
-    silence = None if patience is None else patience * _SILENCE
     seconds = _PATIENCE if patience is None else patience
-    engine = _engine(url, read_only=False, patience=seconds, silence=silence, is_hurried=is_hurried)
+    longest = None if patience is None else _LONGEST
+    engine = _engine(url, read_only=False, patience=seconds, longest=longest, is_hurried=is_hurried)
     with _disposed_if_it_fails(url, engine):
         with engine.begin() as connection:
             if not _check_schema(url, connection, purpose=Purpose.RECORD):
@@ -105,8 +104,8 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
                     _create(connection)
             is_behind = schema.is_behind(connection)
         if is_behind:
-            limits: dict[str, Any] = {"patience": seconds, "silence": silence, "is_hurried": is_hurried}
-            migrating = _engine(url, read_only=False, **limits, longest=inf)  # an index of large tables takes minutes
+            # To index a large table takes minutes: no limit for one statement.
+            migrating = _engine(url, read_only=False, patience=seconds)
             try:
                 schema.bring_up_to_date(migrating)
             finally:
@@ -208,12 +207,11 @@ def _engine(
     *,
     read_only: bool,
     patience: float | None = None,
-    silence: float | None = None,
-    is_hurried: Callable[[], bool] = lambda: False,
     longest: float | None = None,
+    is_hurried: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """Waits at most so many seconds for a lock or for the server, None for as long as it takes; for the other three
-    see `watchdog.py`, whose own `longest` None stands for.
+    """Makes an engine that waits `patience` seconds for a lock or for a connection, and `longest` for the answer to one
+    statement, or little more than `patience` if `is_hurried()`. None is as long as it takes.
 
     Raises:
         RefusedDatabaseError: psycopg is not installed.
@@ -226,7 +224,7 @@ def _engine(
         engine = create_engine(
             url,
             connect_args={name: value for name, value in settings.items() if name not in url.query},
-            paramstyle="format",  # `prepared_statements.py` gives parameters by their places
+            paramstyle="format",  # `prepared_statements.py` passes parameters by their places
             pool_pre_ping=True,
             hide_parameters=True,  # in an error's words, which are logged
             json_serializer=json_column,
@@ -237,50 +235,30 @@ def _engine(
         raise RefusedDatabaseError(
             "PostgreSQL needs the package psycopg. Install it with: pip install 'logs-ui[postgres]'"
         ) from error
-    event.listen(engine, "do_connect", partial(_connect, silence, is_hurried, longest))
-    event.listen(engine, "connect", partial(_adapt, read_only=read_only))
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+        from logs_ui.recorder.storage.postgres.psycopg_connection import ImpatientConnection, adapt
+
+        connection = ImpatientConnection.connect(*args, **arguments)
+        connection.longest, connection.is_hurried = longest, is_hurried
+        connection.shortest = (patience or _PATIENCE) * _ENDING
+        adapt(connection, read_only=read_only)
+        return connection
+
     if patience is not None:
-        _limit_waiting(engine, round(patience * 1000))
+        # In each transaction anew: behind a pooler of transactions the next one has another connection, and what a
+        # session sets stays with whoever gets its connection. Poolers refuse it as an option of the connection.
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(patience * 1000)}")
+
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
-
-
-def _adapt(connection: Any, _: Any, *, read_only: bool) -> None:
-    from logs_ui.recorder.storage.postgres.dumpers import adapt  # which needs psycopg
-
-    adapt(connection, read_only=read_only)
-
-
-def _connect(
-    silence: float | None,
-    is_hurried: Callable[[], bool],
-    longest: float | None,
-    _: Any,
-    __: Any,
-    args: tuple[Any, ...],
-    settings: Any,
-) -> Any:
-    from logs_ui.recorder.storage.postgres.watchdog import ImpatientConnection  # which needs psycopg
-
-    connection = ImpatientConnection.connect(*args, **settings)
-    connection.silence, connection.is_hurried = silence, is_hurried
-    if longest is not None:
-        connection.longest = longest
-    return connection
-
-
-def _limit_waiting(engine: Engine, milliseconds: int) -> None:
-    """For locks, in each transaction anew: behind a pooler of transactions the next one has another connection, and
-    what a session sets stays with whoever gets its connection. Not an option of the connection: poolers refuse those.
-    """
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
 
 
 @contextmanager
 def _connected(url: URL) -> Iterator[Connection]:
-    engine = _engine(url, read_only=True, patience=_LOOK)
+    engine = _engine(url, read_only=True, patience=_LOOK, longest=_LOOK * _ENDING)
     try:
         with engine.connect() as connection:
             yield connection

@@ -31,7 +31,6 @@ from logs_ui.recorder.storage.database import (
 )
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.postgres import postgres_engine
-from logs_ui.recorder.storage.postgres.watchdog import ImpatientConnection
 from logs_ui.recorder.storage.schema import stamp_of
 from logs_ui.recorder.storage.tables import SCHEMA_VERSION, Run
 from logs_ui.recorder.storage.writes import prepared_statements
@@ -150,7 +149,7 @@ def test_one_that_is_slow_for_too_long_is_given_up_and_stops(
     longest: float,
     hurried: bool,  # noqa: FBT001 - a case
 ) -> None:
-    monkeypatch.setattr(ImpatientConnection, "longest", longest)
+    monkeypatch.setattr(postgres_engine, "_LONGEST", longest)
     engine = writing_engine(postgres_url, 0.2, lambda: hurried)
     with pytest.raises(OperationalError, match=r"has not answered for \d+\.\d seconds") as caught, engine.begin() as it:
         it.execute(text("SELECT pg_sleep(60)"))
@@ -171,14 +170,17 @@ def test_a_migration_may_take_longer_than_any_other_statement(
 
     step = Migration(2, "nothing, for long", takes_long, oldest_reader=1, oldest_writer=1)
     monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
-    monkeypatch.setattr(ImpatientConnection, "longest", 0.5)
+    monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
     engine = writing_engine(postgres_url, 0.2)
     with engine.connect() as connection:
         assert stamp_of(connection).version == 2
     engine.dispose()
 
 
-def test_a_server_whose_answers_are_lost_is_given_up_and_tried_again(postgres_url: URL, tmp_path: Path) -> None:
+def test_a_server_whose_answers_are_lost_is_given_up_and_tried_again(
+    postgres_url: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
     with Proxy(Path(str(postgres_url.query["host"])), tmp_path) as proxy:
         engine = writing_engine(postgres_url.set(query={"host": str(tmp_path)}), patience=0.2)
         with engine.connect() as connection:
