@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlmodel import col
@@ -18,7 +17,6 @@ from logs_ui.recorder.storage import migrations
 from logs_ui.recorder.storage.address import Address, db_option, shown
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.tables import SCHEMA_VERSION, SchemaVersion, Table
-from logs_ui.recorder.storage.writes.prepared_statements import run
 
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
 _UPGRADE = "Upgrade with: pip install -U logs-ui"
@@ -107,10 +105,12 @@ def refuse_outgrown(said: str, connection: Connection) -> None:
     Raises:
         RefusedDatabaseError: this program must not write it any more.
     """
-    stamp = run(connection, {}, _stamped).one()
-    if stamp.oldest_writer > known():
+    # As text: compiling and caching a statement costs more than SQLite's work does, and this runs in each transaction.
+    stamped = connection.exec_driver_sql(f"SELECT version, oldest_writer FROM {SchemaVersion.__tablename__}")  # noqa: S608
+    version, oldest_writer = stamped.one()
+    if oldest_writer > known():
         raise RefusedDatabaseError(
-            f"{said} was brought to schema {stamp.version} meanwhile, which takes a newer logs-ui to write (this one "
+            f"{said} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one "
             f"knows {known()}). {_UPGRADE}"
         )
 
@@ -154,10 +154,6 @@ def _apply(connection: Connection, step: Migration) -> None:
     step.apply(connection)
     stamp = {"version": step.number, "oldest_reader": step.oldest_reader, "oldest_writer": step.oldest_writer}
     connection.execute(update(SchemaVersion).values(**stamp, migrated=_now()))
-
-
-def _stamped() -> Any:
-    return select(col(SchemaVersion.version), col(SchemaVersion.oldest_writer))
 
 
 def _is_behind(address: Address, stamp: Stamp, steps: list[Migration]) -> str:

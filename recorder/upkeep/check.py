@@ -14,8 +14,9 @@ from sqlmodel import col
 
 from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
 from logs_ui.recorder.storage.sidecars import SIDECARS
-from logs_ui.recorder.storage.spool.spool_files import SpoolFile, spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import SpoolFile, spool_files
 from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import PayloadStart, Run, Tokenizer
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.payload_starts import is_unused

@@ -17,8 +17,9 @@ from logs_ui.recorder.storage.database import sidecar_engine
 from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.spool import spool_entry as entries
-from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import spool_files
 from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     RolloutPayload,

@@ -22,7 +22,7 @@ from logs_ui.recorder.storage.postgres.postgres_rights import (
 )
 from logs_ui.recorder.storage.schema import Purpose
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
-from logs_ui.recorder.storage.spool.spool_files import what_to_do_first
+from logs_ui.recorder.storage.spool_folder import what_to_do_first
 
 _CONNECT_SECONDS = 10
 _SETTINGS = {  # libpq's; a connection whose other end is gone without a word breaks after some 30 seconds

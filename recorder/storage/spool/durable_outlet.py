@@ -16,8 +16,9 @@ from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
-from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint, sync_log
 from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 

@@ -6,7 +6,6 @@ held under a lock (flock) for as long as its process may append to it.
 """
 
 import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -18,15 +17,9 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-import platformdirs
-
-from logs_ui.recorder.storage.address import Address, db_option
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
-
-FOLDER_VARIABLE = "LOGS_UI_SPOOL"
-"""A folder, in which each database gets one of its own."""
 
 _PARTS = 100_000  # of each process that writes in the place of one that ended: no name is used again
 _FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
@@ -52,28 +45,6 @@ def new_writer_name() -> str:
     return f"{host[:40] or 'host'}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
-def spool_folder(address: Address) -> Path:
-    """Where spools of a database lie, which need not exist: beside an SQLite file, else in this user's data folder;
-    LOGS_UI_SPOOL overrules both. No password is part of its name.
-    """
-    given = os.environ.get(FOLDER_VARIABLE) or None
-    if isinstance(address, Path):
-        if given is None:
-            return address.absolute().with_name(f"{address.name}-spool")
-        told, name = os.path.realpath(address), address.name
-    else:
-        told = f"{address.host or ''}:{address.port or 5432}/{address.database or ''}" + "".join(
-            f"?{key}={address.query[key]}" for key in ("host", "port", "dbname", "service") if key in address.query
-        )
-        name = re.sub(r"[^\w.-]+", "-", f"{address.host or 'postgres'}-{address.database or ''}", flags=re.ASCII)
-    parent = (
-        Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "spool"
-        if given is None
-        else Path(given).expanduser().absolute()
-    )
-    return parent / f"{name[:60]}-{hashlib.sha256(told.encode(errors='surrogateescape')).hexdigest()[:12]}"
-
-
 def spool_files(folder: Path) -> list[SpoolFile]:
     """Those that are there, each process's in their order; none where there is no folder, or it cannot be read."""
     try:
@@ -83,14 +54,6 @@ def spool_files(folder: Path) -> list[SpoolFile]:
     named = ((path, _NAME.fullmatch(path.name)) for path in paths)
     found = [SpoolFile(path, match["writer"], int(match["part"])) for path, match in named if match]
     return sorted(found, key=lambda file: (file.writer, file.part))
-
-
-def what_to_do_first(address: Address) -> str:
-    """Where a database has nothing yet: what was recorded may wait for it."""
-    folder = spool_folder(address)
-    if spool_files(folder):
-        return f"What was recorded waits in {folder}. Take it in: logs-ui db ingest{db_option(address)}"
-    return "Record a training into it first, or name another database (--db, db= or LOGS_UI_DB)."
 
 
 class Spool:

@@ -23,8 +23,9 @@ from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry
-from logs_ui.recorder.storage.spool.spool_files import SpoolFile, put_away, spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import SpoolFile, put_away, spool_files
 from logs_ui.recorder.storage.spool.spool_format import Frame, NotASpoolError, frames, grouped, is_ended
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint, sync_log
 from logs_ui.recorder.storage.writes import row_writes
 

@@ -12,7 +12,6 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.writes import row_writes
 
 logger = logging.getLogger("logs_ui")
 
@@ -30,9 +29,18 @@ def checkpoint(address: Address, engine: Engine, beyond: int) -> None:
         if log.stat().st_size <= beyond:
             return
         with alone(log, waits=False):
-            row_writes.checkpoint(engine)
+            checkpoint_log(engine)
     except (OSError, sqlite3.Error, SQLAlchemyError) as error:
         logger.debug("logs-ui: no checkpoint of %s: %s", address, error)
+
+
+def checkpoint_log(engine: Engine) -> None:
+    """Moves as much of the write-ahead log into the database as no reader still needs; waits for nobody."""
+    connection = engine.raw_connection()  # outside of any transaction: a checkpoint cannot be part of one
+    try:
+        connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
+    finally:
+        connection.close()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.schema import Purpose
 from logs_ui.recorder.storage.sidecars import SIDECARS, Sidecar, tables
-from logs_ui.recorder.storage.spool.spool_files import what_to_do_first
+from logs_ui.recorder.storage.spool_folder import what_to_do_first
 
 WAL_BYTES = 4 << 20
 """Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""

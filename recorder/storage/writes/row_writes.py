@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Engine, bindparam, case, func, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
@@ -75,15 +75,6 @@ def write_rows(
         _insert_tags(connection, rows, run_id)
         write_statistics(connection, rows, run_id)
     _insert_images(connection, [image for rows in by_run.values() for change in rows for image in change.images])
-
-
-def checkpoint(engine: Engine) -> None:
-    """Moves what it can of the write-ahead log into the database, waiting for nobody."""
-    connection = engine.raw_connection()  # outside of any transaction: a checkpoint cannot be part of one
-    try:
-        connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
-    finally:
-        connection.close()
 
 
 def _advance() -> Insert:

@@ -36,7 +36,7 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.payload import unpacked_content
-from logs_ui.recorder.storage.spool.spool_files import spool_folder
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.recorder.delivery.test_writer import BEGUN, job, row, stored, wait_until
 
 TIMES = {"id", "created", "returned", "scored", "seconds", "run", "group"}

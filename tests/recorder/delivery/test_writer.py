@@ -43,6 +43,7 @@ from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.spool import durable_outlet as storage
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
+from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode
@@ -921,13 +922,13 @@ def test_a_write_ahead_log_that_was_moved_is_not_moved_again_before_it_has_grown
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[int] = []
-    checkpoint = row_writes.checkpoint
+    checkpoint = checkpoints.checkpoint_log
 
     def counted(engine: Any) -> None:
         moved.append(1)
         checkpoint(engine)
 
-    monkeypatch.setattr(row_writes, "checkpoint", counted)
+    monkeypatch.setattr(checkpoints, "checkpoint_log", counted)
     writer = Writer(db)
     writer.put(job(BEGUN, row("large", {}, os.urandom(5_000_000))))
     assert writer.flush(60)

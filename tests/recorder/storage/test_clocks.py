@@ -16,8 +16,9 @@ from logs_ui.recorder.storage.changes import Batch, RunChange
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import Spool
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import Run
 
 HOUR = 3_600_000_000  # µs

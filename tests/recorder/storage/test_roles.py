@@ -24,7 +24,7 @@ from logs_ui.recorder.storage.address import as_text
 from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.postgres.postgres_rights import Rights, rights_of
-from logs_ui.recorder.storage.spool.spool_files import spool_folder
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.factory import make_run
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages

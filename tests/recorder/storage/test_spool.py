@@ -35,9 +35,10 @@ from logs_ui.recorder.storage.spool import spool_format, spool_ingest
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, decoded, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_files
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.vocabulary import RunState, SourceKind, Status
 from tests.recorder.delivery.test_writer import storage_of
 from tests.support.storage_faults import begun, check, locked, record, row_job

@@ -25,7 +25,8 @@ from sqlalchemy.exc import OperationalError
 from logs_ui.recorder.storage.address import Address, database_address
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.postgres import postgres_engine
-from logs_ui.recorder.storage.spool.spool_files import spool_files, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import spool_files
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.storage_faults import Recording, check, hold_a_moment, kill_at_random, locked, recording
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from logs_ui.recorder.storage import clock, migrations
 from logs_ui.recorder.storage.address import Address, as_text, shown
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import Spool
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     PayloadStart,
@@ -88,7 +89,7 @@ def tables(address: Address) -> dict[str, int]:
     return found
 
 
-def same(db: Address | str, other: Address | str, run: str) -> None:
+def same(db: "Address | str", other: "Address | str", run: str) -> None:
     """A run is the same in both, but for what a database has of its own."""
     for load in (load_run, load_scalars):
         ours, theirs = (load(run, as_text(it) if not isinstance(it, str) else it) for it in (db, other))
@@ -438,7 +439,7 @@ def test_what_waits_before_the_first_ingest_is_not_denied(
             told = logs_ui("db", "check", "--db", db)
             assert told.returncode == 1
             assert told.stderr.endswith(
-                f"There is no database at {db}. What was recorded waits in {folder}. Take it in: "
+                f"There is no database at {db}. Recorded rollouts wait in {folder}. Store them with: "
                 f"logs-ui db ingest --db {db}\n"
             )
             assert "rollouts        1\n" in logs_ui("db", "info", "--db", db).stdout

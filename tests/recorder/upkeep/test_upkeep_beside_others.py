@@ -15,8 +15,9 @@ from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool, spool_folder
+from logs_ui.recorder.storage.spool.spool_files import Spool
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, WriterPosition
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.upkeep import delete_run, look_at, merge, prune, vacuum
