@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from logs_ui.recorder.analysis.rescore.rescore import rescore
     from logs_ui.recorder.api.async_grpo.record_worker import record_worker
     from logs_ui.recorder.api.diagnosis_callback import DiagnosisCallback
+    from logs_ui.recorder.api.options import RecordOptions
     from logs_ui.recorder.api.record import record
     from logs_ui.recorder.api.record_environment import record_environment
     from logs_ui.recorder.api.row_scope import CurrentRow, current_row, row_scope, unrecorded
@@ -40,6 +41,7 @@ __all__ = [
     "LogsUIError",
     "OpenRollout",
     "OpenRun",
+    "RecordOptions",
     "Report",
     "RolloutFilter",
     "RolloutNotFoundError",
@@ -78,6 +80,7 @@ _HOMES = {
     "LogsUIError": "errors",
     "OpenRollout": "api.start_run",
     "OpenRun": "api.start_run",
+    "RecordOptions": "api.options",
     "Report": "diagnosis.report",
     "RolloutFilter": "queries.filters.rollout_filter",
     "RolloutNotFoundError": "errors",

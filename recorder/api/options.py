@@ -1,16 +1,135 @@
-"""Options that several functions of the API take."""
+"""The options that `record`, `record_environment`, `record_worker` and `start_run` have in common."""
 
-from typing import Any
+import inspect
+import os
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
 
+from logs_ui.recorder.rows.rollout_call import Edit, Parse, RowOptions
 from logs_ui.recorder.settings import Settings, check_thresholds
+from logs_ui.recorder.spelling import nearest
+from logs_ui.recorder.storage.address import Address, database_address
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RecordOptions(TypedDict, total=False):
+    """Keyword options of `record`, `record_environment`, `record_worker` and `start_run`. Each may be left out or None.
+
+    Attributes:
+        eval_name: Name of the evaluation that the rollouts belong to, such as "guess" or "held-out". None takes the
+            name of the rollout function or of the environments, and "rollouts" for a worker or an explicit run.
+        edit: A function that gets each row before it is stored, as a dict of its columns, `messages`, `actions`,
+            `sampling`, `metadata`, `prompt_ids`, `completion_ids`, `logprobs` and `mask`. It returns the dict to store,
+            or None to store nothing. If it raises, the row is stored without its text. Called in a background thread.
+        server_log: Path of the log file of the environment's server. The last 4,000 bytes of the file are stored with
+            each error of a rollout. None stores nothing.
+        diagnosis: Settings of the run's diagnosis, such as `Settings(max_reward=1.0)`. None takes the defaults of each
+            diagnostic. The dashboard and `logs-ui diagnose --save` can change them later.
+        project: Name of the project that the run belongs to; the list of runs can be filtered by it. None takes the
+            environment variable LOGS_UI_PROJECT, and no project if that is not set.
+        db: The database: the path of an SQLite file, or `postgresql://user@host/database`. None takes LOGS_UI_DB, and
+            the default database, which `logs-ui serve` reads too, if that is not set.
+
+    Example:
+        >>> from logs_ui.recorder import RecordOptions, start_run
+        >>> options: RecordOptions = {"eval_name": "guess", "project": "games", "db": "runs.db"}
+        >>> with start_run("shared options", **options) as run:
+        ...     run
+        <OpenRun ... 'shared options' in project 'games', running>
+    """
+
+    eval_name: str | None
+    edit: Edit | None
+    server_log: str | os.PathLike[str] | None
+    diagnosis: Settings | None
+    project: str | None
+    db: str | os.PathLike[str] | None
+
+
+def takes_record_options(function: F) -> F:
+    """Writes the options out in the signature and the docstring of a function that takes `**options`.
+
+    Type checkers and editors read them from the annotation (PEP 692). `inspect.signature`, `help()` and completion in
+    notebooks do not, and would show nothing but `**options`.
+    """
+    signature = inspect.signature(function)
+    parameters = [it for it in signature.parameters.values() if it.kind is not inspect.Parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in typing.get_type_hints(RecordOptions).items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*parameters, *shared])  # type: ignore[attr-defined]
+    if function.__doc__ and RecordOptions.__doc__:  # python -OO has none
+        before, _, after = function.__doc__.partition("        **options:")
+        described = RecordOptions.__doc__.partition("Attributes:\n")[2].partition("\n\n")[0]
+        function.__doc__ = before + described + "\n" + after.partition("\n")[2]
+    return function
+
+
+@dataclass(frozen=True)
+class CheckedOptions:
+    """The options of one call after they were checked.
+
+    Attributes:
+        eval_name: None if the caller gave none.
+        rows: Functions and files that are applied to each row.
+        settings: Settings of the diagnosis as JSON values, as they are stored with the run; None without any.
+        project: As given; see `project_of`.
+        address: Address of the database.
+    """
+
+    eval_name: str | None
+    rows: RowOptions
+    settings: dict[str, Any] | None
+    project: str | None
+    address: Address
+
+
+def checked_options(
+    function: Callable[..., Any], options: RecordOptions, *, parse: Parse | None = None, offers_tools: bool = False
+) -> CheckedOptions:
+    """Check the `**options` of a call of `function`; `parse` and `offers_tools` are passed on to `RowOptions`.
+
+    Raises:
+        DatabaseError: `db` is a URL of a database that is not supported.
+        SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
+        TypeError: an option is unknown, or `diagnosis` is not a `Settings`.
+    """
+    check_names(function, options)
+    log = options.get("server_log")
+    return CheckedOptions(
+        options.get("eval_name"),
+        RowOptions(parse, options.get("edit"), None if log is None else Path(log), offers_tools=offers_tools),
+        settings_to_keep(options.get("diagnosis")),
+        options.get("project"),
+        database_address(options.get("db")),
+    )
+
+
+def check_names(function: Callable[..., Any], options: RecordOptions) -> None:
+    """Check that `RecordOptions` has each of the options.
+
+    Raises:
+        TypeError: it has not; the message names the option of `function` that is spelt most alike.
+    """
+    for name in options:
+        if name not in RecordOptions.__annotations__:
+            known = [it.name for it in inspect.signature(function).parameters.values() if it.kind is it.KEYWORD_ONLY]
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"choose from {', '.join(known)}"
+            raise TypeError(f"{function.__name__}() has no option {name!r}: {hint}")
 
 
 def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
-    """The diagnosis' settings as they are stored with a run; None where none were given.
+    """Return the settings of a diagnosis as they are stored with a run; None for None.
 
     Raises:
-        SettingsError: they name a diagnostic that there is not, or a threshold is out of range.
-        TypeError: they are no Settings.
+        SettingsError: they name an unknown diagnostic, or a threshold is out of range.
+        TypeError: they are not a `Settings`.
     """
     if settings is None:
         return None

@@ -1,22 +1,18 @@
-"""`record()`: the one line that a user adds."""
+"""`record()` wraps a rollout function so that every call of it is recorded."""
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from logs_ui.recorder.api.options import settings_to_keep
+from logs_ui.recorder.api.options import RecordOptions, check_names, checked_options, takes_record_options
 from logs_ui.recorder.api.trainer_run import Recordings, Wanted, one_opens
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.rollout_call import Edit, Parse, RolloutCall, RowOptions
+from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.task_names import Task
-from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.storage.address import database_address
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,118 +24,105 @@ def record(
     rollout_func: F,
     /,
     *,
-    eval_name: str | None = None,
     task: Task | None = None,
     parse: Parse | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
     announce: bool = True,
+    **options: Unpack[RecordOptions],
 ) -> F: ...
 @overload
 def record(
     rollout_func: None = None,
     /,
     *,
-    eval_name: str | None = None,
     task: Task | None = None,
     parse: Parse | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
     announce: bool = True,
+    **options: Unpack[RecordOptions],
 ) -> Callable[[F], F]: ...
+@takes_record_options
 def record(
     rollout_func: Callable[..., Any] | None = None,
     /,
     *,
-    eval_name: str | None = None,
     task: Task | None = None,
     parse: Parse | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
     announce: bool = True,
+    **options: Unpack[RecordOptions],
 ) -> Any:
-    """Records every rollout that a TRL rollout function makes. Also a decorator, with or without arguments.
+    """Records every rollout that a TRL rollout function makes. It is a decorator too, with or without arguments.
 
-    The function gets the same arguments, and its result or exception is passed on untouched. Nothing that goes wrong in
-    the recorder reaches the training: it is logged once, and counted on the run.
+    The function gets the same arguments, and its result or exception is passed on unchanged. A failure of the recorder
+    never reaches the training: it is logged once, and counted on the run.
 
     Args:
-        rollout_func: as `GRPOTrainer(rollout_func=...)` takes it, in any release of TRL from 0.25 on.
-        eval_name: what the rollouts are an evaluation of; the function's name where it is None.
-        task: names a rollout's task: a column of the dataset, or a function of the dataset row. None takes the column
-            `task` or `task_id`, else a hash of the prompt.
-        parse: your own parser, an answer's text to an action, or None: tells answers without an action where the
-            function falls back to some other one. Called in a background thread, as the next.
-        edit: gets each row before it is stored, as a dict of its columns, `messages`, `actions`, `sampling`,
-            `metadata`, `prompt_ids`, `completion_ids`, `logprobs` and `mask`; returns what to store, or None to store
-            nothing. If it raises, the row is stored without its text.
-        server_log: log file of the environment's server; its last 4,000 bytes are kept with each error.
-        diagnosis: what the run's diagnosis is held against, as `Settings(max_reward=1.0)`; the dashboard, or `logs-ui
-            diagnose --save`, may set other things later. None: what each diagnostic has of itself.
-        project: what the run belongs to, as the list of runs can be narrowed to it; None takes LOGS_UI_PROJECT.
-        db: the database, a path or `postgresql://user@host/database`; None takes LOGS_UI_DB, else the one that `logs-ui
-            serve` reads too.
-        announce: whether to say on stderr, once a run, what it is called and how to browse it.
+        rollout_func: The function that is passed to `GRPOTrainer(rollout_func=...)`, for any release of TRL from 0.25.
+        task: Names the task of each rollout: a column of the dataset, or a function of the dataset row that returns the
+            name. None takes the column `task` or `task_id`, and a hash of the prompt if the dataset has neither.
+        parse: Your own parser: a function from the text of an answer to an action, or to None if there is none. Give it
+            where the rollout function replaces an unparsable answer by a default action; such answers are then
+            recorded as having no action. Called in a background thread.
+        announce: True prints the run's id, and the command that shows the run, on stderr once per run.
+        **options: The options in `RecordOptions`.
 
     Returns:
-        A function to give to the trainer; with the `close()` of the rollout function, if that has one.
+        The function to pass to the trainer. It has the `close()` of the rollout function, if that has one.
 
     Raises:
-        DatabaseError: what `db` or LOGS_UI_DB names can never be recorded into: not a database of logs-ui, or of a
-            newer one, or a URL of a database that is not supported. What may heal, as a full disk, is not raised.
-        LogsUIError: LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS or LOGS_UI_END_SECONDS is no number that it may be.
-        SettingsError: `diagnosis` names a diagnostic that there is not.
-        TypeError: `rollout_func` cannot be called, or `diagnosis` is no Settings.
+        DatabaseError: `db` or LOGS_UI_DB can never be recorded into: the file is not a database of logs-ui or was
+            written by a newer release, or the URL names a database that is not supported. A failure that may pass,
+            such as a full disk, is not raised.
+        LogsUIError: LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS or LOGS_UI_END_SECONDS is not a number in its range.
+        SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
+        TypeError: `rollout_func` cannot be called, `diagnosis` is not a `Settings`, or an option is unknown.
+
+    Example:
+        ```python
+        from trl import GRPOConfig, GRPOTrainer
+
+        from logs_ui.recorder import record
+
+        trainer = GRPOTrainer(
+            model,
+            reward_funcs=[solved],
+            args=GRPOConfig(...),
+            train_dataset=dataset,
+            rollout_func=record(rollout_func, eval_name="guess", db="runs.db"),
+        )
+        trainer.train()
+        ```
     """
     if rollout_func is None:
-        return functools.partial(
-            record,
-            eval_name=eval_name,
-            task=task,
-            parse=parse,
-            edit=edit,
-            server_log=server_log,
-            diagnosis=diagnosis,
-            project=project,
-            db=db,
-            announce=announce,
-        )
+        check_names(record, options)
+        return functools.partial(record, task=task, parse=parse, announce=announce, **options)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
+    checked = checked_options(record, options, parse=parse)
     rollout_func = _without_recording(rollout_func)
-    options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
-    name = eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    kept = settings_to_keep(diagnosis)
-    wanted = Wanted(shortened(name), task, options, announce=announce, diagnosis=kept, project=project)
-    recorder = _Recorder(rollout_func, Recordings(writer_for(database_address(db)), wanted))
+    name = checked.eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
+    wanted = Wanted(
+        shortened(name), task, checked.rows, announce=announce, diagnosis=checked.settings, project=checked.project
+    )
+    recorder = _Recorder(rollout_func, Recordings(writer_for(checked.address), wanted))
 
     @functools.wraps(rollout_func)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         return recorder.call(args, kwargs)
 
     setattr(recorded, _MARK, (recorded, rollout_func))
-    if callable(close := getattr(rollout_func, "close", None)):  # a class's, which wraps() does not copy
+    if callable(close := getattr(rollout_func, "close", None)):  # of an object's class: wraps() does not copy it
         recorded.close = close  # type: ignore[attr-defined]
     return recorded
 
 
 def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
-    """What is recorded already is recorded once. A decorator that copied the mark of what it wraps is not ours."""
+    """Return the user's function if this one is recorded already, so that it is recorded once."""
+    # functools.wraps copies the mark to other wrappers of a recorded function; only on our own it names its carrier.
     marked, original = getattr(rollout_func, _MARK, (None, None))
     return original if original is not None and marked is rollout_func else rollout_func
 
 
 class _Recorder:
-    """One wrapped rollout function, for all trainers that call it."""
+    """Wraps one rollout function, for all trainers that call it."""
 
     def __init__(self, rollout_func: Callable[..., Any], recordings: Recordings) -> None:
         self._rollout_func = rollout_func
@@ -147,7 +130,7 @@ class _Recorder:
         install()
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The rollout function, recorded; the arguments are those of any age of TRL."""
+        """Call and record the rollout function with the arguments of any supported release of TRL."""
         call: RolloutCall | None = None
         with guard("opening the rows of a rollout call"), one_opens():
             asked = trl_shapes.asked(args, kwargs, trl.generating())

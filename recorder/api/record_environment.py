@@ -1,21 +1,19 @@
-"""`record_environment()`: environments that TRL itself plays, by `GRPOTrainer(environment_factory=...)`.
+"""`record_environment()` records environments that TRL itself plays, by `GRPOTrainer(environment_factory=...)`.
 
-TRL finds an environment's tools in its class, and matches `get_reward` by exact type. So each class gets one subclass
-under its own name, whose `reset`, `get_reward` and tools are recorded, and what a factory returns is made an instance
-of it: whatever the factory is, and however its objects come to be, they are made by the user's code alone.
+TRL finds an environment's tools in its class, and compares `get_reward` by exact type. So each class gets one subclass
+of the same name, whose `reset`, `get_reward` and tools are recorded, and the `__class__` of each environment that a
+factory returns is set to it. The objects themselves are made by the user's code alone.
 """
 
 import functools
 import inspect
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from logs_ui.recorder.api.options import settings_to_keep
+from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.trainer_run import Recording, Recordings, Wanted
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
@@ -24,11 +22,9 @@ from logs_ui.recorder.capture.instruments.quiet_subclass import is_quiet_subclas
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall, RowOptions
+from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.task_names import Task
-from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.storage.address import database_address
 
 E = TypeVar("E")
 
@@ -37,68 +33,51 @@ _KINDS = {"reset": "reset", "get_reward": "reward"}
 
 @overload
 def record_environment(
-    factory: Mapping[str, Callable[[], E]],
-    /,
-    *,
-    eval_name: str | None = None,
-    task: Task | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
+    factory: Mapping[str, Callable[[], E]], /, *, task: Task | None = None, **options: Unpack[RecordOptions]
 ) -> dict[str, Callable[[], E]]: ...
 @overload
 def record_environment(
-    factory: Callable[[], E],
-    /,
-    *,
-    eval_name: str | None = None,
-    task: Task | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
+    factory: Callable[[], E], /, *, task: Task | None = None, **options: Unpack[RecordOptions]
 ) -> Callable[[], E]: ...
-def record_environment(
-    factory: Any,
-    /,
-    *,
-    eval_name: str | None = None,
-    task: Task | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
-) -> Any:
+@takes_record_options
+def record_environment(factory: Any, /, *, task: Task | None = None, **options: Unpack[RecordOptions]) -> Any:
     """Records every rollout that TRL makes in an environment: resets, tool calls, `get_reward`, and the model's tokens.
 
-    TRL gets environments that are, but for their exact type, what the factory makes: `isinstance` holds, and names,
-    signatures, docstrings, results and exceptions are the same. Nothing that goes wrong in the recorder reaches the
+    The environments that TRL gets are those that the factory makes, except for their exact type: `isinstance` holds,
+    and names, signatures, docstrings, results and exceptions are the same. A failure of the recorder never reaches the
     training: it is logged once, and counted on the run.
 
     Args:
-        factory: as `GRPOTrainer(environment_factory=...)` takes it: a class, another function that makes environments,
-            or a dict of them by name.
-        eval_name: what the rollouts are an evaluation of; the factory's name where it is None, those of a dict joined
-            by "+".
-        task: names a rollout's task: a column of the dataset, or a function of the dataset row. None takes the column
-            `task` or `task_id`, else a hash of the prompt.
-        edit: see `record()`.
-        server_log: see `record()`.
-        diagnosis: see `record()`.
-        project: see `record()`.
-        db: see `record()`.
+        factory: The value of `GRPOTrainer(environment_factory=...)`: a class, another function that makes
+            environments, or a dict of such functions by name.
+        task: Names the task of each rollout: a column of the dataset, or a function of the dataset row that returns the
+            name. None takes the column `task` or `task_id`, and a hash of the prompt if the dataset has neither.
+        **options: The options in `RecordOptions`. The default `eval_name` of a dict joins the names by "+".
 
     Returns:
-        What to give to the trainer: a factory, or a dict of them.
+        The value to pass to the trainer: a factory, or a dict of factories.
 
     Raises:
         DatabaseError: `db` is a URL of a database that is not supported.
-        SettingsError: see `record()`.
-        TypeError: `factory` is neither a function nor a dict of them, or `diagnosis` is no Settings.
+        SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
+        TypeError: `factory` is neither a function nor a dict of functions, `diagnosis` is not a `Settings`, or an
+            option is unknown.
+
+    Example:
+        ```python
+        from trl import GRPOConfig, GRPOTrainer
+
+        from logs_ui.recorder import record_environment
+
+        trainer = GRPOTrainer(
+            model,
+            reward_funcs=[solved],
+            args=GRPOConfig(...),
+            train_dataset=dataset,
+            environment_factory=record_environment(Game, eval_name="game"),  # or {"game": Game, "maze": Maze}
+        )
+        trainer.train()
+        ```
     """
     several = isinstance(factory, Mapping)
     makers = dict(factory) if several else {None: factory}
@@ -108,27 +87,24 @@ def record_environment(
                 "record_environment() takes a class, a function that makes environments, or a dict of them, "
                 f"not a {type(maker).__name__}"
             )
+    checked = checked_options(record_environment, options, offers_tools=True)
     plain = {name: maker.make if isinstance(maker, _Factory) else maker for name, maker in makers.items()}
-    known_as = eval_name or "+".join(dict.fromkeys(_name(name, maker) for name, maker in plain.items()))
-    options = RowOptions(edit=edit, server_log=None if server_log is None else Path(server_log), offers_tools=True)
-    wanted = Wanted(shortened(known_as), task, options, diagnosis=settings_to_keep(diagnosis), project=project)
-    recordings = Recordings(writer_for(database_address(db)), wanted)
+    names = (str(name or getattr(maker, "__name__", type(maker).__name__)) for name, maker in plain.items())
+    eval_name = shortened(checked.eval_name or "+".join(dict.fromkeys(names)))
+    wanted = Wanted(eval_name, task, checked.rows, diagnosis=checked.settings, project=checked.project)
+    recordings = Recordings(writer_for(checked.address), wanted)
     install()
     trl.watch_environments(_door)
     factories = {name: _Factory(maker, recordings, name) for name, maker in plain.items()}
     return factories if several else factories[None]
 
 
-def _name(name: str | None, maker: Callable[[], Any]) -> str:
-    return str(name or getattr(maker, "__name__", type(maker).__name__))
-
-
 class _Factory:
-    """Makes recorded environments. Where it is sent to another process, they are made there unrecorded.
+    """Makes recorded environments. A copy that is pickled to another process makes unrecorded ones there.
 
     Attributes:
-        make: the user's.
-        key: its own in the dict of factories; None where it is the only one.
+        make: The user's factory.
+        key: Its key in the dict of factories; None if it is the only one.
     """
 
     def __init__(self, make: Callable[[], Any], recordings: Recordings, key: str | None) -> None:
@@ -136,18 +112,18 @@ class _Factory:
         self.make = make
         self.key = key
         self.recordings = recordings
-        self._made: set[int] = set()  # the ids of those that live
+        self._made: set[int] = set()  # ids of the environments that are alive
         _factories.add(self)
 
     def __call__(self) -> Any:
         environment = self.make()
         kind: type = type(environment)
-        with suppress(TypeError):  # of a class with slots and none for references
-            # Before TRL 1.8 a trainer keeps its environments alone: by this they keep their factory.
-            weakref.finalize(environment, self._forget, id(environment))
+        with suppress(TypeError):  # a class with __slots__ may lack __weakref__
+            # Before TRL 1.8 a trainer keeps only its environments, and not their factory: it is found by these ids.
+            weakref.finalize(environment, self._made.discard, id(environment))
             self._made.add(id(environment))
         with guard("preparing to record an environment"):
-            # Not by a __setattr__ of the user's, which may forbid it.
+            # object's own __setattr__: a user's class may forbid it.
             object.__setattr__(environment, "__class__", recorded_class(kind))
         return environment
 
@@ -155,11 +131,8 @@ class _Factory:
         return _itself, (self.make,)
 
     def has_made(self, environment: Any) -> bool:
-        """Whether it is one of its environments."""
+        """Return True if this factory made the environment."""
         return id(environment) in self._made
-
-    def _forget(self, number: int) -> None:
-        self._made.discard(number)
 
 
 def _itself(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -170,24 +143,24 @@ _factories: "weakref.WeakSet[_Factory]" = weakref.WeakSet()
 
 
 def _factory_of(trainer: Any) -> _Factory | None:
-    """The first whose environments the trainer plays in."""
-    own = [factory for factory in trl.environment_factories(trainer) if isinstance(factory, _Factory)]
+    """Return the first factory whose environments the trainer plays in; None without a recorded one."""
+    in_trainer = [factory for factory in trl.environment_factories(trainer) if isinstance(factory, _Factory)]
     first = trl.environments(trainer)[:1]
-    return next(iter(own or [factory for factory in _factories if any(map(factory.has_made, first))]), None)
+    return next(iter(in_trainer or [factory for factory in _factories if any(map(factory.has_made, first))]), None)
 
 
-def _called(environment: Any) -> str:
-    """By the key of its factory; by its class where that has none."""
+def _environment_name(environment: Any) -> str:
+    """Return the key of the environment's factory; the name of its class if the factory has none."""
     keys = (factory.key for factory in tuple(_factories) if factory.key is not None and factory.has_made(environment))
     return str(next(keys, type(environment).__name__))
 
 
 @functools.cache
 def recorded_class(kind: type) -> type:
-    """The class with `reset`, `get_reward` and all that TRL takes for tools recorded, under its own name.
+    """Return a subclass of the same name whose `reset`, `get_reward` and tools are recorded.
 
     Raises:
-        TypeError: it cannot be derived from.
+        TypeError: no subclass of it can be made.
     """
     if is_quiet_subclass(kind):
         return kind
@@ -217,7 +190,7 @@ def _recorded(kind: type, name: str, function: Callable[..., Any]) -> Any:
 
 
 class _StaticTool:
-    """A static method that knows whose call it is: to TRL a plain function, of the class and of each instance."""
+    """A static method whose calls are recorded with their environment. TRL sees a plain function, as before."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
@@ -249,7 +222,7 @@ def _call_of(
     environment: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Callable[[Any], Any]]:
     """Records a call of an environment's method, in the scope of the row that the environment plays. Environment calls
-    that are made inside are parts of it.
+    that the method makes are recorded as parts of it.
     """
     kind = _KINDS.get(name, "tool")
     scope: AbstractContextManager[Any] = nullcontext()
@@ -258,7 +231,7 @@ def _call_of(
         scope = nullcontext() if strand is None else within(strand)
 
     def sent() -> Any:
-        given = {"args": list(args), **kwargs} if args else kwargs  # TRL gives all by name
+        given = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
         return given if kind == "reset" else {"name": name, "arguments": given}
 
     def read(result: Any) -> Answer:
@@ -269,7 +242,7 @@ def _call_of(
 
 
 def _strand(environment: Any, kind: str) -> Strand | None:
-    """The one that the call is made in; None where it is not the rollout's, as one that a reward function makes."""
+    """Return the strand of a call; None if it is not part of a rollout, such as a call by a reward function."""
     here = current_strand()
     if here is None and kind != "reward":
         return None
@@ -283,8 +256,8 @@ class _Batch:
     """A batch that TRL rolls out, from its first reset to its last reward.
 
     Attributes:
-        generating: what is open until all tokens are there.
-        output: as a rollout function returns it; None until then.
+        generating: Context managers that stay open until all tokens are there.
+        output: The tokens and masks, in the form that a rollout function returns; None until they are there.
     """
 
     trainer: Any
@@ -294,10 +267,10 @@ class _Batch:
     output: dict[str, Any] | None = None
 
     def generated(self, prompts: list[Any], output: dict[str, Any]) -> None:
-        """The rows end, unless their environments have still to say what they were worth."""
+        """Take the tokens. The rows end here, unless their environments have a `get_reward` that is called next."""
         self.generating.close()
         self.recording.prompted(self.call, prompts, self.trainer)
-        # Reward functions are given the same lists, and may change them.
+        # Copied: reward functions are given the same lists, and may change them.
         self.output = {key: rows and [list(row) for row in rows] for key, rows in output.items()}
         if any(hasattr(type(environment), "get_reward") for environment in trl.environments(self.trainer)):
             self.call.calls.tree.closed = False
@@ -305,12 +278,12 @@ class _Batch:
             self.end()
 
     def scoring(self) -> Strand | None:
-        """Where an environment's `get_reward` is called; None before and after."""
+        """Return the strand in which `get_reward` is called; None before the tokens and after the end."""
         tree = self.call.calls.tree
         return tree.root if self.output is not None and tree.is_open else None
 
     def end(self, error: BaseException | None = None) -> None:
-        """The last word on the rows, if that is not said yet. An error after the rollouts is not theirs."""
+        """End the rows unless they have ended. An error that is raised after the tokens is not an error of the rows."""
         if self.call.settled:
             return
         self.call.calls.tree.closed = True
@@ -320,26 +293,26 @@ class _Batch:
             self.recording.returned(self.call, self.output | self._extras())
 
     def _extras(self) -> dict[str, list[Any]]:
-        """By the names that rollout functions give them."""
+        """Return environments and rewards under the names that a rollout function would return them by."""
         rewards = {
             call.strand.row: call.reward
             for call in self.call.calls.environment_calls
             if call.kind == "reward" and call.within is None and call.strand is not None
         }
-        extras = {"environment": [_called(environment) for environment in trl.environments(self.trainer)]}
+        extras = {"environment": [_environment_name(environment) for environment in trl.environments(self.trainer)]}
         rows = range(len(self.call.prompts))
         return extras | ({"env_reward": [rewards.get(row) for row in rows]} if rewards else {})
 
 
 class _Door:
-    """See `trl.EnvironmentDoor`."""
+    """Hears from the instrument of TRL when batches begin and end. See `trl.EnvironmentDoor`."""
 
     def __init__(self) -> None:
         self._batches: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def batch(self, trainer: Any, prompts: list[Any]) -> Iterator[None]:
-        """Opens the rows of a trainer with recorded environments, and ends those that nothing else has."""
+        """Opens the rows of a trainer with recorded environments, and at the end those that are still open end."""
         batch: _Batch | None = None
         with guard("opening the rows of a batch"):
             batch = self._opened(trainer, prompts)
@@ -363,7 +336,7 @@ class _Door:
             self._batches[trainer].generated(prompts, output)
 
     def scoring(self, trainer: Any) -> Strand | None:
-        """Where its environments say what the rollouts were worth; None outside of that."""
+        """Return the strand in which the trainer's environments are asked for rewards; None outside of that."""
         return self._batches[trainer].scoring() if trainer in self._batches else None
 
     def scored(self, trainer: Any) -> None:

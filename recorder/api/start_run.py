@@ -1,14 +1,13 @@
-"""An explicit run, for loops that no wrapper knows: verl, a notebook, an offline evaluation."""
+"""`start_run()` opens a run by hand, for loops that nothing else wraps: verl, a notebook, an offline evaluation."""
 
 import itertools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from logs_ui.recorder.api.options import settings_to_keep
+from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.row_scope import CurrentRow
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
@@ -22,63 +21,84 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import Edit, Parse, RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
-from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.changes import TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
-_ROLLOUTS = 32  # bits: a process that was forked from a run's counts its rollouts beyond that of the others
+_ROLLOUT_BITS = (
+    32  # a forked process numbers its rollouts from its pid times 2**32, so that none has its parent's number
+)
 
 
+@takes_record_options
 def start_run(
     name: str | None = None,
     *,
-    eval_name: str = "rollouts",
     model: str | None = None,
     config: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     parse: Parse | None = None,
-    edit: Edit | None = None,
-    server_log: str | os.PathLike[str] | None = None,
-    diagnosis: Settings | None = None,
-    project: str | None = None,
-    db: str | os.PathLike[str] | None = None,
+    **options: Unpack[RecordOptions],
 ) -> "OpenRun":
     """Begins a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
 
     Args:
-        name: of the run, for people; None shows its id.
-        eval_name: what the rollouts are an evaluation of, where `rollout()` does not say.
-        model: name of the model, where the calls do not show it.
-        config: settings to keep with the run; secrets are masked.
-        tokenizer: transformers' or tokenizers'; without one token ids are kept but not spelt.
-        parse: see `record()`.
-        edit: see `record()`.
-        server_log: see `record()`.
-        diagnosis: see `record()`.
-        project: see `record()`.
-        db: see `record()`.
+        name: Name of the run, for people. None shows the run's id.
+        model: Name of the model, for rollouts whose calls do not show it.
+        config: Settings to store with the run, as a dict that JSON can hold. Values that look like secrets are masked.
+        tokenizer: A tokenizer of transformers or tokenizers. None stores token ids without their texts.
+        parse: Your own parser: a function from the text of an answer to an action, or to None if there is none. See
+            `record()`.
+        **options: The options in `RecordOptions`.
+
+    Returns:
+        The run. It takes rollouts until it is finished.
 
     Raises:
-        DatabaseError: see `record()`.
-        SettingsError, TypeError: see `record()`.
+        DatabaseError: `db` or LOGS_UI_DB can never be recorded into; see `record()`.
+        SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
+        TypeError: `diagnosis` is not a `Settings`, or an option is unknown.
+
+    Example:
+        >>> from logs_ui.recorder import load_run, start_run
+        >>> with start_run("arithmetic", eval_name="sums", db="runs.db") as run:
+        ...     with run.rollout("What is 2 + 3?", task="sums-1") as row:
+        ...         row.turn("5", action={"answer": 5}, reward=1.0, done=True)
+        ...         row.score(1.0)
+        >>> load_run(run.id, db="runs.db")[["task", "status", "reward"]]
+             task status  reward
+        0  sums-1     ok     1.0
     """
-    described = {"config": config or {}, "model": model, "project": project, "diagnosis": settings_to_keep(diagnosis)}
-    options = RowOptions(parse, edit, None if server_log is None else Path(server_log))
-    return OpenRun(writer_for(database_address(db)), name, eval_name, described, tokenizer, options)
+    checked = checked_options(start_run, options, parse=parse)
+    described = {"config": config or {}, "model": model, "project": checked.project, "diagnosis": checked.settings}
+    eval_name = checked.eval_name or "rollouts"
+    return OpenRun(writer_for(checked.address), name, eval_name, described, tokenizer, checked.rows)
 
 
 class OpenRun:
-    """A run that takes rollouts, from any thread or task, until it is finished.
+    """A run that takes rollouts, from any thread or task, until it is finished. `start_run()` makes it.
+
+    As a context manager it is finished at the end of the block. An exception that leaves the block is stored as the
+    run's error: its state is then "failed", or "interrupted" if the exception is not an `Exception` (Ctrl-C).
 
     Attributes:
-        id: for `load_run()` and `logs-ui export`.
+        id: The run's id, for `load_run()` and `logs-ui export`.
+
+    Example:
+        >>> from logs_ui.recorder import start_run
+        >>> run = start_run("two steps", model="tiny", config={"learning_rate": 1e-5}, db="runs.db")
+        >>> for step in (1, 2):
+        ...     for i in range(2):
+        ...         with run.rollout("Say yes.", step=step, mode="train", group=f"step {step}", generation=i) as row:
+        ...             row.turn("yes")
+        ...             row.score(rewards={"said yes": 1.0})
+        ...     run.log(step, {"loss": 0.5 / step})
+        >>> run.finish()
     """
 
     def __init__(
@@ -95,7 +115,7 @@ class OpenRun:
         self._record = RunRecord(writer, name_run(writer.address))
         self._eval_name, self._model, self._options = eval_name, described["model"], options
         self._numbers, self._process = itertools.count(), os.getpid()
-        self._told: set[OpenRollout] = set()
+        self._unbegun: set[OpenRollout] = set()  # written to, but never entered
         self._tokenizer: TokenizerSource | None = None
         self.id = self._record.uid
         self._name, self._project = name, described["project"]
@@ -130,27 +150,30 @@ class OpenRun:
         generation: int = 0,
         metadata: Mapping[str, Any] | None = None,
     ) -> "OpenRollout":
-        """One rollout, to be played inside `with` or `async with`: generations and environment calls made there are its
-        own, in tasks and executors that are started there, too. Where several are open at once in one task or thread,
-        `row.scope()` says whose a call is. One that is only told, by `turn()` and the like, needs no `with`: it is
-        stored when the run is finished.
+        """Open one rollout. Play it inside `with` or `async with`.
+
+        Generations and environment calls that are made in the block belong to it, also in tasks and executors that are
+        started there. If several rollouts are open at once in one task or thread, `row.scope()` says which of them a
+        call belongs to. A rollout whose content is only written by `turn()` and the other methods needs no `with`: it
+        is stored when the run is finished.
 
         Args:
-            prompt: messages, or a text.
-            eval_name: None takes the run's.
-            task: its name, or anything whose text is; None takes a hash of the prompt.
-            step: of the optimizer; 0 outside of a training.
+            prompt: A list of messages, or a text.
+            eval_name: Name of the evaluation. None takes the run's.
+            task: Name of the task, or any value whose `str()` names it. None takes a hash of the prompt.
+            step: Step of the optimizer; 0 outside of a training.
             mode: "train" or "eval".
-            group: name of what it is compared with, unique within the run; None is a group of its own.
-            generation: its number in the group.
-            metadata: kept as it is now, without secrets.
+            group: Name of the group of rollouts that this one is compared with, unique within the run. None makes it a
+                group of its own.
+            generation: Number of the rollout within its group, from 0.
+            metadata: Values to store with the rollout. They are copied now; values that look like secrets are masked.
 
         Raises:
-            ValueError: `mode` is neither.
+            ValueError: `mode` is neither "train" nor "eval".
         """
-        if os.getpid() != self._process:  # a fork, whose rollouts are not its parent's
+        if os.getpid() != self._process:  # this is a fork of the run's process
             self._process = os.getpid()
-            self._numbers = itertools.count(self._process << _ROLLOUTS)
+            self._numbers = itertools.count(self._process << _ROLLOUT_BITS)
         number = next(self._numbers)
         call = RolloutCall(
             run=self.id,
@@ -176,24 +199,29 @@ class OpenRun:
         )
         if task is None:
             call.tasks = [prompt_task(call.prompts[0])]
-        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._told)
+        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._unbegun)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Scalars of one step: loss, learning rate, ..."""
+        """Record scalars of a step, such as the loss.
+
+        Args:
+            step: Step of the optimizer.
+            values: Numbers by name. Values that are not numbers are left out; NaN and infinities are stored as null.
+        """
         with guard("recording scalars"):
             self._record.log(step, values)
 
     def finish(self) -> None:
-        """Tells that the run ended, and waits for its rows: ten seconds at most, or LOGS_UI_END_SECONDS."""
-        self._end_told()
+        """End the run, and wait for its rows to be written: at most LOGS_UI_END_SECONDS, 10 s by default."""
+        self._store_unbegun()
         if not self._record.ended:
             self._record.end(RunState.FINISHED)
         self._writer.flush_at_end()
 
-    def _end_told(self) -> None:
-        """Rollouts that were told, and never begun, are what was told of them."""
-        while self._told:
-            self._told.pop().__exit__(None, None, None)
+    def _store_unbegun(self) -> None:
+        """Store the rollouts that were written to, and never entered."""
+        while self._unbegun:
+            self._unbegun.pop().__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +229,7 @@ class OpenRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end_told()
+        self._store_unbegun()
         if error is not None:
             with guard("recording that the run was left by an exception"):
                 self._record.raised(error)
@@ -209,27 +237,45 @@ class OpenRun:
 
 
 class OpenRollout(CurrentRow):
-    """One rollout of an `OpenRun`. Nothing that goes wrong in recording it is raised."""
+    """One rollout of an `OpenRun`, from `run.rollout()`.
+
+    It is stored at the end of its `with` block. An exception that leaves the block makes its status `error`. Besides
+    its own methods it has those of `CurrentRow`. Nothing that goes wrong in recording is raised: it is logged once and
+    counted on the run.
+
+    Example:
+        >>> from logs_ui.recorder import load_run, start_run
+        >>> with start_run("calculator", db="runs.db") as run:
+        ...     with run.rollout([{"role": "user", "content": "What is 2 + 3?"}]) as row:
+        ...         row.turn("I add.", action={"tool": "add", "args": [2, 3]}, observation="5", seconds=0.01)
+        ...         row.turn("It is 5.", reward=1.0, done=True)
+        ...         row.tag("checked")
+        ...     row.score(rewards={"correct": 1.0, "brief": 0.5}, weights={"brief": 0.1})
+        >>> rows = load_run(run.id, db="runs.db")
+        >>> int(rows.turns[0]), float(rows.reward[0]), rows.stop_reason[0]
+        (2, 1.05, 'done')
+    """
 
     _strand: Strand
 
-    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes, told: "set[OpenRollout]") -> None:
-        """`told` holds those that something was told of, and that were not begun."""
+    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes, unbegun: "set[OpenRollout]") -> None:
+        """`unbegun` is the run's set of rollouts that were written to before they were entered."""
         tree = call.calls.tree
         super().__init__(tree.child(tree.root, row=0))
         tree.is_one_row = True
-        self._writer, self._call, self._metadata, self._told = writer, call, metadata, told
+        self._writer, self._call, self._metadata, self._unbegun = writer, call, metadata, unbegun
         self._scope: Scope | None = None
-        self._again = 0  # times that it was entered in vain, and not left
+        self._vain_entries = 0  # `with` blocks that were entered in vain, and are not left yet
         self._output: Output | None = None
-        self._ended: dict[str, Any] = {}
+        self._end_columns: dict[str, Any] = {}
 
     def scope(self) -> AbstractContextManager[None]:
-        """Says that calls made inside are this rollout's, in tasks and executors that are started there, too. Needed
-        where several rollouts are open at once in one task or thread: what is called there outside of a scope is
-        nobody's, and counted on the run.
+        """Return a context manager in which calls belong to this rollout, also in tasks and executors started there.
+
+        It is needed if several rollouts are open at once in one task or thread. Calls outside of a scope are
+        unattributed then: they are counted on the run.
         """
-        self._takes("scope")
+        self._is_open_for("scope")
         return scoped(self._strand, self._call.run)
 
     def turn(
@@ -244,21 +290,21 @@ class OpenRollout(CurrentRow):
         seconds: float | None = None,
         error: str | None = None,
     ) -> None:
-        """One turn that no instrument saw: the model's answer, what was sent to the environment, what came back.
+        """Record a turn that no instrument sees: the model's answer, the action, and what the environment returned.
 
         Args:
-            text: None where the answer was seen by itself, as an openai client's.
-            finish: why the answer ended, as the server says: `stop`, `length` where it hit the token limit, ...; None
-                where that is not known.
-            action: None where nothing was sent, or nobody knows what.
-            observation: what came back; None where nothing did.
-            reward: as the environment said; None where it did not.
-            done: as the environment said; None where it did not.
-            seconds: that the environment took.
-            error: of the environment, in one line; None where it answered.
+            text: The model's answer. None if an instrument recorded it, such as that of an openai client.
+            finish: Why the answer ended, as the server says: "stop", or "length" if it hit the token limit. None if
+                that is not known.
+            action: What was sent to the environment. None if nothing was, or if it is not known.
+            observation: What the environment returned. None if it returned nothing.
+            reward: The environment's reward for this action; None if it gave none.
+            done: True if the environment says that the episode is over; None if it does not say.
+            seconds: Time that the environment took, in seconds.
+            error: The environment's error in one line; None if it answered.
         """
         with guard("recording a turn"):
-            if not self._takes("turn"):
+            if not self._is_open_for("turn"):
                 return
             log = self._call.calls
             if text is not None:
@@ -285,16 +331,16 @@ class OpenRollout(CurrentRow):
         logprobs: Sequence[float] | None = None,
         mask: Sequence[int] | None = None,
     ) -> None:
-        """The row's tokens.
+        """Record the rollout's tokens. A second call replaces the first.
 
         Args:
-            prompt_ids: (P,)
-            completion_ids: (C,) the model's and the environment's, in order.
-            logprobs: (C,) None where they are not known.
-            mask: (C,) 1 = the model's; None = all of them.
+            prompt_ids: (P,) Token ids of the prompt.
+            completion_ids: (C,) Token ids of the model and of the environment, in order.
+            logprobs: (C,) Log-probabilities that the tokens were sampled with; None if they are not known.
+            mask: (C,) 1 for tokens of the model, 0 for those of the environment. None: all are the model's.
         """
         with guard("recording a rollout's tokens"):
-            if not self._takes("tokens"):
+            if not self._is_open_for("tokens"):
                 return
             rows = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": mask}
             self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
@@ -307,56 +353,61 @@ class OpenRollout(CurrentRow):
         weights: Mapping[str, float] | None = None,
         advantage: float | None = None,
     ) -> None:
-        """Its rewards, at any time, also after the `with`. What is None stays as it is.
+        """Record rewards, at any time, also after the `with`. An argument that is None changes nothing.
 
         Args:
-            reward: in all; None with `rewards` takes their weighted sum, where any is not None.
-            rewards: by reward function.
-            weights: of those; 1 where one is missing.
-            advantage: as the trainer uses it.
+            reward: The total reward. None takes the weighted sum of `rewards`, of those that are not None.
+            rewards: Reward by reward function; None for a function that gave none.
+            weights: Weight by reward function; 1 for a function that is missing.
+            advantage: The advantage that the trainer uses.
         """
         with guard("recording a reward"):
             columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(advantage)}
             if rewards is not None:
                 values = {name: None if value is None else finite(value) for name, value in rewards.items()}
                 weight = {name: float((weights or {}).get(name, 1.0)) for name in values}
-                given = [value * weight[name] for name, value in values.items() if value is not None]
+                weighted = [value * weight[name] for name, value in values.items() if value is not None]
                 columns |= {"rewards": values, "reward_weights": weight, "scored": now_us()}
-                columns["reward"] = sum(given) if given else None
+                columns["reward"] = sum(weighted) if weighted else None
             if reward is not None:
                 columns |= {"reward": finite(reward), "scored": now_us()}
             if not self._call.settled:
-                self._takes("score")
+                self._is_open_for("score")
             self._writer.put(ColumnsJob(self._call, [columns]))
 
     def stop(self, reason: str) -> None:
-        """Why it ended, where its calls do not show it.
+        """Record why the rollout ended, if its calls do not show it.
+
+        Args:
+            reason: A value of `StopReason`, such as "length" or "turn_limit".
 
         Raises:
-            ValueError: no `StopReason` has that name.
+            ValueError: `reason` is not a `StopReason`.
         """
-        ended = StopReason(reason)
-        if self._takes("stop"):
-            self._ended["stop_reason"] = ended
+        stop_reason = StopReason(reason)
+        if self._is_open_for("stop"):
+            self._end_columns["stop_reason"] = stop_reason
 
     def _say(self, kind: str, values: Any) -> None:
-        if self._takes("failed" if kind == "error" else kind):
+        if self._is_open_for("failed" if kind == "error" else kind):
             super()._say(kind, values)
 
-    def _takes(self, what: str) -> bool:
-        """Whether anything can still be told of it. One that was not begun is stored as it was told, with its run."""
+    def _is_open_for(self, method: str) -> bool:
+        """Return True if the rollout has not ended. One that was not entered yet is stored with its run."""
         if self._call.settled:
-            _misused(f"row.{what}() came after the rollout's end, and is lost: only row.score() may come later")
+            _misused(f"row.{method}() came after the rollout's end, and is lost: only row.score() may come later")
         elif self._scope is None:
-            self._told.add(self)
+            self._unbegun.add(self)
         return not self._call.settled
 
     def __enter__(self) -> Self:
         if self._call.settled or self._scope is not None:
-            _misused("a rollout was entered twice: what it holds stays. Take another run.rollout(), or row.scope()")
-            self._again += 1
+            _misused(
+                "a rollout was entered twice, which changes nothing. Open another run.rollout(), or use row.scope()"
+            )
+            self._vain_entries += 1
             return self
-        self._told.discard(self)
+        self._unbegun.discard(self)
         self._scope = enter_scope(self._strand, self._call.run)
         running = RunningJob(self._call)
         self._writer.put(running)
@@ -366,8 +417,8 @@ class OpenRollout(CurrentRow):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._again:
-            self._again -= 1
+        if self._vain_entries:
+            self._vain_entries -= 1
             return
         if self._scope is not None:
             leave_scope(self._scope)
@@ -376,7 +427,7 @@ class OpenRollout(CurrentRow):
             self._call.calls.close()
             self._call.settled = True
             if error is None:
-                self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._ended, now_us()))
+                self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))
             else:
                 self._writer.put(FailedJob.of(self._call, error))
 
@@ -390,13 +441,13 @@ class OpenRollout(CurrentRow):
 
 
 def _misused(how: str) -> None:
-    """Says so once, and counts it on the run."""
+    """Log a misuse once, and count it on the run."""
     guard.caught(how, LogsUIError(how))
 
 
 def _tokenizer_json(tokenizer: Any) -> str | None:
     if tokenizer is None:
         return None
-    inner = getattr(tokenizer, "tokenizer", tokenizer)  # a processor's
+    inner = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
     backend = getattr(inner, "backend_tokenizer", inner)
     return str(backend.to_str()) if hasattr(backend, "to_str") else None
