@@ -1,4 +1,4 @@
-"""`DiagnosisCallback`: the diagnosis while a training runs."""
+"""`DiagnosisCallback` diagnoses a run while it trains: it prints new findings, and can stop the training."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ from logs_ui.recorder.storage.address import as_text, database_address, db_optio
 
 logger = logging.getLogger("logs_ui")
 
-_REST = 20  # times what a look took, until the next: at most 5% of one core
+_REST = 20  # the thread rests this many times as long as the last diagnosis took: at most 5% of one core
 _FLUSH_SECONDS = 5.0
 _END_SECONDS = 20.0
 
@@ -35,33 +35,54 @@ StopOn = str | Collection[str] | Callable[[Card], bool]
 
 
 class DiagnosisCallback:
-    """A callback for the trainer that diagnoses the run while it trains: `GRPOTrainer(callbacks=[DiagnosisCallback()])`
-    beside `record()`. What it makes is a `transformers.TrainerCallback`.
+    """A callback for a trainer that diagnoses the run while it trains. It is a `transformers.TrainerCallback`.
 
-    A card is printed on stderr when it first fires; again only if it went away and came back. While there is too little
-    to judge nothing fires. Works on the main process alone, in a thread of its own, which reads what has changed in the
-    database. Of 100,000 rollouts the first look takes one to two seconds of one core, a later one a third of one; then
-    the thread rests twenty times as long as it looked. Nothing that goes wrong in it reaches the training.
+    A card is printed on stderr when it first fires, and again only if it went away and came back. As long as there are
+    too few rollouts to judge, none fires. The callback works on the main process only, in a thread of its own that
+    reads what has changed in the database. With 100,000 rollouts the first diagnosis takes one to two seconds of one
+    core, and each later one a third of a second; then the thread rests for twenty times as long. A failure of the
+    diagnosis never reaches the training.
 
     Args:
-        every_steps: optimizer steps from look to look; None: by time alone. There is a last look when training ends.
-        every_seconds: the same in seconds, whichever comes first; None: by steps alone.
-        quiet_steps: for so many a card that was told is not told again.
-        stop_on: ids of diagnostics, or a function of a `Card`, True where its card is to end the training after the
-            step at which it is found or the one behind it. The run's `error` says so then, and its state is `finished`.
-        webhook: an address that is sent, by POST, each card that fires, as the JSON `{"run": uid, "step": int, "text":
-            str, "card": {...}}`, where `card` is as `logs-ui diagnose --json` has it. A failure is logged once.
-        webhook_headers: sent along, as `{"Authorization": "Bearer ..."}`.
-        webhook_timeout: seconds.
-        settings: in place of the run's own.
-        diagnostics: your own, beside those that there are.
-        run: None: the one that `record()` or `record_environment()` records in this process; else, as for
-            `record_worker()`, what `diagnose()` takes.
-        db: of `run`.
+        every_steps: Optimizer steps between two diagnoses. None: only `every_seconds` counts. A last diagnosis is made
+            when training ends.
+        every_seconds: Seconds between two diagnoses, if that comes first. None: only `every_steps` counts.
+        quiet_steps: Number of steps for which a card that was printed is not printed again.
+        stop_on: Ids of diagnostics, or a function of a `Card` that returns True, which end the training after the step
+            at which the card is found, or after the next one. The run's `error` says so then, and its state is
+            `finished`.
+        webhook: An http or https address to which each card that fires is sent by POST, as the JSON `{"run": uid,
+            "step": int, "text": str, "card": {...}}`; `card` is as in `logs-ui diagnose --json`. A failure is logged
+            once. None sends nothing.
+        webhook_headers: Headers to send along, such as `{"Authorization": "Bearer ..."}`.
+        webhook_timeout: Timeout of the webhook in seconds.
+        settings: Settings of the diagnosis. None takes those that are stored with the run.
+        diagnostics: Your own diagnostics, in addition to the built-in ones.
+        run: The run to diagnose. None: the one that `record()` or `record_environment()` records in this process. For
+            `record_worker()`, whose run is written elsewhere, an id or a name as `diagnose()` takes it.
+        db: Database of `run`. None takes LOGS_UI_DB or the default database.
 
     Raises:
-        SettingsError: `stop_on` or a threshold names no diagnostic, a number is not above 0, or the webhook is none.
-        TypeError: `diagnostics` holds something else.
+        SettingsError: `stop_on` or a threshold names an unknown diagnostic, a number is not above 0, or the webhook is
+            not an http or https address.
+        TypeError: `diagnostics` holds something else than diagnostics.
+
+    Example:
+        ```python
+        from trl import GRPOConfig, GRPOTrainer
+
+        from logs_ui.recorder import DiagnosisCallback, Settings, record
+
+        trainer = GRPOTrainer(
+            model,
+            reward_funcs=[solved],
+            args=GRPOConfig(...),
+            train_dataset=dataset,
+            rollout_func=record(rollout_func, diagnosis=Settings(max_reward=1.0)),
+            callbacks=[DiagnosisCallback(every_steps=20, stop_on="degenerate_text")],
+        )
+        trainer.train()
+        ```
     """
 
     _watch: "_Watch | None"
@@ -95,30 +116,30 @@ class DiagnosisCallback:
         self._every_steps, self._every_seconds = every_steps, every_seconds
         self._stops, self._stop_on = bool(stop_on), _predicate(stop_on, known)
         headers = dict(webhook_headers or {})
-        self._told = None if webhook is None else Webhook(webhook, headers, webhook_timeout)
-        self._quiet_steps, self._settings, self._own = quiet_steps, settings, tuple(diagnostics)
+        self._webhook = None if webhook is None else Webhook(webhook, headers, webhook_timeout)
+        self._quiet_steps, self._settings, self._diagnostics = quiet_steps, settings, tuple(diagnostics)
         self._run, self._db = run, db
         self._begin(0)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Another training is another run."""
+        """Begin anew: each training is a run of its own."""
         self._begin(int(state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Asks for a look where one is due, and stops where one found that it should."""
+        """Request a diagnosis if one is due, and stop the training if one found a card to stop on."""
         if state.is_world_process_zero:
-            with guard("asking for a diagnosis"):
-                self._ask_if_due(state)
+            with guard("requesting a diagnosis"):
+                self._request_if_due(state)
         found = self._watch.stopped_by if self._watch is not None else None
         if self._stops and first_rank_says(found is not None):
             control.should_training_stop = True
             if found is not None and not self._stopped:
                 self._stopped = True
-                with guard("saying why training stops"):
-                    self._say_why(found, state)
+                with guard("reporting why training stops"):
+                    self._report_stop(found, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """A last look; waits for it 20 seconds at most."""
+        """Diagnose a last time; wait for it, 20 seconds at most."""
         if state.is_world_process_zero:
             with guard("diagnosing a run at its end"):
                 watch = self._watching(state)
@@ -129,17 +150,17 @@ class DiagnosisCallback:
         self._watch, self._stopped = None, False
         self._last_step, self._last_time = step, time.monotonic()
 
-    def _ask_if_due(self, state: Any) -> None:
+    def _request_if_due(self, state: Any) -> None:
         step, now = int(state.global_step), time.monotonic()
         by_steps = self._every_steps is not None and step - self._last_step >= self._every_steps
         by_time = self._every_seconds is not None and now - self._last_time >= self._every_seconds
         watch = self._watching(state) if by_steps or by_time else None
         if watch is not None:
             self._last_step, self._last_time = step, now
-            watch.ask()
+            watch.request()
 
     def _watching(self, state: Any) -> "_Watch | None":
-        """None as long as nothing is recorded."""
+        """Return the watch of the run; None as long as nothing is recorded."""
         if self._watch is None:
             recording = trl.listener_of(state)
             if self._run is not None:
@@ -148,26 +169,27 @@ class DiagnosisCallback:
                 place = _Place(recording.run, as_text(recording.db), recording)
             else:
                 return None
-            self._watch = _Watch(place, self._settings, self._own, News(self._quiet_steps), self._told, self._stop_on)
+            news = News(self._quiet_steps)
+            self._watch = _Watch(place, self._settings, self._diagnostics, news, self._webhook, self._stop_on)
         return self._watch
 
-    def _say_why(self, card: Card, state: Any) -> None:
-        """Once, on the main process."""
+    def _report_stop(self, card: Card, state: Any) -> None:
+        """Print why training stops, and store it with the run."""
         watch = self._watch
         assert watch is not None  # noqa: S101 - it found the card
         why = f"Stopped by its diagnosis at step {state.global_step}: {visible(card.title)} [{card.id}]"
         db = db_option(database_address(watch.place.db))
-        sys.stderr.write(f"logs-ui: {why}. All of it: logs-ui diagnose {watch.place.run}{db}\n")
+        sys.stderr.write(f"logs-ui: {why}. Show all cards: logs-ui diagnose {watch.place.run}{db}\n")
         if watch.place.recording is not None:
             watch.place.recording.stops(why)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a run is read.
+    """A run, and the database to read it from.
 
     Attributes:
-        recording: in this process; None where another writes it.
+        recording: The recording of this process; None if another process writes the run.
     """
 
     run: str
@@ -176,64 +198,64 @@ class _Place:
 
 
 class _Watch:
-    """Looks at one run, in a thread of its own.
+    """Diagnoses one run again and again, in a thread of its own.
 
     Attributes:
-        stopped_by: the card that is to end the training; None while there is none.
+        stopped_by: The first card that is to end the training; None as long as there is none.
     """
 
     def __init__(
         self,
         place: _Place,
         settings: Settings | None,
-        own: Sequence[Diagnostic],
+        diagnostics: Sequence[Diagnostic],
         news: News,
         webhook: Webhook | None,
         stop_on: Callable[[Card], bool],
     ) -> None:
         self.place = place
         self.stopped_by: Card | None = None
-        self._settings, self._own, self._stop_on = settings, own, stop_on
+        self._settings, self._diagnostics, self._stop_on = settings, diagnostics, stop_on
         self._news, self._webhook = news, webhook
         self._diagnosis: Diagnosis | None = None
-        self._trouble: str | None = None
-        self._asked, self._over = threading.Event(), threading.Event()
+        self._last_warning: str | None = None
+        self._requested, self._ending = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    def ask(self) -> None:
-        """For a look, soon; does not wait."""
-        self._asked.set()
+    def request(self) -> None:
+        """Have the run diagnosed soon; does not wait for it."""
+        self._requested.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="logs-ui diagnosis", daemon=True)
             self._thread.start()
 
     def finish(self) -> None:
-        """A last look; waits for it, but not for ever."""
-        self._over.set()
-        self.ask()
+        """Diagnose a last time, and wait for it, but not for ever."""
+        self._ending.set()
+        self.request()
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
 
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            self._asked.wait()
-            self._asked.clear()
-            is_last = self._over.is_set()
+            self._requested.wait()
+            self._requested.clear()
+            is_last = self._ending.is_set()
             began = time.monotonic()
             with guard("diagnosing the run"):
                 self._look()
-            self._over.wait(_REST * (time.monotonic() - began))
+            self._ending.wait(_REST * (time.monotonic() - began))
 
     def _look(self) -> None:
         try:
             report = self._report()
-        except LogsUIError as error:  # as before the first row is written
-            self._say_trouble(str(error))
+        except LogsUIError as error:  # such as: no row is written yet
+            self._warn(str(error))
             return
         for failed in report.failed:
-            self._say_trouble(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}")
-        step = report.steps[1] if report.steps else 0  # which the training may have left behind
+            self._warn(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}")
+        step = report.steps[1] if report.steps else 0  # the training may be further by now
         for card in self._news.of(report.cards, step):
             print_card(report, card, step)
             if self._webhook is not None:
@@ -243,8 +265,8 @@ class _Watch:
     def _is_to_stop(self, card: Card) -> bool:
         try:
             return bool(self._stop_on(card))
-        except Exception as error:  # noqa: BLE001 - of any kind, as the user's function may raise it
-            self._say_trouble(f"stop_on failed: {error_line(error)}")
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            self._warn(f"stop_on failed: {error_line(error)}")
             return False
 
     def _report(self) -> Report:
@@ -253,18 +275,18 @@ class _Watch:
         with opened(self.place.run, self.place.db) as (engine, run):
             if self._diagnosis is None or self._diagnosis.columns.mode != queries.mode_of(engine, run.id or 0):
                 self._diagnosis = Diagnosis.of(engine, run)
-            return self._diagnosis.now(engine, run, self._settings, self._own).report
+            return self._diagnosis.now(engine, run, self._settings, self._diagnostics).report
 
-    def _say_trouble(self, what: str) -> None:
-        if what != self._trouble:
-            self._trouble = what
+    def _warn(self, what: str) -> None:
+        if what != self._last_warning:
+            self._last_warning = what
             logger.warning("logs-ui: %s The training goes on.", what)
 
 
 def _predicate(stop_on: StopOn, known: Collection[str]) -> Callable[[Card], bool]:
     """
     Raises:
-        SettingsError: it names no diagnostic.
+        SettingsError: `stop_on` names an unknown diagnostic.
     """
     if callable(stop_on):
         return stop_on

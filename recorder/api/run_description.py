@@ -1,4 +1,4 @@
-"""A run: its name, and what is kept of the trainer, the machine and the code."""
+"""Names a run, and describes the machine and the code that it runs with."""
 
 import importlib.metadata
 import itertools
@@ -18,10 +18,10 @@ from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.storage.address import Address
 
 RUN_VARIABLE = "LOGS_UI_RUN"
-"""Names the run; a name that is taken gets a number."""
+"""Environment variable that names the run; a name that is taken gets a number."""
 
 PROJECT_VARIABLE = "LOGS_UI_PROJECT"
-"""Names the project of runs that are given none."""
+"""Environment variable that names the project of runs that were started without one."""
 
 _PACKAGES = (
     "logs-ui",
@@ -39,7 +39,7 @@ _GIT_SECONDS = 10
 
 
 def new_uid() -> str:
-    """Sorts by time, and does not meet another: `20261120-234059-k3f9`."""
+    """Return a unique id that sorts by time, such as `20261120-234059-k3f9`."""
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters()
 
 
@@ -47,18 +47,18 @@ def _letters() -> str:
     return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(4))
 
 
-def project_of(given: object) -> str | None:
-    """As it is stored: what was given, else LOGS_UI_PROJECT; None where neither says anything."""
-    return tag_of(str(given or os.environ.get(PROJECT_VARIABLE) or "")) or None
+def project_of(project: object) -> str | None:
+    """Return the name of a project as it is stored; None takes LOGS_UI_PROJECT, and stays None if that is not set."""
+    return tag_of(str(project or os.environ.get(PROJECT_VARIABLE) or "")) or None
 
 
 @dataclass(frozen=True)
 class RunName:
-    """What a run is called.
+    """The names of a run.
 
     Attributes:
-        uid: what users call its id.
-        launch: a few random letters, so that rows of two launches never meet, even under one uid.
+        uid: The run's id for users.
+        launch: A few random letters. They keep the rows of two launches apart even if both have the same uid.
     """
 
     uid: str
@@ -66,11 +66,12 @@ class RunName:
 
 
 def name_run(address: Address) -> RunName:
-    """LOGS_UI_RUN, with a number where the database has a run of that name; else a new uid. Writes nothing and waits
-    for no lock: the writer makes the run's row.
+    """Return LOGS_UI_RUN, with a number if the database has a run of that name; a new uid if it is not set.
+
+    This writes nothing and waits for no lock: the writer makes the run's row.
 
     Args:
-        address: of the database, which need not exist.
+        address: Address of the database, which need not exist.
     """
     launch = _letters()
     wanted = os.environ.get(RUN_VARIABLE) or None
@@ -80,12 +81,12 @@ def name_run(address: Address) -> RunName:
         taken = _taken(address)
         names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
         return RunName(next(name for name in names if name not in taken), launch)
-    return RunName(f"{wanted}.{launch}", launch)  # whether it is free is not known
+    return RunName(f"{wanted}.{launch}", launch)  # the database could not be read: the name may be taken
 
 
 def _taken(address: Address) -> set[str]:
-    """Uids of the runs that are there. Reading waits for no writer."""
-    from logs_ui.recorder.storage.database import reading_engine  # only a named run reads
+    """Return the uids of the runs in the database. Reading waits for no writer."""
+    from logs_ui.recorder.storage.database import reading_engine  # only a run that is named by LOGS_UI_RUN reads
     from logs_ui.recorder.storage.run_uids import run_uids
     from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 
@@ -101,12 +102,12 @@ def _taken(address: Address) -> set[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Columns that tell where the run runs."""
+    """Return the columns that describe the machine and the process."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide what a rollout looks like, as far as they are installed."""
+    """Return the versions of Python and of the installed packages that rollouts depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -117,7 +118,7 @@ def versions() -> dict[str, str]:
 
 
 def git(folder: Path) -> dict[str, Any]:
-    """Commit and whether tracked files differ from it; nothing outside a repository or without git."""
+    """Return the commit, and whether tracked files differ from it; {} outside of a repository or without git."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))

@@ -1,4 +1,4 @@
-"""A run's own row, its scalars and its end, as one process writes them."""
+"""Writes the row of a run, its scalars and its end, for the one process that writes the run."""
 
 import sys
 import threading
@@ -20,12 +20,12 @@ from logs_ui.recorder.storage.changes import Change, RunChange, ScalarsChange, S
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import RunState
 
-_SOURCES_BYTES = 20_000  # of a run's functions and template, about
+_SOURCES_BYTES = 20_000  # about the size of a run's functions and chat template
 
 
 @dataclass(frozen=True)
 class ChangesJob:
-    """Changes that are ready, or made by a function in the writer's thread."""
+    """A job whose changes are made by a function in the writer's thread; `size` is about their bytes."""
 
     make: Callable[[], Iterable[Change]]
     size: int = 1_000
@@ -34,17 +34,17 @@ class ChangesJob:
         return self.make()
 
     def without_payload(self) -> "ChangesJob":
-        """Itself: it has none."""
+        """Return the job itself: it has no payload."""
         return self
 
 
 class RunRecord:
-    """What is written of one run.
+    """Writes what is stored about one run.
 
     Attributes:
-        uid: what users call its id.
-        launch: see `RunName`.
-        state: as it was last told.
+        uid: The run's id for users.
+        launch: See `RunName`.
+        state: The state that was written last.
     """
 
     def __init__(self, writer: Writer, name: RunName) -> None:
@@ -60,13 +60,13 @@ class RunRecord:
         resumes: str | None = None,
         announce: bool = True,
     ) -> None:
-        """Makes its row, and has its sources read and git asked in background threads.
+        """Write the run's row, and collect its sources and git's state in background threads.
 
         Args:
-            columns: of `Run`, beside the machine's and the versions.
-            parts: what the run is made of beside its arguments.
-            resumes: see `RunChange`.
-            announce: whether to say on stderr what it is called, and how to browse it.
+            columns: Columns of `Run`, except those of the machine and the versions.
+            parts: Functions, templates and data sets that the run is made of.
+            resumes: See `RunChange`.
+            announce: True prints the run's id, and the command that shows it, on stderr.
         """
         now = now_us()
         described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
@@ -77,12 +77,13 @@ class RunRecord:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
         if announce:
             name = "" if described["name"] == self.uid else f" ({one_line(str(described['name']))})"
-            sys.stderr.write(f"logs-ui: recording run {self.uid}{name}; browse it with: {self._serve_command()}\n")
+            command = f"logs-ui serve{db_option(self._writer.address)}"
+            sys.stderr.write(f"logs-ui: recording run {self.uid}{name}; browse it with: {command}\n")
         # git may take seconds on a large tree: neither the training nor the rows wait for it.
         threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Scalars of one step; what is no number is left out."""
+        """Write scalars of a step; values that are not numbers are left out."""
         numbers = {
             shortened(str(name)): finite(value)
             for name, value in values.items()
@@ -92,37 +93,34 @@ class RunRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether its end was told."""
+        """Return True if the end of the run was written."""
         return self.state != RunState.RUNNING
 
     def end(self, state: RunState, **why: str | None) -> None:
-        """Tells that it ended; `why` holds columns `error` and `traceback`."""
+        """Write that the run ended; `why` may hold the columns `error` and `traceback`."""
         self.state = state
         now = now_us()
         self.put(RunChange(self.uid, {"state": state, "finished": now, "heartbeat": now, **why}))
 
     def raised(self, error: BaseException) -> None:
-        """Ended by an exception."""
+        """Write that an exception ended the run."""
         state = RunState.FAILED if isinstance(error, Exception) else RunState.INTERRUPTED
         self.end(state, error=error_line(error), traceback=trace(error))
 
     def put(self, change: Change, size: int = 1_000) -> None:
-        """Hands a change to the writer."""
+        """Pass a change of about `size` bytes to the writer."""
         self._writer.put(ChangesJob(lambda: [change], size))
 
     def _describe_code(self, folder: Path) -> None:
-        with guard("asking git for the commit"):
-            found = git(folder)
-            self.put(RunChange(self.uid, found))
-            if found.get("git_dirty"):
+        with guard("reading the commit from git"):
+            columns = git(folder)
+            self.put(RunChange(self.uid, columns))
+            if columns.get("git_dirty"):
                 changed = SourcesChange(self.uid, tuple(changes(folder)))
                 self.put(changed, kept_bytes(changed))
 
-    def _serve_command(self) -> str:
-        return f"logs-ui serve{db_option(self._writer.address)}"
-
 
 def finite(value: float) -> float | None:
-    """JSON and SQL have no NaN: it becomes None."""
+    """Return the number; None for NaN and infinities, which JSON and SQL do not have."""
     number = float(value)
     return number if np.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""`trace_env()`: environments and tools that belong to no library that is recorded by itself."""
+"""`trace_env()` records environments and tools of libraries that have no instrument."""
 
 import copy
 import functools
@@ -19,25 +19,51 @@ Sent = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 def trace_env(obj: T, /) -> T:
-    """Makes an environment's resets and steps, or the calls of a tool, part of the rollout that makes them.
+    """Records an environment's resets and steps, or the calls of a tool, in the rollout that makes them.
 
-    What it returns stands in for `obj` everywhere: attributes, `isinstance`, `with`, iteration, copies and pickles are
-    those of `obj`, which itself is left as it is. Outside of a recorded rollout it only passes calls on. Arguments,
-    results and exceptions are never changed.
+    The object that it returns replaces `obj` everywhere: attributes, `isinstance`, `with`, iteration, copies and
+    pickles are those of `obj`, which itself is not changed. Outside of a recorded rollout it only passes calls on.
+    Arguments, results and exceptions are never changed.
 
     Args:
-        obj: an environment: anything with `reset` or `step`, also as coroutines. Understood are gymnasium's
-            `(observation, info)` and `(observation, reward, terminated, truncated, info)` (`done` is either of the two,
-            and `truncated` is in the metadata), gym's older `(observation, reward, done, info)`, dm_env's `TimeStep`,
-            and objects or dicts with `observation`, `reward`, `done`; any other result is an observation.
-            Or a function: a tool, a scorer. Its name, arguments and result are recorded, the result as it is. Also a
-            decorator.
+        obj: An environment: an object with `reset` or `step`, which may be coroutine functions. Understood are
+            gymnasium's `(observation, info)` and `(observation, reward, terminated, truncated, info)` (`done` is True
+            if one of the two is, and `truncated` is stored in the metadata), gym's older `(observation, reward, done,
+            info)`, dm_env's `TimeStep`, and objects or dicts with `observation`, `reward` and `done`. Any other result
+            is an observation.
+            Or a function, such as a tool or a scorer: its name, arguments and result are recorded, the result as it is.
+            `trace_env` can decorate it.
 
     Returns:
-        What to use in its place.
+        The object to use in place of `obj`.
 
     Raises:
-        TypeError: neither of the two, or a class.
+        TypeError: `obj` is neither of the two, or is a class.
+
+    Example:
+        >>> from logs_ui.recorder import load_run, start_run, trace_env
+        >>> class Guess:
+        ...     def reset(self, seed=None):
+        ...         return "1 to 3", {}
+        ...     def step(self, action):
+        ...         return "right" if action == 2 else "wrong", float(action == 2), action == 2, False, {}
+        >>> env = trace_env(Guess())
+        >>> with start_run(db="runs.db") as run:
+        ...     with run.rollout("Guess.") as row:
+        ...         observation, info = env.reset(seed=1)
+        ...         row.turn("2")
+        ...         observation, reward, terminated, truncated, info = env.step(2)
+        >>> rows = load_run(run.id, db="runs.db")
+        >>> [(action["action"], action["observation"], action["reward"]) for action in rows.actions[0]]
+        [(None, '1 to 3', None), (2, 'right', 1.0)]
+
+        A tool is recorded with its arguments and its result:
+
+        >>> @trace_env
+        ... def add(a: int, b: int) -> int:
+        ...     return a + b
+        >>> add(2, b=3)
+        5
     """
     if isinstance(obj, type):
         raise TypeError(f"trace_env() takes an environment, not a class: give it {obj.__name__}(...)")
@@ -55,8 +81,9 @@ def trace_env(obj: T, /) -> T:
 
 
 class _Annotations(dict[str, Any]):
-    """A class's own, which are none; of what it wraps, those of that. Python makes any class an empty dict of them once
-    somebody asks, which would stand before what is wrapped: a trainer would then find a tool without parameters.
+    """Annotations of a proxy class: none for the class, and for an instance those of the wrapped function. Python gives
+    each class an empty dict of annotations once they are read, which would hide those of the wrapped function: a
+    trainer would then find a tool without parameters.
     """
 
     def __get__(self, proxy: Any, owner: type) -> Any:
@@ -67,7 +94,7 @@ class _Annotations(dict[str, Any]):
 
 
 class _Proxy:
-    """What all of wrapt's proxies lack."""
+    """Adds to wrapt's proxies the annotations of what they wrap."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -75,7 +102,7 @@ class _Proxy:
 
 
 class _StandIn(_Proxy):
-    """What wrapt's proxies leave open: how they are copied, pickled and printed."""
+    """Adds to wrapt's proxies how they are copied, pickled and printed."""
 
     def __copy__(self: Any) -> Any:
         return trace_env(copy.copy(self.__wrapped__))
@@ -94,8 +121,8 @@ class _StandIn(_Proxy):
 
 
 def _method(name: str) -> Any:
-    """What an environment's own method of that name is found under. A property: wrapt asks `__getattr__` only once an
-    error was raised and caught, which takes twice as long.
+    """Return a property that finds the recorded method of an environment. wrapt calls `__getattr__` only after an error
+    was raised and caught, which takes twice as long.
     """
 
     def get(self: Any) -> Any:
@@ -115,7 +142,7 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def __init__(self, wrapped: Any) -> None:
         super().__init__(wrapped)
-        methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and what stands in for it
+        methods: dict[str, tuple[Any, Any]] = {}  # by name: the environment's own, and the recorded one
         self._self_methods = methods
 
     def __getattr__(self, name: str) -> Any:
@@ -123,46 +150,46 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def _self_recorded(self, name: str) -> Any:
         value = getattr(self.__wrapped__, name)
-        known, stand_in = self._self_methods.get(name, (None, None))
+        known, recorded = self._self_methods.get(name, (None, None))
         if type(value) is MethodType and value == known:
-            return stand_in
+            return recorded
         if not callable(value) or (name.endswith("_async") and not inspect.iscoroutinefunction(value)):
             return value  # a vector environment's step_async only begins what step_wait() ends
         method: Any = _Method(value, _METHODS[name])
         if type(value) is MethodType and value.__self__ is self.__wrapped__:
             self._self_methods[name] = value, method
         else:
-            method._self_env = self  # noqa: SLF001 - not of those that are kept: a cycle would keep environments alive
+            method._self_env = self  # noqa: SLF001 - not if it is kept: a cycle would keep environments alive
         return method
 
     def __enter__(self) -> Any:
-        return self._instead(self.__wrapped__.__enter__())
+        return self._self_or(self.__wrapped__.__enter__())
 
     async def __aenter__(self) -> Any:
-        return self._instead(await self.__wrapped__.__aenter__())
+        return self._self_or(await self.__wrapped__.__aenter__())
 
     async def __aexit__(self, *raised: object) -> Any:
         return await self.__wrapped__.__aexit__(*raised)
 
-    def _instead(self, entered: Any) -> Any:
+    def _self_or(self, entered: Any) -> Any:
         return self if entered is self.__wrapped__ else entered
 
 
 class _UsualEnvironment(_Environment):
-    """One with both of these."""
+    """An environment with both reset and step."""
 
     reset, step = _method("reset"), _method("step")
 
 
 class _CallableEnvironment(_Environment):
-    """One that can also be called."""
+    """An environment that can also be called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
 
 
 class _Method(_Proxy, wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A reset or step of one environment."""
+    """A recorded reset or step of one environment."""
 
     def __reduce_ex__(self: Any, _: Any) -> Any:
         env = self._self_env if hasattr(self, "_self_env") else trace_env(self.__self__)
@@ -170,7 +197,7 @@ class _Method(_Proxy, wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 
 class _BoundTool(_StandIn, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
-    """A decorated method, of one object."""
+    """A decorated method that is bound to an object."""
 
 
 class _Tool(_StandIn, wrapt.FunctionWrapper):  # type: ignore[type-arg]
@@ -181,7 +208,7 @@ class _Tool(_StandIn, wrapt.FunctionWrapper):  # type: ignore[type-arg]
     def __reduce_ex__(self, protocol: Any) -> Any:
         name = getattr(self.__wrapped__, "__qualname__", None)
         if name is not None and _global(self.__wrapped__.__module__, name) is self:
-            return name  # a decorated function is pickled as others are, by its name
+            return name  # a decorated function is pickled by its name, as others are
         return super().__reduce_ex__(protocol)
 
 
@@ -197,7 +224,7 @@ def _call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The call, recorded; where it is a coroutine's, when that runs."""
+    """Make and record a call; if it returns a coroutine, the coroutine is recorded when it runs."""
     was_sent = functools.partial(sent, function, args, kwargs)
     with RecordedCall(kind, client, was_sent, read) as came_back:
         result = function(*args, **kwargs)
@@ -214,7 +241,7 @@ async def _awaited(coroutine: Any, recorded: AbstractContextManager[Callable[[An
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a tool was told."""
+    """Return the name and the arguments of a tool's call."""
     named = function
     while isinstance(named, functools.partial):
         named = named.func
@@ -223,21 +250,21 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 
 def _action(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The action alone where a step was given nothing else."""
+    """Return the action of a step; all arguments by name if there are several."""
     if len(args) == 1 and not kwargs:
         return args[0]
-    given = [*args, *kwargs.values()]
-    return given[0] if len(given) == 1 else _arguments(method, args, kwargs)
+    values = [*args, *kwargs.values()]
+    return values[0] if len(values) == 1 else _arguments(method, args, kwargs)
 
 
 def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """By name, as they were given; where the names cannot be told, those without one are `args`."""
+    """Return the arguments by name. If their names are not known, the positional ones are listed under "args"."""
     if not args:
         return kwargs
     try:
         signature = inspect.signature(function)
         bound = signature.bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # a function in C, or one that is about to refuse them
+    except (TypeError, ValueError):  # a function in C, or a call that is about to fail
         return {"args": list(args), **kwargs}
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -269,19 +296,19 @@ def _step_answer(result: Any) -> Answer:
 
 
 def _either(one: Any, other: Any) -> Any:
-    """Of a vector environment, each."""
+    """Return `one or other`; element by element for a vector environment."""
     return one or other if isinstance(one, bool) and isinstance(other, bool) else np.logical_or(one, other)
 
 
 def _info(info: Mapping[Any, Any], truncated: Any) -> dict[Any, Any] | None:
-    """With `truncated` where it was; of a vector environment, which of them were."""
+    """Return the info, with `truncated` if it is true; for a vector environment with the array of flags."""
     if truncated is False or not np.any(truncated):
         return dict(info) or None
     return {**info, "truncated": truncated if np.ndim(truncated) else True}
 
 
 def _named_answer(result: Any) -> Answer:
-    """By the names of its parts. Without an `observation` all of it is one."""
+    """Read an answer by the names of its parts. A result without an `observation` is the observation."""
 
     def part(*names: str) -> Any:
         read = result.get if isinstance(result, Mapping) else functools.partial(getattr, result)
@@ -305,7 +332,7 @@ _METHODS = {"reset": _reset, "step": _step, "reset_async": _reset, "step_async":
 
 
 def _global(module: str, name: str) -> Any:
-    """What is found under a function's name; None where nothing is."""
+    """Return what a module has under a qualified name; None without it."""
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, step, None)

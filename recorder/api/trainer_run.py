@@ -1,4 +1,4 @@
-"""One trainer's run, as this process records it."""
+"""Records one trainer's run: opens rows for its rollout calls, and takes what the trainer reports afterwards."""
 
 import atexit
 import os
@@ -35,15 +35,15 @@ from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user says of what is recorded.
+    """The options of `record()` or `record_environment()`, after they were checked.
 
     Attributes:
-        eval_name: what the rollouts are an evaluation of.
-        task: names their tasks; see `record()`.
-        options: what is done to rows.
-        announce: whether a run is named on stderr.
-        diagnosis: as `Run.diagnosis` has it.
-        project: of the run; None takes LOGS_UI_PROJECT.
+        eval_name: Name of the evaluation that the rollouts belong to.
+        task: Names the tasks; see `record()`.
+        options: Functions and files that are applied to each row.
+        announce: True prints the run's id on stderr.
+        diagnosis: Settings of the diagnosis as JSON values, as in `Run.diagnosis`.
+        project: Name of the project; None takes LOGS_UI_PROJECT.
     """
 
     eval_name: str
@@ -55,16 +55,19 @@ class Wanted:
 
 
 class Recording:
-    """Rows of one trainer's rollout calls during one training, and what the trainer says of them afterwards."""
+    """Records the rollout calls of one trainer during one training, and the rewards and advantages of their rows.
+
+    It is a `trl.Listener`: the trainer's instrument calls `rewards`, `advantages`, `logged` and the others.
+    """
 
     def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
         self._writer = writer
         self._wanted = wanted
-        self._last: tuple[int, int] | None = None  # of the last call: the batch's number, and which attempt at it
+        self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
         self._awaiting: RolloutCall | None = None  # the call whose rewards come next
         self._running: RolloutCall | None = None
         self._training = False
-        # First of all, and on every rank: a rank that failed before it would leave the others waiting.
+        # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
         self._model: str | None = None
         self._tokenizer: TokenizerSource | None = None
@@ -81,23 +84,23 @@ class Recording:
 
     @property
     def db(self) -> Address:
-        """Where it is written."""
+        """The database that the run is written to."""
         return self._writer.address
 
     def flush(self, seconds: float) -> None:
-        """Waits until what was seen so far is written, and no longer than so many seconds."""
+        """Wait until everything that was recorded so far is written, for at most so many seconds."""
         self._writer.flush(seconds)
 
     def stops(self, why: str) -> None:
-        """The training is about to be stopped; `why` in one line."""
+        """Store why the training is about to be stopped; `why` is one line."""
         self._record.put(RunChange(self.run, {"error": why}))
 
     def is_over(self, trainer: Any) -> bool:
-        """Whether the trainer trains anew after this training ended: that is another run. An evaluation is not."""
+        """Return True if the training ended and the trainer trains again, as another run. An evaluation is not one."""
         return self._record.ended and trl.position(trainer, 0).mode == Mode.TRAIN
 
     def open(self, prompts: Sequence[Any], trainer: Any) -> RolloutCall:
-        """Rows for the prompts that a rollout function is called with."""
+        """Open a row for each prompt that a rollout function is called with."""
         where = trl.position(trainer, len(prompts))
         batch = trl.current_batch(trainer, len(prompts))
         number, attempt = self._last = self._number(batch)
@@ -128,7 +131,7 @@ class Recording:
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
         self._running = call
         self._awaiting = call if trl.is_heard(trainer) else None
-        _recordings.add(self)  # anew, where training had ended
+        _recordings.add(self)  # again, if training had ended
         self._training = self._training or (where.mode == Mode.TRAIN and trl.is_heard(trainer))
         running = RunningJob(call)
         self._writer.put(running)
@@ -136,18 +139,18 @@ class Recording:
         return call
 
     def prompted(self, call: RolloutCall, prompts: Sequence[Any], trainer: Any) -> None:
-        """What the prompts became when the environments were reset. Those that are the environments' alone tell the
-        tasks apart.
+        """Store the prompts as they are after the environments were reset. A row whose whole prompt comes from its
+        environment is named a task anew, by that prompt.
         """
-        theirs = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
+        was_empty = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
         call.prompts = [snapshot(prompt) for prompt in prompts]
         batch = trl.current_batch(trainer, len(prompts))
-        if any(theirs) and batch is not None:
-            tasks = zip(theirs, self._tasks(batch.rows, call), call.tasks, strict=True)
-            call.tasks = [new if is_theirs else old for is_theirs, new, old in tasks]
+        if any(was_empty) and batch is not None:
+            tasks = zip(was_empty, self._tasks(batch.rows, call), call.tasks, strict=True)
+            call.tasks = [new if empty else old for empty, new, old in tasks]
 
     def returned(self, call: RolloutCall, output: Any) -> None:
-        """The rollout function returned; what it returned is copied."""
+        """End the rows of a call that returned; its output is copied."""
         call.calls.close()
         try:
             copy = checked_output(output, len(call.prompts))
@@ -159,10 +162,10 @@ class Recording:
             self._settle(call, ReturnedJob(call, copy, now_us()))
 
     def failed(self, call: RolloutCall, error: BaseException) -> None:
-        """The rollout function raised: the training ends unless somebody catches it, so nothing is left in memory."""
+        """End the rows of a call that raised."""
         call.calls.close()
         self._settle(call, FailedJob.of(call, error))
-        self._writer.flush_at_end()
+        self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
 
     def rewards(
         self,
@@ -176,7 +179,7 @@ class Recording:
         call = self._awaiting
         if call is None or len(values) != len(call.prompts):
             return
-        # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
+        # As TRL sums them: a function that gave no score counts nothing, and a row without any score has no reward.
         totals = np.where(np.isnan(values).all(axis=1), np.nan, np.nansum(values * weights, axis=1))
         names = distinct(names)
         scored = now_us()
@@ -209,23 +212,23 @@ class Recording:
     def train_ended(self) -> None:
         """See `trl.Listener`."""
         self._record.end(RunState.FINISHED)
-        self._let_go_at_end()
+        self._release_if_done()
         self._writer.flush_at_end()
 
     def train_raised(self, error: BaseException) -> None:
         """See `trl.Listener`."""
         self._record.raised(error)
         self._awaiting = None
-        self._let_go_at_end()
+        self._release_if_done()
         self._writer.flush_at_end()
 
-    def _let_go_at_end(self) -> None:
-        """Where nothing is left to say at exit."""
+    def _release_if_done(self) -> None:
+        """Release this recording if nothing is left to write when the process exits."""
         if self._record.ended and self._running is None:
             _recordings.discard(self)
 
     def process_ends(self) -> None:
-        """At exit: a training that never said that it ended has failed, and what ran in it was aborted."""
+        """Write, when the process exits, that a training without an end failed, and that its open rows were aborted."""
         if self._running is not None:
             self._running.calls.close()
             error = "The process ended in the middle of the rollout"
@@ -238,7 +241,7 @@ class Recording:
             self._record.end(RunState.FINISHED)
 
     def _describe(self, trainer: Any) -> None:
-        """The run's row, once, by the first process."""
+        """Write the run's row. Only the first process does."""
         columns = trl.run_columns(trainer)
         self._model = columns["model"]
         source = trl.tokenizer_json(trainer)
@@ -251,14 +254,14 @@ class Recording:
         columns["project"] = self._wanted.project
         resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
         parts: list[Part] = []
-        with guard("looking for what the run is made of"):
+        with guard("collecting the sources of the run"):
             parts = trl_parts.parts(trainer)
         self._record.begin(columns, parts=parts, resumes=resumes, announce=self._wanted.announce)
         if source is not None:
             self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
 
     def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
-        """The batch's number and the attempt at it; our own count where the trainer shows no batches."""
+        """Return the batch's number and the attempt at it; a count of the calls if the trainer shows no batches."""
         if self._last is None:
             return (batch.number if batch else 0), 0
         number, attempt = self._last
@@ -274,11 +277,11 @@ class Recording:
         call.settled = True
         self._running = None
         self._writer.put(job)
-        self._let_go_at_end()
+        self._release_if_done()
 
 
 class Recordings:
-    """Of one recorded function or factory: one for each trainer that calls it, and for each of its trainings."""
+    """The recordings of one function or factory: one for each trainer that calls it, and each of its trainings."""
 
     def __init__(self, writer: Writer, wanted: Wanted) -> None:
         self._writer = writer
@@ -286,7 +289,7 @@ class Recordings:
         self._by_trainer: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
 
     def of(self, trainer: Any) -> Recording:
-        """The trainer's; a new one where it trains anew. All ranks must call it alike."""
+        """Return the trainer's recording; a new one if it trains again. All ranks must call this alike."""
         with one_opens():
             recording = self._by_trainer.get(trainer)
             if recording is None or recording.is_over(trainer):
@@ -295,17 +298,17 @@ class Recordings:
 
 
 def _odd(names: list[str], values: NDArray[np.float64], declined: NDArray[np.bool_]) -> dict[str, str]:
-    """What reward functions gave one row that is no number to learn from; None is a function's right."""
+    """Return the NaN and infinite rewards of a row by function; not those of a function that returned None."""
     odd = ~np.isfinite(values) & ~declined
     return {name: str(value) for name, value, is_odd in zip(names, values, odd, strict=True) if is_odd}
 
 
 def one_opens() -> AbstractContextManager[object]:
-    """One thread after another: the first calls of several are of one run, and each call has a number of its own."""
+    """Return the lock by which concurrent first calls share one run, and each call gets a number of its own."""
     return _opening
 
 
-_recordings: set[Recording] = set()  # that have something left to say at exit
+_recordings: set[Recording] = set()  # those that have something left to write when the process exits
 _opening = threading.RLock()
 
 
@@ -316,11 +319,11 @@ def _process_ends() -> None:
 
 
 def _forked() -> None:
-    """Recordings are the parent's; a thread that held the lock is not here."""
+    """Clear the parent's recordings in a forked child, and renew the lock: the thread that held it is not here."""
     global _opening  # noqa: PLW0603 - as `Guard.renew_lock`
     _recordings.clear()
     _opening = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_process_ends)  # runs before the writer's own, which was registered earlier
+atexit.register(_process_ends)  # runs before the writer's, which was registered earlier

@@ -1,10 +1,10 @@
-"""The loop of AsyncGRPO's rollout worker, recorded: in the process that the worker spawned.
+"""Records the loop of AsyncGRPO's rollout worker, in the process that the worker spawned.
 
 What is relied on (trl 1.16), and what is lost without it:
     loop.run()                                                     that the run ended
     loop._repeat_iterator() -> (group_id, dataset row), ...        dataset columns, tasks, rows before their reset
     loop._generate_loop()                                          why a row that was being reset ended
-    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`: rollout_environments.py
+    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`: slot_environments.py
     loop._generate_one(prompt, ..., group_id) -> (completion, ids, sequences, ...)     rows
     loop._generate_one_turn(prompt_ids) -> (token_ids, logprobs)   turns, and the policy's version at each
     loop._execute_tool_calls(tool_calls, tool_dict)                the tools' arguments and results
@@ -56,7 +56,7 @@ _DESCRIBED = (*_SETTINGS, "model_name", "num_generations", "max_inflight_tasks",
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What the user asked for, and where the trainer is heard; pickled on its way to the worker's process."""
+    """The options of `record_worker()`, and the channel from the trainer; pickled to the worker's process."""
 
     name: str | None
     eval_name: str
@@ -72,16 +72,17 @@ class LoopOptions:
 
 @dataclass(eq=False)
 class _Rollout:
-    """One that is under way, from the dataset row on.
+    """A rollout that is under way, from its dataset row on.
 
     Attributes:
-        metadata: of its row, beside what is known of any.
-        versions: (T) of the policy, before and after each turn's request.
-        prompt_tokens: of the first turn; None before it.
-        environment: that it is played in; None before the reset, and without one.
-        is_generated: whether all is there but its rewards.
-        is_over: whether its row has ended.
-        context: that the row is open in, which is none that anything runs in.
+        metadata: Metadata of its row.
+        versions: (T) Versions of the policy before and after the request of each turn.
+        prompt_tokens: Number of tokens of the first turn's prompt; None before it.
+        environment: The environment that it is played in; None before the reset, and without one.
+        is_generated: True once everything but its rewards is there.
+        is_over: True once its row has ended.
+        context: The context that the row is entered and left in. No other code runs in it: the loop's tasks take turns
+            in one thread, and a row that is open in a shared context would claim the calls of other tasks.
     """
 
     row: OpenRollout
@@ -99,11 +100,11 @@ class _Rollout:
         return self.row._strand  # noqa: SLF001
 
     def begin(self) -> None:
-        """Its row is there."""
+        """Open the row."""
         self.context.run(self.row.__enter__)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The last word on its row, if that is not said yet."""
+        """End the row unless it has ended."""
         if self.is_over:
             return
         self.is_over = True
@@ -118,7 +119,7 @@ _rollout: ContextVar[_Rollout | None] = ContextVar("logs_ui_worker_rollout", def
 
 
 def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
-    """The worker's loop, recorded. Called in the worker's process, in place of the class."""
+    """Make the worker's loop, recorded. The worker's process calls this in place of the loop's class."""
     recorded = type(loop_class.__name__, (_Recorded, loop_class), {"__module__": loop_class.__module__})
     loop = recorded(**kwargs)
     loop.record(options, kwargs)
@@ -126,27 +127,29 @@ def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
 
 
 class _Recorded:
-    """Stands before the worker's own loop: passes everything on, and records it."""
+    """A subclass of the worker's loop, by multiple inheritance: passes each call on, and records it."""
 
     _run: OpenRun | None = None
     _trainer: Any = None
 
     def record(self, options: LoopOptions, settings: Mapping[str, Any]) -> None:
-        """Begins the run."""
+        """Begin the run; `settings` are the keyword arguments of the loop."""
         self._options = options
-        self._columns: dict[int, dict[str, Any]] = {}  # dataset rows of the groups that are not scored yet
-        self._begun: dict[int, int] = {}  # the policy's version then, by group
+        self._columns: dict[int, dict[str, Any]] = {}  # dataset rows of groups that are not scored yet
+        self._begun: dict[int, int] = {}  # version of the policy at the beginning of each group
         self._members: Counter[int] = Counter()
-        self._opening: list[_Rollout] = []  # whose environment is made, or reset
-        self._under_way: set[_Rollout] = set()  # whose row has not ended
-        self._finished: dict[int, tuple[Any, _Rollout]] = {}  # by id of the completion, which is kept alive
+        self._opening: list[_Rollout] = []  # rollouts whose environment is being made or reset
+        self._under_way: set[_Rollout] = set()  # rollouts whose row has not ended
+        self._finished: dict[
+            int, tuple[Any, _Rollout]
+        ] = {}  # by id of the completion, which is kept alive so that the id stays its own
         with guard("beginning the run of a rollout worker"):
             config = {key: settings.get(key) for key in _DESCRIBED}
             self._run = self._begun_run(config, settings)
             columns = {"config": config} | ({} if options.name is None else {"name": options.name})
             self._trainer = TrainerListener(options.trainer, self._run, database_address(options.db), columns)
         if self._run is not None:
-            with guard("preparing to see environments being reset"):
+            with guard("preparing to record resets of environments"):
                 RolloutEnvironments(self._reset_in, self._rewarded).watch(self)
 
     def _begun_run(self, config: dict[str, Any], settings: Mapping[str, Any]) -> OpenRun:
@@ -164,7 +167,7 @@ class _Recorded:
         return OpenRun(writer, options.name, options.eval_name, described, tokenizer, rows)
 
     def run(self) -> None:
-        """As the loop's own; then the run has ended."""
+        """Run the loop, and end the run after it."""
         if self._trainer is None or self._run is None:
             super().run()  # type: ignore[misc]
             return
@@ -175,11 +178,11 @@ class _Recorded:
                 self._end_openings(error)
                 raise
             finally:
-                for rollout in tuple(self._under_way):  # those that wait for a reward are whole, the others never began
+                for rollout in tuple(self._under_way):  # those that only wait for a reward are complete
                     self._end(rollout, None if rollout.is_generated else asyncio.CancelledError())
 
     def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The loop makes and resets an environment for each row, one at a time, and begins the rollout then."""
+        """Open a row for each dataset row. The loop resets an environment for it next, one at a time."""
         for group, row in super()._repeat_iterator():  # type: ignore[misc]
             self._columns[group] = row
             with guard("opening a row of a rollout worker"):
@@ -194,7 +197,7 @@ class _Recorded:
             raise
 
     def _opened(self, dataset_row: Mapping[str, Any], group: int) -> list[_Rollout]:
-        """One; none where there is no run."""
+        """Open a rollout for a dataset row; return none if there is no run."""
         if self._run is None:
             return []
         prompt = dataset_row.get("prompt", trl.NO_PROMPT)
@@ -215,7 +218,7 @@ class _Recorded:
         return [rollout]
 
     def _reset_in(self, environment: Any) -> Strand | None:
-        """Where the loop's own reset of an environment belongs; None where no row waits for one."""
+        """Return the strand of a reset that the loop makes; None if no row waits for an environment."""
         rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
         if rollout is None:
             return None
@@ -226,7 +229,7 @@ class _Recorded:
         return rollout.strand
 
     def _rewarded(self, environment: Any) -> tuple[Strand, Callable[[], None]] | None:
-        """Where the loop's own question for a reward belongs, and what to do when it is answered; None elsewhere."""
+        """Return the strand of the loop's `get_reward`, and what ends the row after it; None for any other call."""
         played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
         rollout = next(played, None)
         return None if rollout is None else (rollout.strand, functools.partial(self._end, rollout))
@@ -242,18 +245,18 @@ class _Recorded:
         self._opening.clear()
 
     def _generate_one(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-        """Called before another environment is reset, unlike what it returns."""
+        """Find the row now: the coroutine that this returns runs only after other environments were reset."""
         rollout = None
         with guard("opening a row of a rollout worker"):
             rollout = self._begun_rollout(prompt, kwargs.get("group_id", args[2] if len(args) > 2 else 0))
         return self._generate_recorded(rollout, prompt, *args, **kwargs)
 
     def _begun_rollout(self, prompt: Any, group: int) -> _Rollout | None:
-        """That whose row is open, with what its prompt became when the environment was reset."""
-        own = [rollout for rollout in self._opening if rollout.group == group][:1]
-        if not own:
+        """Return the open rollout of the group, with its prompt as it is after the reset of the environment."""
+        waiting = [rollout for rollout in self._opening if rollout.group == group][:1]
+        if not waiting:
             return next(iter(self._opened({"prompt": prompt, **self._columns.get(group, {})}, group)), None)
-        (rollout,) = own
+        (rollout,) = waiting
         self._opening.remove(rollout)
         call, dataset_row = rollout.row._call, self._columns.get(group, {})  # noqa: SLF001
         call.prompts = [snapshot(prompt)]
@@ -271,15 +274,15 @@ class _Recorded:
         except BaseException as error:
             self._end(rollout, error)
             raise
-        with guard("recording what a rollout worker made"):
-            self._ended(rollout, output)
+        with guard("recording the output of a rollout worker"):
+            self._record_output(rollout, output)
         rollout.is_generated = True
-        if not hasattr(type(rollout.environment), "get_reward"):  # else it is asked next
+        if not hasattr(type(rollout.environment), "get_reward"):  # else get_reward is called next
             self._end(rollout)
         return output
 
-    def _ended(self, rollout: _Rollout, output: Any) -> None:
-        """Its tokens, as the trainer gets them where that is in one piece."""
+    def _record_output(self, rollout: _Rollout, output: Any) -> None:
+        """Record the tokens that the trainer gets, if they are one sequence."""
         completion, _, sequences = output[:3]
         row, start = rollout.row, rollout.prompt_tokens
         if len(sequences) == 1 and start is not None:
@@ -294,7 +297,7 @@ class _Recorded:
         first = rollout.versions[0][0] if rollout.versions else now
         row.note(
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
-            training_rows=len(sequences),  # more than one where what was tokenised anew differs from what was sampled
+            training_rows=len(sequences),  # several if tokenizing again gave other ids than sampled
         )
         self._finished[id(completion)] = completion, rollout
 
@@ -336,11 +339,11 @@ class _Recorded:
         with guard("recording rewards of a rollout worker"):
             for completion in group.completions:
                 _, rollout = self._finished.pop(id(completion), (None, None))
-                own = [sample for sample in samples if sample.completion is completion]
+                its_samples = [sample for sample in samples if sample.completion is completion]
                 if rollout is not None:
-                    self._end(rollout)  # where its environment was not asked
-                if rollout is not None and own:
-                    self._scored(rollout.row, own)
+                    self._end(rollout)  # if get_reward was not called
+                if rollout is not None and its_samples:
+                    self._scored(rollout.row, its_samples)
             for state in (self._columns, self._begun, self._members):
                 state.pop(group.group_id, None)
         return samples

@@ -1,8 +1,10 @@
-"""The environments of AsyncGRPO's loop. The loop resets one for each rollout before that begins, and asks it for its
-reward once that has ended: both are calls of the rollout that it plays. Its tools are recorded where they are called.
+"""Records the environments of AsyncGRPO's loop.
 
-TRL matches `get_reward` by exact type. So each class gets one subclass under its own name, whose `reset` and
-`get_reward` are recorded, and what a factory made is made an instance of it, as by `record_environment()`.
+The loop resets an environment for each rollout before the rollout begins, and calls its `get_reward` after it ended.
+Both calls belong to the rollout. Its tools are recorded where the loop calls them: see `rollout_loop.py`.
+
+TRL compares `get_reward` by exact type. So each class gets one subclass of the same name, whose `reset` and
+`get_reward` are recorded, and the `__class__` of each environment is set to it, as in `record_environment()`.
 """
 
 import functools
@@ -25,19 +27,19 @@ _GET_REWARD: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 
 
 class RolloutEnvironments:
-    """Those of one loop."""
+    """Records the environments of one loop."""
 
     def __init__(self, reset_in: ResetIn, rewarded: Rewarded) -> None:
         """
         Args:
-            reset_in: tells where the loop's own reset of an environment is to be recorded; None: nowhere.
-            rewarded: the same of the loop's own `get_reward`, and what to call when that came back.
+            reset_in: Returns the strand to record the loop's reset of an environment in; None records nothing.
+            rewarded: Returns the strand for the loop's `get_reward`, and a function to call after it returned.
         """
         self._reset_in, self._rewarded = reset_in, rewarded
-        self._kinds: dict[type, type] = {}  # recorded ones by their own
+        self._kinds: dict[type, type] = {}  # recorded class by original class
 
     def watch(self, loop: Any) -> None:
-        """Those that the loop has, and those that it will make."""
+        """Record the environments that the loop has, and those that it will make."""
         factories = getattr(loop, "environment_factories", None)
         if not factories:
             return
@@ -58,19 +60,19 @@ class RolloutEnvironments:
             return
         with guard("preparing to record an environment"):
             recorded = self._kinds.get(kind) or self._recorded(kind)
-            # Not by a __setattr__ of the user's, which may forbid it.
+            # object's own __setattr__: a user's class may forbid it.
             object.__setattr__(environment, "__class__", recorded)
-            self._kinds[kind] = recorded  # only now: TRL has to find all of a kind under one type
+            self._kinds[kind] = recorded  # only after it worked: TRL must find all of a class under one type
 
     def _recorded(self, kind: type) -> type:
         """
         Raises:
-            TypeError: it cannot be derived from.
+            TypeError: no subclass of it can be made.
         """
-        own = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
+        methods = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
         makers = {"reset": self._resetting, "get_reward": self._rewarding}
         return quiet_subclass(
-            kind, {name: makers[name](method) for name, method in own.items() if inspect.isfunction(method)}
+            kind, {name: makers[name](method) for name, method in methods.items() if inspect.isfunction(method)}
         )
 
     def _resetting(self, reset: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,14 +102,14 @@ class RolloutEnvironments:
 
     @contextmanager
     def _reset(self, environment: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[CameBack]:
-        """Where a rollout is recorded already, a tool of it resets the environment."""
+        """Record a reset in the rollout that it prepares, or in the running rollout if one of its tools resets."""
         scope: AbstractContextManager[Any] = nullcontext()
         with guard("finding the rollout of a reset"):
             strand = None if current_strand() is not None else self._reset_in(environment)
             scope = nullcontext() if strand is None else within(strand)
 
         def sent() -> Any:
-            return {"args": list(args), **kwargs} if args else kwargs  # TRL gives all by name
+            return {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
 
         with scope, RecordedCall("reset", environment, sent, Answer) as came_back:
             yield came_back

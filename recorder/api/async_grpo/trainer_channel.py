@@ -1,6 +1,4 @@
-"""What AsyncGRPO's trainer makes of the rollouts that its worker's process records: told by the trainer's process, and
-written by the worker's, which alone writes the run.
-"""
+"""Sends what AsyncGRPO's trainer does with its rollouts to the worker's process, which alone writes the run."""
 
 import multiprocessing
 import queue
@@ -20,10 +18,10 @@ from logs_ui.recorder.snapshot import error_line, trace
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RowChange, RunChange
 
-_QUEUED = 10_000  # messages; a worker that hears none any more does not fill the trainer's memory
-_GATHERED = 1.0  # seconds of messages that are written together
-_REMEMBERED = 10_000  # rows: more than any trainer has on its way
-_LAST_WORDS = 5.0  # seconds that the end of the worker waits for what the trainer said last; TRL kills it after 15
+_QUEUED = 10_000  # messages: a worker that reads no more does not fill the trainer's memory
+_GATHER_SECONDS = 1.0  # messages of this time are written together
+_REMEMBERED = 10_000  # rows: more than any trainer has in flight
+_LAST_MESSAGES_SECONDS = 5.0  # the end of the worker waits for the trainer's last messages; TRL kills it after 15
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,11 @@ class _Logged:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A sample, and what became of it.
+    """A sample that the trainer took or dropped.
 
     Attributes:
-        row: that it is of, without columns.
-        staleness, dropped: see `trl_async.Listener`.
+        row: The row that the sample is of, without columns.
+        staleness, dropped: See `trl_async.Listener`.
     """
 
     row: RowChange
@@ -51,28 +49,28 @@ class _Taken:
     dropped: str | None
 
     def then(self, later: "_Taken") -> "_Taken":
-        """Of both samples, of one row: a rollout may be several."""
+        """Merge this and a later sample of the same row: a rollout may be several samples."""
         return replace(self, staleness=max(self.staleness, later.staleness), dropped=later.dropped or self.dropped)
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Of the row."""
+        """The columns to change in the row."""
         return {"staleness": self.staleness} | ({"dropped": self.dropped} if self.dropped else {})
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """Training ended."""
+    """Says that the training ended."""
 
     error: "_Error | None"
 
 
 @dataclass(frozen=True)
 class _Error:
-    """An exception of the trainer's process, which this one may not know the class of.
+    """An exception of the trainer's process, as text: its class may not be importable in the worker's.
 
     Attributes:
-        is_error: whether it is an `Exception`, rather than an interrupt.
+        is_error: True if it is an `Exception`, and not an interrupt.
     """
 
     name: str
@@ -87,7 +85,7 @@ class _Error:
         return cls(name, message, trace(error), isinstance(error, Exception))
 
     def raised(self) -> "TrainerRaised":
-        """What to raise here."""
+        """Return the exception to raise in the worker's process."""
         bases = (TrainerRaised, Exception) if self.is_error else (TrainerRaised,)
         error: TrainerRaised = type(self.name, bases, {})(self.message)
         error.add_note(f"In the trainer's process:\n{self.trace}")
@@ -95,14 +93,14 @@ class _Error:
 
 
 class TrainerChannel:
-    """From the trainer's process to the worker's, which it is pickled to. Telling never waits."""
+    """A queue from the trainer's process to the worker's, which it is pickled to. Sending never waits."""
 
     def __init__(self) -> None:
         self._messages: multiprocessing.Queue[Any] = multiprocessing.get_context("spawn").Queue(_QUEUED)
-        self._messages.cancel_join_thread()  # the trainer's process ends even if nobody listens
+        self._messages.cancel_join_thread()  # the trainer's process ends even if nobody reads the queue
 
     def described(self, columns: dict[str, Any]) -> None:
-        """See `trl_async.Listener`, as the others."""
+        """See `trl_async.Listener`, which has the other methods too."""
         self._put(_Described(columns))
 
     def logged(self, step: int, values: Mapping[str, Any]) -> None:
@@ -119,9 +117,9 @@ class TrainerChannel:
     def ended(self, error: BaseException | None) -> None:
         self._put(_Ended(None if error is None else _Error.of(error)))
 
-    def heard(self) -> list[Any]:
-        """All messages of about a second; in the worker's process."""
-        until = time.monotonic() + _GATHERED
+    def received(self) -> list[Any]:
+        """Return all messages of about a second. Called in the worker's process."""
+        until = time.monotonic() + _GATHER_SECONDS
         messages: list[Any] = []
         while (left := until - time.monotonic()) > 0:
             try:
@@ -140,23 +138,23 @@ class TrainerChannel:
 
 
 class TrainerRaised(BaseException):
-    """Base of what stands for the exception that ended the training, in the worker's process."""
+    """Base class of the exception that is raised in the worker's process for one that ended the training."""
 
 
 class TrainerListener:
-    """Writes what the trainer says, in a thread of the worker's process, while that is within.
+    """Writes what the trainer sends, in a thread of the worker's process, as long as its `with` block runs.
 
     Raises:
-        TrainerRaised: on leaving, where an exception ended the training: a class under the name of that exception, an
-            Exception where that is one.
+        TrainerRaised: at the end of the block if an exception ended the training. Its class has the name of that
+            exception, and is an `Exception` if that was one.
     """
 
     def __init__(self, channel: TrainerChannel, run: OpenRun, db: Address, columns: Mapping[str, Any]) -> None:
-        """`columns` of the run stand above what the trainer says."""
+        """`columns` are the worker's columns of the run; they override the trainer's."""
         self._channel, self._run, self._columns = channel, run, columns
         self._writer = writer_for(db)
         self._taken: OrderedDict[str, _Taken] = OrderedDict()  # by uid of the row: a rollout may be several samples
-        self._pending: dict[str, _Taken] = {}  # likewise; what is not written yet
+        self._pending: dict[str, _Taken] = {}  # those that are not written yet, by uid of the row
         self._ended: _Ended | None = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="logs-ui trainer", daemon=True)
@@ -169,23 +167,23 @@ class TrainerListener:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            self._thread.join(_LAST_WORDS)
+            self._thread.join(_LAST_MESSAGES_SECONDS)
         self._left.set()
         if error is None and self._ended is not None and self._ended.error is not None:
             raise self._ended.error.raised()
 
     def _listen(self) -> None:
         while self._ended is None and not self._left.is_set():
-            messages = self._channel.heard()
+            messages = self._channel.received()
             for message in messages:
-                with guard("recording what the trainer said"):
-                    self._hear(message)
-            with guard("recording what became of samples"):
+                with guard("recording what the trainer sent"):
+                    self._receive(message)
+            with guard("recording which samples the trainer took"):
                 self._write_taken()
             ends = [message for message in messages if isinstance(message, _Ended)]
             self._ended = ends[0] if ends else None
 
-    def _hear(self, message: object) -> None:
+    def _receive(self, message: object) -> None:
         match message:
             case _Described(columns):
                 config = {**columns["config"], **self._columns["config"]}

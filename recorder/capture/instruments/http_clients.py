@@ -25,23 +25,38 @@ _ABSENT = object()
 
 
 def trace_client(client: C) -> C:
-    """Records the generations that this client asks a server for, where a rollout is recorded.
+    """Records the generations that an HTTP client requests from a server during a recorded rollout.
 
-    It knows vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's tokens in and
-    tokens out, and TRL's older `/generate/` and `/chat/`. All else that the client sends is left alone. Requests and
-    replies are the same with it as without it; a streamed reply is recorded when it has been read. The openai package's
-    clients are recorded without it.
+    Recorded are vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's "tokens in,
+    tokens out", and TRL's older `/generate/` and `/chat/`. Other requests of the client are passed on. Requests and
+    replies are not changed. A streamed reply is recorded once it was read. Clients of the openai package are recorded
+    without this function.
 
     Args:
-        client: a `requests.Session`, `httpx.Client`, `httpx.AsyncClient` or `aiohttp.ClientSession`, or an object with
+        client: A `requests.Session`, `httpx.Client`, `httpx.AsyncClient` or `aiohttp.ClientSession`, or an object with
             methods `post(url, ...)` or `request(method, url, ...)` that take `json=` and return an object with
-            `content`. Other clients, also of its class, are not touched.
+            `content`. Only this object is changed, not its class.
 
     Returns:
-        The same client. `untrace_client` ends it.
+        The same client. `untrace_client` undoes it.
 
     Raises:
-        TypeError: it is no such client, or takes no attributes.
+        TypeError: `client` is no such client, or attributes of it cannot be set.
+
+    Example:
+        ```python
+        import httpx
+
+        from logs_ui.recorder import record, trace_client
+
+        client = trace_client(httpx.Client(base_url="http://127.0.0.1:8000/v1"))
+
+
+        @record(eval_name="guess")
+        def rollout_func(prompts, trainer):
+            replies = [client.post("/chat/completions", json={"model": "policy", "messages": it}) for it in prompts]
+            return as_output(replies)
+        ```
     """
     replacements = _replacements(client)
     if not replacements:
@@ -57,10 +72,20 @@ def trace_client(client: C) -> C:
 
 
 def untrace_client(client: C) -> C:
-    """Ends what `trace_client` began; a client that is not traced stays as it is.
+    """Undoes `trace_client`. A client that is not traced is not changed.
+
+    Args:
+        client: The client that was passed to `trace_client`.
 
     Returns:
         The same client.
+
+    Example:
+        >>> import requests
+        >>> from logs_ui.recorder import trace_client, untrace_client
+        >>> session = trace_client(requests.Session())
+        >>> untrace_client(session) is session
+        True
     """
     attributes = getattr(client, "__dict__", {})
     for name, value in list(attributes.items()):

@@ -161,7 +161,7 @@ def test_calls_in_the_scope_of_no_row_are_nobodys(
     assert [row["metadata"].get("tags") for row in rows] == [None, None, ["played"], None]
     assert only_run(db).unattributed_calls == 3
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "row_scope() was given" in said
+    assert "row_scope() got" in said
     assert "0 to 3" in said
     assert "\n" not in said
 

@@ -226,7 +226,10 @@ def test_it_is_a_callback_of_the_trainer_and_can_be_derived_from() -> None:
         ({"stop_on": "dead_group"}, "did you mean 'dead_groups'?"),
         ({"settings": Settings(thresholds={"loop": 1})}, "did you mean 'loops'?"),
         ({"every_steps": 0}, "every_steps must be above 0, not 0."),
-        ({"webhook": "hooks.example.org/s3cret"}, "webhook is no address of http or https."),
+        (
+            {"webhook": "hooks.example.org/s3cret"},
+            "webhook must be an http or https address, such as https://example.org/alerts.",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_at_once_in_one_line(given: dict[str, Any], what: str) -> None:
