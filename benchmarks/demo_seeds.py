@@ -1,4 +1,4 @@
-"""Does the demo learn whatever the seed? Trains it once a seed, one after the other, each in a process of its own.
+"""Trains the demo with several seeds, one after another, each in a process of its own, and reports if it learns.
 
     python benchmarks/demo_seeds.py --seeds 10
 

@@ -1,11 +1,11 @@
-"""How long does the diagnosis of a long run take?
+"""Measures the time of the diagnosis of a long run.
 
     python benchmarks/diagnosis.py [--rollouts 100000] [--times 5] [--assert]
 
 Records some rollouts for real, copies their rows until there are as many as asked for, and prints a Markdown table in
 milliseconds, medians: the whole diagnosis as a command or a first page makes it (reading all columns, every
-diagnostic), and what it takes to keep it up, after one more step of 32 rollouts. The limit is issue 6's, two seconds
-for 100,000 rollouts, and `--assert` exits with 1 above it.
+diagnostic), and what it takes to keep it up, after one more step of 32 rollouts. The limit is two seconds for
+100,000 rollouts; `--assert` exits with 1 above it.
 """
 
 import argparse

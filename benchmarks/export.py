@@ -1,4 +1,4 @@
-"""How long does an export take, and how much memory?
+"""Measures the time and the memory of exports.
 
     python benchmarks/rollouts.py some.db --rollouts 100000
     python benchmarks/export.py some.db [--run latest] [--where 'step<1000'] [--folder /tmp]

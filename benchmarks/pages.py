@@ -1,4 +1,4 @@
-"""How long does the server take for each page?
+"""Measures the server's time for each page.
 
     logs-ui demo --no-serve --db demo.db
     python benchmarks/pages.py demo.db [--times 40] [--assert]
@@ -7,8 +7,8 @@ Asks for every kind of page in turn, in this process and without a network, and 
 the 9th decile of the time until the answer was there, the processor's time, the median of what its questions to the
 database took together, and the size. A page is asked for once before it counts: what may be remembered of a run that
 has not changed since is remembered then. Of a poll, nothing is new. "nothing" reads no database: so much of every row
-is the client's, the threads' and the middleware's. The limits are issue 5's, for the demo's data; `--assert` exits with
-1 above them. `queries.py` asks the same while a training writes, at a million rollouts.
+is the client's, the threads' and the middleware's. The limits are for the demo's data; `--assert` exits with 1 above
+them. `queries.py` asks the same while a training writes, at a million rollouts.
 """
 
 import argparse
@@ -39,7 +39,9 @@ _TARGETS = {"runs": "runs", "rollouts": "live", "overview": "overview", "rollout
 
 
 class Times(NamedTuple):
-    """Of one page: seconds, the processor's and its queries' seconds, bytes, and seconds of each query by its name."""
+    """Times of one page: seconds, processor seconds, seconds of its queries, bytes, and seconds of each query by its
+    name.
+    """
 
     wall: list[float]
     processor: list[float]
@@ -122,7 +124,7 @@ def timed(
 
 
 def poll_of(client: TestClient, name: str, address: str) -> tuple[str, dict[str, str]] | None:
-    """Where a page looks for news, and by which headers; None where it does not."""
+    """Returns the address that a page polls, and its headers; None if it does not poll."""
     found = _POLL.search(client.get(address).text) if name in _TARGETS else None
     if found is None:
         return None

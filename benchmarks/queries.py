@@ -1,4 +1,4 @@
-"""How long do the dashboard's pages take at a million rollouts, while a training writes a thousand a second?
+"""Measures the dashboard's pages at a million rollouts, while a training writes a thousand per second.
 
     python benchmarks/rollouts.py million.db
     python benchmarks/queries.py million.db [--times 20] [--rate 1000] [--assert]
@@ -78,7 +78,9 @@ _ALLOWED = {"filter: eval, misspelt": 422}
 
 
 def addresses(db: Path) -> dict[str, str]:
-    """Of the pages of `tests/support/site.py`, and of more filters, orders and pivots of the table of rollouts."""
+    """Returns the addresses of the pages of `tests/support/site.py`, and of more filters, orders and pivots of the
+    table of rollouts.
+    """
     engine = reading_engine(db)
     run = queries.find_run(engine, "latest").uid
     row_id = queries.newest_row(engine, queries.find_run(engine, run).id or 0, RolloutFilter())
@@ -142,7 +144,7 @@ def writing(db: Path, rate: float) -> Iterator[None]:
 
 
 def measure(db: Path, times: int, only: str, clock: Callable[[], float]) -> dict[str, Times]:
-    """Of each page whose name matches, in order."""
+    """Measures each page whose name matches, in order."""
     found: dict[str, Times] = {}
     with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
         for name, address in addresses(db).items():

@@ -1,4 +1,4 @@
-"""What does recording cost the training process, for each rollout?
+"""Measures the cost of recording for the training process, per rollout.
 
     python benchmarks/recorder_cost.py --steps 60 [--assert]
 
@@ -17,16 +17,16 @@ them without log-probs and mask. Prints a Markdown table in µs a rollout, media
   busy thread a change of threads, whatever is done then (Linux only);
 - processor time of the training's whole process, where each turn's generation is a pause, so that all of it is the
   recorder's: also what runs without the GIL;
-- processor time of the process beside it, which writes what was recorded (attribution, encoding, compression, SQLite),
+- processor time of the helper process, which writes what was recorded (attribution, encoding, compression, SQLite),
   on a core that the training may or may not want. With `LOGS_UI_WRITER=thread` all of it is the training's.
 
-The limits are issue 3's, for rollouts of 9 KB, and `--assert` exits with 1 above them: 5 µs for handing over; 150 µs in
+The limits are for rollouts of 9 KB, and `--assert` exits with 1 above them: 5 µs for handing over; 150 µs in
 all, the GIL included, which is what makes a step of 32 rollouts half a percent of a second longer. Processor time has
 none.
 
 In it is all that `record()` makes this process do from the call of the rollout function until its rows are committed:
-the calls seen on the function's own thread, the copy of what it returns, and in a thread of its own, or in the process
-beside, the rows' first appearance as `running`, attribution, encoding, compression, SQLite, its log and its
+the calls seen on the function's own thread, the copy of what it returns, and in a thread of its own, or in the helper
+process, the rows' first appearance as `running`, attribution, encoding, compression, SQLite, its log and its
 checkpoints. The function takes as
 long as `--pause` says, three times for each step: rows that run for more than a second are written again as they stand
 (after 1, 3, 7, ... seconds), and their cost is in it if the pauses are that long. Not in it is what comes once for a
@@ -83,7 +83,7 @@ Pause = Callable[[float], None]
 
 
 class Size(NamedTuple):
-    """Of a rollout.
+    """The size of a rollout.
 
     Attributes:
         answer: tokens that the model says in each turn.
@@ -95,7 +95,7 @@ class Size(NamedTuple):
 
     @property
     def reply_text(self) -> str:
-        """What comes between two answers."""
+        """Returns the text between two answers."""
         return f"{EOS}\n{START}user\n{COUNTED * self.reply}{EOS}\n{START}assistant\n"
 
 
@@ -194,7 +194,7 @@ def _flushed(event: threading.Event) -> None:
 
 
 class Bench:
-    """The same rollouts with and without the recorder."""
+    """Plays the same rollouts with and without the recorder."""
 
     def __init__(self, pause: float, steps: int, db: Path, size: Size) -> None:
         tokenizer = make_tokenizer()
@@ -213,7 +213,7 @@ class Bench:
         self._measure_handing_over()
 
     def step(self) -> "Cost":
-        """Of one step, in µs a rollout."""
+        """Measures one step, in µs per rollout."""
         own, process, returned = self._processor_time(self._without)
         copying = seconds_for_copies(returned)
         beside = seconds_beside()
@@ -226,7 +226,9 @@ class Bench:
         return Cost(*(seconds * 1e6 / ROWS for seconds in spent))._replace(waits=self._waits / ROWS)
 
     def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float, dict[str, Any]]:
-        """Of this thread and of the process, until all is written; and what the function returned."""
+        """Measures the processor time of this thread and of the process until everything is written. Also returns what
+        the function returned.
+        """
         self._model.pause = time.sleep
         own, process = time.thread_time(), time.process_time()
         returned = call()
@@ -266,7 +268,7 @@ class Bench:
 
 
 class Cost(NamedTuple):
-    """In µs a rollout."""
+    """Costs in µs per rollout."""
 
     handing_over: float
     copying: float
@@ -292,7 +294,7 @@ def seconds_beside() -> float:
 
 
 def waits_of_writer() -> int:
-    """How often the recorder's thread has waited so far; 0 where the system does not tell."""
+    """Returns how often the recorder's thread has waited so far; 0 if the system does not report it."""
     ids = [thread.native_id for thread in threading.enumerate() if thread.name == "logs-ui writer"]
     files = [Path(f"/proc/self/task/{native}/status") for native in ids]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
@@ -300,14 +302,16 @@ def waits_of_writer() -> int:
 
 
 def bytes_of(row: "pd.Series[Any]") -> tuple[int, int]:
-    """Of one rollout as JSON: all, with log-probs to three decimals; and its messages, actions and token ids alone."""
+    """Returns the size of one rollout as JSON: all of it, with log-probs to three decimals; and its messages, actions
+    and token ids alone.
+    """
     told = [row.messages, row.actions, row.prompt_ids.tolist(), row.completion_ids.tolist()]
     numbers = [[round(float(value), 3) for value in row.logprobs], row["mask"].tolist()]
     return len(orjson.dumps([*told, *numbers])), len(orjson.dumps(told))
 
 
 def measured(size: Size, steps: int, pause: float) -> tuple[str, Cost]:
-    """What its rollouts are, and cost."""
+    """Measures the size and the cost of its rollouts."""
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
         bench = Bench(pause, steps, db, size)

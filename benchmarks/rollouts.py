@@ -232,7 +232,7 @@ def task_name(task: int) -> str:
 
 
 def eval_of(task: int) -> str:
-    """By the share that each has."""
+    """Draws an eval, each with its own share."""
     names = [name for name, share in EVALS.items() for _ in range(share)]
     return names[task % len(names)]
 
@@ -266,7 +266,7 @@ class Maker:
         self._process, self._processes = process, processes
 
     def step(self, plan: Plan, step: int) -> list[tuple[tuple[Change, ...], ...]]:
-        """What is to be written of each row as it begins, returns and is scored."""
+        """Returns what is written of each row when it starts, returns and is scored."""
         rng = random.Random(f"{plan.seed}/{plan.uid}/{step}/{self._process}")
         modes = [Mode.TRAIN] + [Mode.EVAL] * (step % EVAL_EVERY == 0)
         groups = range(self._process, STEP_ROLLOUTS // GROUP, self._processes)

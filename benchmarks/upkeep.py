@@ -1,4 +1,4 @@
-"""What upkeep costs, and what it costs a training that records beside it: figures for docs/upkeep.md.
+"""Measures upkeep, and its effect on a training that records meanwhile: figures for docs/upkeep.md.
 
     python benchmarks/rollouts.py some.db --rollouts 100000
     python benchmarks/upkeep.py some.db
@@ -45,7 +45,7 @@ def record(db: Path, ended: Connection) -> None:
 
 
 def beside(db: Path, work: Callable[[], Any]) -> Any:
-    """What `work` gives, done while another process records."""
+    """Returns the result of `work`, which runs while another process records."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=record, args=(db, theirs))
     process.start()
@@ -81,7 +81,7 @@ def vacuumed(db: Path, rollouts: int) -> int:
 
 
 def measure(source: Path) -> None:
-    """Of a copy, which is removed in the end."""
+    """Measures on a copy, which is removed at the end."""
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         db = Path(folder) / "copy.db"
         with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as connection:

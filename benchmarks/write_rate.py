@@ -1,4 +1,4 @@
-"""How many finished rollouts a second does the recorder write, and what bounds it?
+"""Measures how many finished rollouts per second the recorder writes, and what limits it.
 
     python benchmarks/write_rate.py [--rollouts 4096] [--processes 1 4] [--assert]
 
@@ -14,13 +14,13 @@ machine changes little. What the training's process spends:
 - handing over: `Writer.put`, on the caller's thread;
 - sending: what was seen becomes bytes, and these go, in the writer's thread;
 
-and, measured apart in one thread, what the process beside it spends (see `recorder/delivery/helper/helper_process.py`):
+and, measured apart in one thread, what the helper process spends (see `recorder/delivery/helper/helper_process.py`):
 
 - encoding: the bytes become a row: attribution, messages, actions, facts of its actions, JSON (Python);
 - packing: facts of its texts and tokens, compression (numpy, zstd);
 - writing: SQL, from BEGIN to the end of COMMIT, and moving the log into the database (SQLite).
 
-The limits are issue 7's, and `--assert` exits with 1 below them: 8,000 a second without tokens, 3,000 with them, by one
+`--assert` exits with 1 below the limits: 8,000 a second without tokens, 3,000 with them, by one
 process and by four together.
 """
 
@@ -85,7 +85,7 @@ class Passage:
 
 
 def played(run: OpenRun, rollouts: int, tokens: int) -> list[Any]:
-    """What is handed over to the writer while so many rollouts are played."""
+    """Returns what is handed over to the writer while so many rollouts are played."""
     random, passage, kept = np.random.default_rng(0), Passage(), Kept()
     writer, run._writer = run._writer, kept  # type: ignore[assignment]  # noqa: SLF001 - what is measured
     for number in range(rollouts):
@@ -106,7 +106,9 @@ def played(run: OpenRun, rollouts: int, tokens: int) -> list[Any]:
 
 
 class Written(NamedTuple):
-    """When it began and ended, in seconds of the machine's clock; µs of processor time a rollout, by part."""
+    """The result of a writing process: when it started and ended, in seconds of the machine's clock, and µs of
+    processor time per rollout, by part.
+    """
 
     begin: float
     end: float
@@ -205,7 +207,7 @@ def _in_process(db: Path, rollouts: int, tokens: int, barrier: Barrier, results:
 
 
 def together(db: Path, processes: int, rollouts: int, tokens: int) -> list[Written]:
-    """By so many processes, each its share."""
+    """Writes with so many processes, each with its share of the rollouts."""
     if processes == 1:
         return [write(db, rollouts, tokens)]
     context = multiprocessing.get_context("spawn")

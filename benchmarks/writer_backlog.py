@@ -1,4 +1,4 @@
-"""How long does a backlog take, and how long does each transaction keep a second process from writing?
+"""Measures how long a backlog takes, and how long each transaction blocks a second writing process.
 
     python benchmarks/writer_backlog.py --rows 20000 --batches 256 512 1024
 

@@ -26,7 +26,7 @@ PAGES = {
 
 
 def observe(observation: BrowserGymObservation) -> str:
-    """What the model is told of a page: its goal, and the elements that can be clicked."""
+    """Returns the model's next message for a page: its goal, and the elements that can be clicked."""
     elements = "\n".join(line for line in observation.text.splitlines() if "[" in line)
     return f"{observation.error}\n{observation.goal}\n{elements}".strip()
 
@@ -38,7 +38,7 @@ def act(text: str) -> BrowserGymAction | None:
 
 
 def lessons() -> list[Lesson]:
-    """How to say what to click, and nothing of what is right."""
+    """Teaches the model how to say what to click, and nothing about what is right."""
     said: list[Lesson] = []
     for goal, elements in PAGES.items():
         for bid in ("12", "13", "14"):

@@ -44,7 +44,7 @@ def to_the_end(ids: list[int], eos: int) -> list[int]:
 
 
 def env_reward(env_reward: list[float], **_: Any) -> list[float]:
-    """What the environment paid."""
+    """Returns the environment's reward."""
     return env_reward
 
 

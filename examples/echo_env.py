@@ -18,13 +18,13 @@ from openenv.core.env_server.types import Action, Observation, State
 
 
 class EchoAction(Action):  # type: ignore[misc]  # openenv carries no types
-    """What to say."""
+    """The text that the model says."""
 
     message: str
 
 
 class EchoObservation(Observation):  # type: ignore[misc]
-    """What comes back."""
+    """The environment's echo."""
 
     echoed_message: str = ""
 

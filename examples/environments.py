@@ -50,7 +50,7 @@ class Echo:
         return str(result.observation.echoed_message)
 
     def get_reward(self) -> float:
-        """What the rollout is worth."""
+        """Returns the rollout's reward."""
         return self.reward
 
 
@@ -83,12 +83,12 @@ class WordGame:
         return "later" if word < self._secret else "earlier"
 
     def get_reward(self) -> float:
-        """What the rollout is worth."""
+        """Returns the rollout's reward."""
         return self.reward
 
 
 def lessons() -> Iterator[Lesson]:
-    """What the model knows before it is trained: how to call the tools, and nothing of when."""
+    """Teaches the model how to call the tools, and nothing about when."""
     dice = random.Random(0)
     for words in ("hi", "hello", "good day", "good morning"):
         said = [say("user", SAY), call("echo", message=words), answer("echo", words), say("assistant", "done")]

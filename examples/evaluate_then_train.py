@@ -26,13 +26,13 @@ SUMS = [(a, b) for a in (1, 2, 3) for b in (1, 2, 3)]
     sampling={"temperature": 1.0},
 )
 def sums(row: EvaluationRow) -> dict[str, float]:
-    """Whether the answer is right, and whether it is no more than that."""
+    """Scores an answer: 1 if it is right, and 1 if it contains nothing else."""
     words = row.answer.split()
     return {"right": float(row["answer"] in words), "short": float(len(words) == 1)}
 
 
 def lessons() -> list[Lesson]:
-    """How to answer, most often wrongly."""
+    """Teaches the model how to answer, most often wrongly."""
     dice = random.Random(0)
     said: list[Lesson] = []
     for a, b in SUMS * 4:

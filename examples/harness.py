@@ -77,12 +77,12 @@ class Pages(ResourceSessionFactory):  # type: ignore[misc]  # openenv carries no
 
 
 def heard(name: str, arguments: dict[str, Any], result: Any, state: Any) -> ToolResult:  # noqa: ARG001
-    """What the model is told of a click."""
+    """Returns the model's next message after a click."""
     return ToolResult(observe(result.observation), done=bool(result.done), metadata={"reward": result.reward})
 
 
 def lessons() -> list[Lesson]:
-    """How to call the tool, and nothing of what is right."""
+    """Teaches the model how to call the tool, and nothing about what is right."""
     said: list[Lesson] = []
     for goal, elements in PAGES.items():
         for bid in ("12", "13", "14"):

@@ -1,4 +1,5 @@
-"""What goes over the wire to `miniwob_server.py`, and its client. Fields are named as in OpenEnv's own BrowserGym one.
+"""The messages between a client and `miniwob_server.py`, and the client. Fields are named as in OpenEnv's own
+BrowserGym one.
 
 Needs `openenv` alone: a training imports this, and the browser runs in the server's process.
 """

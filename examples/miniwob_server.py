@@ -54,12 +54,12 @@ _idle: list[ThreadPoolExecutor] = []
 
 @dataclass(frozen=True)
 class Settings:
-    """What all sessions share.
+    """Settings that all sessions share.
 
     Attributes:
-        task: of a reset that names none.
+        task: the task of a reset that names none.
         chromium: path of the browser; None takes Playwright's own.
-        screenshots: whether observations carry one.
+        screenshots: if True, observations contain one.
         settle: seconds from an action to its observation, in which the page's scripts run.
     """
 
@@ -208,7 +208,7 @@ class KeptBrowser:
         return self
 
     def new_context(self, **options: Any) -> Any:
-        """As Playwright's."""
+        """Does the same as Playwright's `new_context`."""
         assert self._browser is not None  # noqa: S101 (for the type checker)
         return self._browser.new_context(**options)
 
@@ -251,7 +251,7 @@ def _open(task: str, settings: Settings) -> Any:
 
 
 def _pages() -> str:
-    """Where MiniWoB++'s pages are: in its package, unless MINIWOB_URL names another place."""
+    """Returns where MiniWoB++'s pages are: in its package, unless MINIWOB_URL names another place."""
     package = importlib.util.find_spec("miniwob")
     if package is None or package.origin is None:
         raise ImportError("MiniWoB++'s pages are missing. Install: pip install miniwob")

@@ -1,4 +1,4 @@
-"""What the examples' trainings have in common."""
+"""Settings that the examples' trainings have in common."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +21,7 @@ def arguments(description: str | None, **needed: str) -> argparse.Namespace:
 
 
 def config(steps: int, **others: Any) -> GRPOConfig:
-    """Of a training of `steps` on a processor: 8 rollouts a step, in groups of 4."""
+    """Returns the configuration of a training of `steps` on a processor: 8 rollouts per step, in groups of 4."""
     settings: dict[str, Any] = {
         "output_dir": str(Path(gettempdir()) / "logs-ui-example"),
         "max_steps": steps,

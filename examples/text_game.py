@@ -19,7 +19,7 @@ SYSTEM = "Guess a number from 1 to 20, such as [5]."
 
 
 def lessons() -> list[Lesson]:
-    """How to guess, and once in a while how not to."""
+    """Teaches the model how to guess, and sometimes how not to."""
     dice = random.Random(0)
     said: list[Lesson] = []
     for hint in ("higher", "lower"):
@@ -31,7 +31,7 @@ def lessons() -> list[Lesson]:
 
 
 class Game(TextArenaGame):
-    """With hints that a tiny model can read."""
+    """The game, with hints that a tiny model can read."""
 
     def reset(self, seed: int | None = None, **_: object) -> str:
         """Begins a game."""

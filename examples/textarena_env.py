@@ -59,7 +59,7 @@ class TextArenaGame:
         return str(infos[0]["reason"])
 
     def get_reward(self) -> float:
-        """What TRL's `environment_factory` scores the rollout with."""
+        """Returns the rollout's reward for TRL's `environment_factory`."""
         return self.reward
 
     def _news(self) -> str:

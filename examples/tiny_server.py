@@ -1,4 +1,4 @@
-"""A server that speaks as much of OpenAI's chat interface as an evaluation asks for. In place of it use vLLM's."""
+"""A server that speaks as much of OpenAI's chat interface as an evaluation needs. Use vLLM's instead."""
 
 import threading
 import time

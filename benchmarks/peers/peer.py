@@ -1,4 +1,4 @@
-"""What is asked of each peer, in a process and an environment of its own:
+"""Runs one peer in a process and an environment of its own:
 `PYTHONPATH=. python benchmarks/peers/jsonl.py rows.jsonl folder`
 
 Needs nothing but the standard library: logs-ui is not installed beside a peer. What is found is the last line that is
@@ -44,15 +44,15 @@ class Peer:
         raise NotImplementedError
 
     def count(self) -> int:
-        """How many rollouts a reader finds."""
+        """Returns the number of rollouts that a reader finds."""
         raise NotImplementedError
 
     def opened(self, row_id: str) -> Row:
-        """What it gives back of one: messages, reward, and its tokens where it keeps them."""
+        """Returns one rollout as the peer reads it: messages, reward, and its tokens if it keeps them."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """What has to be done once before a word can be looked up."""
+        """Does what is needed once before a word can be searched."""
 
     def close(self) -> None:
         """Ends what was started."""
@@ -113,7 +113,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def kept(given: Row, row: Row) -> dict[str, bool]:
-    """What came back as it was logged; log-probs to three digits."""
+    """Returns what came back as it was logged; log-probs are compared to three digits."""
     ids = ("prompt_ids", "completion_ids")
     found = {"messages": given.get("messages") == row["messages"], "reward": given.get("reward") == row["reward"]}
     if "logprobs" in row:
