@@ -44,8 +44,8 @@ LABELS: Final = {
         "arrow-down",
         "warn",
         f"Solved before, and then not once in {ATTEMPTS} attempts or more. At the rate of before, so many failures in a"
-        " row would be chance in fewer than 1 of 100 cases. The finding Forgotten asks for more: that it is no chance"
-        " among all tasks either, and that the mean reward fell.",
+        " row would be chance in fewer than 1 of 100 cases. The finding Regressed tasks asks for more: that it is no"
+        " chance among all tasks either, and that the mean reward fell.",
     ),
     Label.LEARNING: Word(
         "learning", "activity", "positive", "Some of its attempts solve it, others do not: a policy can learn from it."

@@ -1,4 +1,4 @@
-"""Text that repeats itself."""
+"""Finds answers whose text repeats itself."""
 
 import numpy as np
 
@@ -10,48 +10,40 @@ from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
-_SIGNS = (
-    ("trigram_repeats", f"trigram_repeats>={_TRIGRAMS:g}"),
-    ("distinct_words", f"distinct_words<={_WORDS:g}"),
-    ("compression", f"compression>{_COMPRESSION:g}"),
-)
 
 
-def degenerate(rows: Rows) -> Bools:
-    """(N,)"""
-    found: Bools = np.logical_or.reduce([_has(rows, sign) for sign, _ in _SIGNS])
-    return found
-
-
-def _has(rows: Rows, sign: str) -> Bools:
-    values = rows.facts[sign]
-    limits = {
-        "trigram_repeats": values >= _TRIGRAMS,
-        "distinct_words": values <= _WORDS,
-        "compression": values > _COMPRESSION,
+def _signs(rows: Rows) -> dict[str, Bools]:
+    """(N,) rollouts that show each sign of repetition, by the filter that selects them."""
+    return {
+        f"trigram_repeats>={_TRIGRAMS:g}": rows.facts["trigram_repeats"] >= _TRIGRAMS,
+        f"distinct_words<={_WORDS:g}": rows.facts["distinct_words"] <= _WORDS,
+        f"compression>{_COMPRESSION:g}": rows.facts["compression"] > _COMPRESSION,
     }
-    found: Bools = limits[sign]
+
+
+def _degenerate(rows: Rows) -> Bools:
+    found: Bools = np.logical_or.reduce(list(_signs(rows).values()))
     return found
 
 
 def _look(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("degenerate_text", _SHARE)
-    bad = degenerate(rows)
+    bad, signs = _degenerate(rows), _signs(rows)
     share = float(bad.mean())
     if share <= limit or contrast.is_fine(run, bad):
         return None
-    trend = run.all.by_step(degenerate(run.all).astype(float))
-    squeezed, threes = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
-    said = [f"Compressed it is {figure(float(np.nanmedian(squeezed)))} times smaller at the median."]
-    if (~np.isnan(threes)).any():
-        said.append(f"{percent(float(np.nanmedian(threes)))} of its runs of three words were there before.")
+    trend = run.all.by_step(_degenerate(run.all).astype(float))
+    compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
+    evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
+    if (~np.isnan(repeats)).any():
+        evidence.append(f"Median share of repeated three-word sequences: {percent(float(np.nanmedian(repeats)))}.")
     return Card(
         id="degenerate_text",
-        title=f"{percent(share)} of rollouts repeat themselves in what they say",
+        title=f"{percent(share)} of rollouts repeat their own text",
         cost=contrast.cost(run, bad),
-        evidence=tuple(said),
-        suggestion="Look for a reward that pays for words; lower the learning rate, or add a KL term.",
-        where=max(_SIGNS, key=lambda sign: int(_has(rows, sign[0]).sum()))[1],
+        evidence=tuple(evidence),
+        suggestion="Look for a reward that grows with the number of words; lower the learning rate, or add a KL term.",
+        where=max(signs, key=lambda sign: int(signs[sign].sum())),
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
         limit=limit,
@@ -62,19 +54,14 @@ def _look(run: Run) -> Card | None:
 DIAGNOSTIC = Diagnostic(
     "degenerate_text",
     "Degenerate text",
-    f"zlib makes the last 10,000 characters of an answer more than {_COMPRESSION:g} times smaller; or from 30 words on "
-    f"at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word runs repeat; in more than "
-    f"{_SHARE:.0%} of rollouts, unless they do as well as the others.",
+    f"zlib makes the last 10,000 characters of an answer more than {_COMPRESSION:g} times smaller; or, from 30 words "
+    f"on, at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word sequences repeat; in "
+    f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others.",
     "slime, rolloutscope",
     lambda run: None if (~np.isnan(run.rows.facts["compression"])).any() else "messages",
     _look,
     limits=SHARE,
     position=170,
-    explained_by=(
-        "infrastructure",
-        "loops",
-        "diversity:cold",
-        "length",
-    ),
+    explained_by=("infrastructure", "loops", "diversity:cold", "length"),
     is_behaviour=True,
 )

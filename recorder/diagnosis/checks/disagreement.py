@@ -1,4 +1,4 @@
-"""An environment and a reward function that do not agree on which rollouts were good."""
+"""Finds a reward function and an environment that disagree on which rollouts were good."""
 
 from dataclasses import dataclass
 
@@ -12,19 +12,20 @@ from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
 _FEW = 8  # rollouts, or pairs
-_NEIGHBOURS = 64  # of a rollout in its group: enough to tell the order
+_NEIGHBOURS = 64  # that a rollout is compared with in its group: enough to estimate the order
 
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A reward function against the environment.
+    """A reward function compared with the environment.
 
     Attributes:
-        theirs: (N,) the environment's, of those of its figures that which it agrees with most.
-        odd: (N,) rollouts that they do not agree on.
-        withheld: (N,) of them, those that the environment calls better than the function does.
-        compared: rollouts where both say only 0 or 1, else pairs of a group that both tell apart.
-        share: of what was compared, 0 to 1, that they do not agree on.
+        theirs: (N,) the environment's rewards: their sum or the last one, whichever the function agrees with more.
+        odd: (N,) True for rollouts on which they disagree.
+        withheld: (N,) True for those of them that the environment rates better than the function does.
+        compared: number of rollouts if both say only 0 or 1, else of pairs in a group that both rate differently.
+        share: of what was compared, the part on which they disagree, 0 to 1.
+        is_pairs: True if pairs were compared.
     """
 
     name: str
@@ -37,14 +38,15 @@ class Against:
 
 
 def against(rows: Rows, name: str) -> Against | None:
-    """Of the sum of the environment's rewards or of the last, whichever the function agrees with more; None where there
-    is too little to compare, or where the environment never tells rollouts apart.
+    """Compare a reward function with the environment's rewards, by their sum or the last one.
+
+    None if there is too little to compare, or if the environment rates all rollouts equally.
     """
-    both = (_held(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
+    both = (_compared(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
     return min((it for it in both if it is not None), key=lambda it: it.share, default=None)
 
 
-def _held(rows: Rows, name: str, theirs: Floats) -> Against | None:
+def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
     ours = rows.values[name]
     known = np.isfinite(ours) & np.isfinite(theirs)
     if known.sum() < _FEW or np.ptp(theirs[known]) <= SAME:
@@ -58,7 +60,7 @@ def _held(rows: Rows, name: str, theirs: Floats) -> Against | None:
 
 
 def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
-    """(N,) rollouts of pairs that both tell apart, in opposite order; how many such pairs, of how many."""
+    """(N,) True for rollouts of pairs that the two order oppositely; the number of such pairs, and of all pairs."""
     odd = np.zeros(len(rows), bool)
     order = np.argsort(rows.group, kind="stable")
     opposite = pairs = 0
@@ -72,8 +74,10 @@ def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int
 
 
 def _look(run: Run) -> Card | None:
-    """Where one function follows the environment, the others are of something else. Of several that do not, each may be
-    more lenient than the environment, as one for the format is; none may give nothing for what the environment pays.
+    """Return the card.
+
+    If one function agrees with the environment, the others may measure something else. If none of several agrees, each
+    may be more lenient than the environment, as a format reward is, but none may give nothing where it gives a reward.
     """
     rows, limit = run.rows, run.threshold("disagreement", _SHARE)
     weighty = [name for name in rows.values if abs(rows.weights.get(name, 1.0)) > SAME]
@@ -85,24 +89,24 @@ def _look(run: Run) -> Card | None:
     if worst is None:
         return None
     theirs, ours = (float(np.mean(values[worst.odd])) for values in (worst.theirs, rows.values[worst.name]))
-    what = "pairs of rollouts of a group" if worst.is_pairs else "rollouts"
+    what = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
     return Card(
         id="disagreement",
         title=f"{worst.name} and the environment disagree on {percent(worst.share)} of {what}",
         cost=_cost(run, worst),
         evidence=(
-            f"{worst.compared} {what} were judged by both.",
-            f"Where they disagree the environment gave {figure(theirs)} at the mean, {worst.name} {figure(ours)}.",
+            f"{worst.compared} {what} were compared.",
+            f"Mean where they disagree: environment {figure(theirs)}, {worst.name} {figure(ours)}.",
         ),
-        suggestion=f"Score one of these by hand: {worst.name} looks for something else than what the environment pays "
-        "for, or at another rollout.",
+        suggestion=f"Score one of these by hand: {worst.name} measures something else than the environment, or reads "
+        "another rollout.",
         where=ids(rows.id[worst.odd]),
     )
 
 
 def _cost(run: Run, it: Against) -> float:
-    """What these rollouts lack: of verdicts what the environment gave and the function did not, and never less than
-    their part of the loss, as what is paid wrongly is learned.
+    """Return the reward that the function withheld from these rollouts; at least their share of the loss, because wrong
+    rewards are learned, too.
     """
     rows = run.rows
     short = np.maximum(it.theirs - rows.values[it.name], 0.0)[it.withheld] if not it.is_pairs else np.zeros(1)
@@ -112,15 +116,15 @@ def _cost(run: Run, it: Against) -> float:
 
 DIAGNOSTIC = Diagnostic(
     "disagreement",
-    "Environment against reward function",
-    f"More than {_SHARE:.0%} of rollouts of which one says 1 and the other 0 (of several functions: of which the "
-    "environment says 1); where they are graded, of the pairs of a group that both tell apart, those that they order "
-    "oppositely. Silent where another reward function agrees.",
+    "Environment/reward disagreement",
+    f"More than {_SHARE:.0%} of rollouts get 1 from one and 0 from the other (with several functions: 1 from the "
+    "environment); for graded rewards, more than that share of a group's pairs is ordered oppositely. Silent if "
+    "another reward function agrees with the environment.",
     "ours",
     lambda run: (
         None
         if np.isfinite(run.rows.env_reward_sum).any() and run.rows.values
-        else "the environment's rewards beside reward functions' values"
+        else "the environment's rewards and reward functions' values"
     ),
     _look,
     limits=SHARE,

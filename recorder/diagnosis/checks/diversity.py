@@ -1,4 +1,4 @@
-"""A policy that says the same every time."""
+"""Finds a policy that gives the same answer every time."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
 _HALF = 0.5
-_ALIKE = 0.75  # of a group's completions that are twins: at most 2 of 8 are their own
-_DEAD = 0.8  # of such groups get one reward; else it is not because they are alike
-_FAILED = 0.25  # of the groups: where nearly all are solved, a certain policy has learned them
-_COLD = 0.3  # temperature: ours
+_ALIKE = 0.75  # of a group's completions are duplicates: of 8, at most 2 are unlike any other
+_DEAD = 0.8  # of such groups have zero variance; else equal completions are not the reason
+_FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
+_COLD = 0.3  # temperature [ours]
 
 
 def alike(rows: Rows) -> Floats:
-    """(G,) share of a group's completions that are another one's twin; NaN of a single one, or where not known."""
+    """(G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
     keys = rows.facts["completion_key"]
     pairs = np.stack([rows.group.astype(float), keys], 1)[~np.isnan(keys)]
     count = len(rows.groups.size)
@@ -40,10 +40,13 @@ def _look(run: Run) -> Card | None:
     share = float(np.nanmean(twins)) if (~np.isnan(twins)).any() else 0.0
     return Card(
         id="diversity",
-        title=f"Completions of a group are alike: {percent(share)} are twins" if chosen.any() else _CERTAIN,
+        title=f"{percent(share)} of completions duplicate another in their group" if chosen.any() else _COLLAPSED,
         cost=float(lost.sum()) / len(rows),
-        evidence=(f"{percent(share)} of a group's completions repeat another one word by word.", *_heat(run, trend)),
-        suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or go back to an earlier checkpoint.",
+        evidence=(
+            f"{percent(share)} of completions have the same tokens as another one of their group.",
+            *_heat(run, trend),
+        ),
+        suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or return to an earlier checkpoint.",
         where="twins>0" if chosen.any() else "spread:0",
         trend=trend,
         since_step=since(trend, lambda value: value < ENTROPY_FLOOR),
@@ -54,8 +57,10 @@ def _look(run: Run) -> Card | None:
 
 
 def _chosen(run: Run) -> Bools:
-    """(G,) that got one reward since they said one thing; all that got one where it is known to be sampled cold; where
-    the sampler's log-probs show a certain policy, all that got one reward or said one thing.
+    """(G,) True for groups whose rewards are equal because their completions are.
+
+    If sampling is known to be cold, that is every group with zero variance. If the sampler's log-probs show a
+    near-deterministic policy, it is every group with zero variance or duplicate completions.
     """
     twins, is_dead = alike(run.rows), dead(run.rows.groups)
     known, same = ~np.isnan(twins), twins >= _ALIKE
@@ -73,11 +78,11 @@ def _chosen(run: Run) -> Bools:
     return is_dead & same if many and float(is_dead[same].mean()) >= _DEAD else none
 
 
-_CERTAIN = "The policy has become certain: it hardly samples anything but its likeliest tokens"
+_COLLAPSED = "Entropy collapsed: the policy samples almost only its likeliest tokens"
 
 
 def _entropies(rows: Rows) -> Trend:
-    """Of each step the mean of -log p over what was sampled, in nats a token."""
+    """Return the mean of -log p of the sampled tokens by step, in nats per token."""
     return rows.by_step(-rows.facts["mean_logprob"])
 
 
@@ -87,13 +92,13 @@ def _temperature(run: Run) -> float | None:
 
 
 def _is_cold(run: Run) -> bool:
-    """Whether it is known to be sampled without chance: completions may also be alike for all kinds of reasons."""
+    """Return True if sampling is known to be nearly greedy; completions may be equal for other reasons, too."""
     temperature = _temperature(run)
     return temperature is not None and temperature <= _COLD
 
 
 def _is_certain(run: Run) -> bool:
-    """Whether it hardly samples anything but its likeliest tokens, whatever it is asked to: then twins come of that."""
+    """Return True if the policy samples almost only its likeliest tokens: duplicates then follow from that."""
     values = run.rows.facts["mean_logprob"]
     known = values[~np.isnan(values)]
     return len(known) > 0 and float(-known.mean()) < ENTROPY_FLOOR
@@ -101,12 +106,12 @@ def _is_certain(run: Run) -> bool:
 
 def _heat(run: Run, trend: Trend) -> list[str]:
     temperature = _temperature(run)
-    said = [f"Entropy, as the sampler's mean of -log p, is {figure(trend[-1][1])} nats a token."] if trend else []
-    return said + ([] if temperature is None else [f"temperature is {figure(temperature)}."])
+    said = [f"Entropy (the sampler's mean of -log p): {figure(trend[-1][1])} nats per token."] if trend else []
+    return said + ([] if temperature is None else [f"Temperature: {figure(temperature)}."])
 
 
 def _fallen(trend: Trend) -> bool:
-    """Whether the entropy is below half of its median over the first steps, and below the floor."""
+    """Return True if the entropy is below half of its median over the first steps, and below the floor."""
     if len(trend) <= ENTROPY_STEPS:
         return False
     before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
@@ -117,22 +122,15 @@ def _fallen(trend: Trend) -> bool:
 DIAGNOSTIC = Diagnostic(
     "diversity",
     "Entropy and diversity",
-    f"Groups of which {_ALIKE:.0%} or more of the completions are another one's twin, from {_HALF:.0%} of groups on, "
-    f"while {_DEAD:.0%} of those groups get one reward, or whatever they get where the mean of -log p is below "
-    f"{ENTROPY_FLOOR:g} and {_FAILED:.0%} of groups fail; or the mean of -log p below half of the first "
-    f"{ENTROPY_STEPS} steps' median and below {ENTROPY_FLOOR:g}.",
+    f"Groups in which at least {_ALIKE:.0%} of completions duplicate another, from {_HALF:.0%} of groups on, if "
+    f"{_DEAD:.0%} of those groups have zero variance, or if the mean of -log p is below {ENTROPY_FLOOR:g} and "
+    f"{_FAILED:.0%} of groups fail; or a mean of -log p below half of the first {ENTROPY_STEPS} steps' median and "
+    f"below {ENTROPY_FLOOR:g}.",
     "ours; there is no agreed floor",
     lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
     _look,
     limits=SHARE,
     position=160,
-    explained_by=(
-        "infrastructure",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "never_acted",
-        "degenerate_text",
-    ),
+    explained_by=("infrastructure", "parse_failures", "truncation", "loops", "never_acted", "degenerate_text"),
     is_behaviour=True,
 )

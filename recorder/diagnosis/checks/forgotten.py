@@ -1,4 +1,4 @@
-"""Tasks that were solved before, and are not any more."""
+"""Finds regressed tasks: they were solved before, and are no longer."""
 
 from math import exp, lgamma
 
@@ -42,10 +42,10 @@ def _look(run: Run) -> Card | None:
     lost = np.maximum(losses(run.rows, run.scale), 0)[own].sum() / len(run.rows)
     names = [run.all.tasks[task] for task in gone.tolist()]
     trend = run.all.where(of).by_step(won[of].astype(float))
-    said = "was solved before, and is not" if len(gone) == 1 else "were solved before, and are not"
+    verb = "was solved before, and no longer is" if len(gone) == 1 else "were solved before, and no longer are"
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(run.all.tasks)} tasks {said} any more",
+        title=f"{len(gone)} of {len(run.all.tasks)} tasks {verb}",
         cost=float(lost) * share,
         evidence=(
             (
@@ -53,7 +53,7 @@ def _look(run: Run) -> Card | None:
                 f"{found.last_solved[gone].max()}, and in none of {found.attempts_since[gone].sum()} since."
             ),
         ),
-        suggestion="Mix them in again, lower the learning rate or add a KL term, and go back to a checkpoint before.",
+        suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
         where=links.tasks(names),
         trend=trend,
         since_step=int(found.last_solved[gone].min()) + 1,
@@ -62,8 +62,9 @@ def _look(run: Run) -> Card | None:
 
 
 def chance_of_none(before: float, won: float, since: float) -> float:
-    """How likely it is that of so many draws, in any order, none of the won ones is among the last `since`: without
-    replacement, (before over won) / (before + since over won). Draws may be parts of one.
+    """Return the probability that none of the solved attempts is among the last `since` attempts, in random order.
+
+    Drawn without replacement it is C(before, won) / C(before + since, won). The numbers need not be whole.
     """
     return exp(
         lgamma(before + 1) - lgamma(before - won + 1) - lgamma(before + since + 1) + lgamma(before + since - won + 1)
@@ -71,8 +72,9 @@ def chance_of_none(before: float, won: float, since: float) -> float:
 
 
 def alikeness(rows: Rows, scale: Scale) -> float:
-    """How much more often rollouts of one group end alike than others of their task do: the intraclass correlation of
-    what is solved (Fisher 1925), over all tasks, 0 to 1; 1 where that cannot be told.
+    """Return how much more often rollouts of one group end alike than others of their task do, 0 to 1.
+
+    It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
     """
     tried = attempted(rows)
     group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
@@ -86,8 +88,9 @@ def alikeness(rows: Rows, scale: Scale) -> float:
 
 
 def _by_chance(run: Run, task: int, last: int, alike: float) -> float:
-    """That a task which changes nothing fails so often in a row. Rollouts of a group that end alike count less than as
-    many of different groups: Kish's design effect.
+    """Return the probability of this failure streak if the task's success rate had not changed.
+
+    Rollouts of a group end alike, so they count less than independent ones (Kish's design effect).
     """
     own = attempted(run.all) & (run.all.task == task)
     before, won = own & (run.all.step <= last), own & solved(run.all, run.scale)
@@ -97,7 +100,7 @@ def _by_chance(run: Run, task: int, last: int, alike: float) -> float:
 
 
 def _has_fallen(run: Run, task: int, last: int) -> bool:
-    """Whether the task's rewards have, too: of graded ones the best alone may be missed by little."""
+    """Return True if the task's mean reward fell, too: graded rewards may miss the threshold for success by little."""
     own = run.all.task == task
     fall = rise(run.all.reward[own & (run.all.step <= last)], run.all.reward[own & (run.all.step > last)])
     return fall.is_sure and -fall.value > run.threshold("forgotten", _FALL) * spread(run)
@@ -105,32 +108,19 @@ def _has_fallen(run: Run, task: int, last: int) -> bool:
 
 DIAGNOSTIC = Diagnostic(
     "forgotten",
-    "Forgotten",
-    f"Tasks that were solved, and then not once in {ATTEMPTS} or more attempts, which would happen by chance in fewer "
-    f"than {FORGOTTEN_CHANCE:.0%} of cases were they solved as often as before, nor in more of all runs with as many "
-    "tasks and groups as much alike were nothing forgotten; "
-    f"and whose mean reward fell by more than {_FALL:.0%} of the way from the worst to the best.",
+    "Regressed tasks",
+    f"Tasks that were solved, and then failed in {ATTEMPTS} or more attempts in a row, if the probability of any such "
+    f"streak in the run is below {FORGOTTEN_CHANCE:.0%} at unchanged success rates (corrected for the number of tasks "
+    f"and for groups that end alike), and whose mean reward fell by more than {_FALL:.0%} of the range of rewards.",
     "ours; the number of attempts is verifiers'",
     lambda run: None if (run.rows.task >= 0).any() else "tasks",
     _look,
     limits=SHARE,
     position=220,
     explained_by=(
-        "infrastructure",
-        "invalid_reward",
-        "disagreement",
-        "inconsistent",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "task_mix",
-        "turn_limit:decides",
-        "never_acted",
-        "diversity",
-        "degenerate_text",
-        "hacking",
-        "length",
-        "reward_parts:decides",
+        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text", "hacking"),
+        *("length", "reward_parts:decides"),
     ),
     is_behaviour=True,
 )

@@ -1,5 +1,6 @@
-"""A reward that rises while a reward function falls that hardly counts, or that is named like an outcome: the policy
-may have found what the reward pays for in place of what is wanted.
+"""Finds suspected reward hacking: the reward rises, and a function of little weight or named like an outcome falls.
+
+The policy may have learned what the reward pays for in place of what is wanted.
 """
 
 import numpy as np
@@ -12,14 +13,15 @@ from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
-_SMALL = 0.1  # of what all reward functions together can make a difference of
-_FALL = 0.1  # of the range of what it gave
-_ERRORS = 3.0  # standard errors, by groups, that what counts must fall by: others may be worth its fall
+_SMALL = 0.1  # of the sum of all reward functions' ranges
+_FALL = 0.1  # of the range of its values
+_ERRORS = 3.0  # standard errors of groups that a function with weight must fall by: others may be worth its fall
 
 
 def weightless(rows: Rows) -> dict[str, float]:
-    """Of each reward function that makes at most a tenth of the difference that all of them can make: how much of it, 0
-    to 1. A small one counts only where it is never negative: what is, is a penalty, which may well grow with success.
+    """Return the reward functions that can make at most a tenth of the difference in reward, with their share (0 to 1).
+
+    A function of small weight is left out if it is ever negative: it is then a penalty, which may grow with success.
     """
     ranges = {name: _range(part) for name, part in rows.parts.items()}
     total = sum(ranges.values())
@@ -57,23 +59,22 @@ def _look(run: Run) -> Card | None:
         return None
     name = min(fallen, key=lambda name: falls[name].value / _range(run.all.values[name]))
     values, fall = run.all.values[name], falls[name]
-    how = "which hardly counts" if name in light else f"{payer} pays for it"
+    how = "which has little weight" if name in light else f"and {payer} rises instead"
     trend = run.all.by_step(values)
     return Card(
         id="hacking",
-        title=f"The reward rises while {name} falls, {how}: suspected reward hacking",
+        title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(-fall.value / _range(values), 1.0) + gain.value,
         evidence=(
             (
-                f"{name} went from {figure(fall.before)} to {figure(fall.after)}, the reward from "
-                f"{figure(gain.before)} to "
-                f"{figure(gain.after)}: steps {before.steps[0]}\u2013{before.steps[-1]} against "
-                f"{after.steps[0]}\u2013{after.steps[-1]}."
+                f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
+                f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
+                f"{figure(gain.after)}."
             ),
             _weight(run.all, name) if name in light else _paid(before, after, payer),
         ),
-        suggestion=f"Read the best-paid rollouts in which {name} is low: if they cheat, weigh {name} more, or mend "
-        "what pays them.",
+        suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
+        "weight, or fix the function that rewards them.",
         where=f"{rewards(name)}<={fall.after:.6g}",
         trend=trend,
         since_step=since(trend, lambda value: value < (fall.before + fall.after) / 2),
@@ -83,8 +84,9 @@ def _look(run: Run) -> Card | None:
 
 
 def _outcomes(before: Rows, after: Rows, payer: str) -> dict[str, Rise]:
-    """Of what is named like an outcome, while what is paid instead is not, the change of its values by groups: those of
-    one prompt go together.
+    """Return the change of each function that is named like an outcome; none if the rising one is named so, too.
+
+    The change is between means of groups, because rollouts of one prompt are not independent.
     """
     if is_outcome(payer):
         return {}
@@ -96,37 +98,34 @@ def _outcomes(before: Rows, after: Rows, payer: str) -> dict[str, Rise]:
 
 
 def _payer(before: Rows, after: Rows) -> str:
-    """The reward function whose part rises most."""
+    """Return the reward function whose weighted part rises most."""
     return max(before.parts, key=lambda name: rise(before.parts[name], after.parts[name]).value, default="")
 
 
 def _weight(rows: Rows, name: str) -> str:
     return (
-        f"Its weight is {figure(rows.weights.get(name, 1.0))}: it makes {percent(weightless(rows)[name])} of what "
-        "reward functions can make a difference of."
+        f"Its weight is {figure(rows.weights.get(name, 1.0))}: it can make {percent(weightless(rows)[name])} of the "
+        "difference in reward."
     )
 
 
 def _paid(before: Rows, after: Rows, payer: str) -> str:
     gain = rise(before.parts[payer], after.parts[payer])
-    return f"Of the reward, {payer} made {figure(gain.before)} at first, and {figure(gain.after)} at last."
+    return f"{payer} added {figure(gain.before)} to the reward at first, and {figure(gain.after)} at last."
 
 
 DIAGNOSTIC = Diagnostic(
     "hacking",
     "Suspected hacking",
     "The mean reward rises from the first steps to the last, while a reward function falls by more than "
-    f"{_FALL:.0%} of the range of its values that has no weight, or that is never negative and can make at most "
-    f"{_SMALL:.0%} of the difference; both by more than two standard errors. Or one that counts and is named like an "
-    f"outcome (correct, solved, ...), by more than {_ERRORS:g} standard errors of groups, while what rises most is "
-    "named otherwise.",
+    f"{_FALL:.0%} of its range that has no weight, or that is never negative and can make at most {_SMALL:.0%} of the "
+    "difference in reward; both by more than two standard errors. Or a function with weight that is named like an "
+    f"outcome (correct, solved, ...) falls by more than {_ERRORS:g} standard errors of groups, while the function that "
+    "rises most is not.",
     "ours",
     lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
     _look,
     limits=SHARE,
     position=190,
-    explained_by=(
-        "length",
-        "reward_parts:decides",
-    ),
+    explained_by=("length", "reward_parts:decides"),
 )

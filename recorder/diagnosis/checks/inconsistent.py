@@ -1,4 +1,4 @@
-"""A reward function that scores the same completion of the same prompt now so, now so."""
+"""Finds a reward function that scores the same completion of the same prompt differently."""
 
 import numpy as np
 
@@ -8,14 +8,16 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 
-_SHARE = 0.02  # of the rollouts that have a twin
+_SHARE = 0.02  # of the rollouts that have a duplicate
 _OF_RANGE = 0.01  # of the range of the function's values: less is rounding
 
 
 def twins(rows: Rows) -> tuple[Bools, Ints]:
-    """(N,) which rollouts can be compared, and (M,) of those the number of their completion: the same for the same
-    completion of the same prompt and task that the environment rewarded alike. An environment answers the last action,
-    which the completion does not show: where it gave no rewards of its own there is nothing to compare.
+    """(N,) True for rollouts that can be compared, and (M,) for those the number of their completion.
+
+    Equal numbers mean the same completion of the same prompt and task, with the same rewards of the environment. An
+    environment answers the last action, which the completion does not show: without its rewards, rollouts cannot be
+    compared.
     """
     prompt, completion = rows.facts["prompt_key"], rows.facts["completion_key"]
     judged = np.isfinite(rows.env_reward_sum) | ~(rows.facts["env_steps"] > 0)
@@ -28,7 +30,7 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
 
 
 def spreads(values: Floats, same: Ints) -> Floats:
-    """(M,) highest less lowest value of its completion; NaN of one without a value, or without a twin that has one."""
+    """(M,) highest minus lowest value of the completion; NaN without a value, or without a duplicate that has one."""
     known = np.isfinite(values)
     count = int(same.max(initial=-1)) + 1
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
@@ -63,17 +65,17 @@ def _look(run: Run) -> Card | None:
     given = sorted({figure(float(value)) for value in rows.values[name][place] if np.isfinite(value)})
     return Card(
         id="inconsistent",
-        title=f"{listed(sorted(found))} scores the same completion differently, {percent(share)} of the time",
+        title=f"{listed(sorted(found))} scores the same completion differently in {percent(share)} of cases",
         cost=lost,
         evidence=(
             (
-                f"{int(compared.sum())} rollouts have a twin: the same token ids in answer to the same prompt and "
-                f"task; of {int(odd.sum())} the values differ."
+                f"{int(compared.sum())} rollouts have a duplicate (same prompt, task and completion tokens); for "
+                f"{int(odd.sum())} of them the values differ."
             ),
-            f"One completion of theirs got {listed(given, 4)} from {name}.",
+            f"One completion received {len(given)} different values from {name}: {listed(given, 4)}.",
         ),
-        suggestion="Take chance, time and shared state out of the reward function, or sample its judge at "
-        "temperature 0.",
+        suggestion="Make the reward function deterministic (no randomness, time or shared state), or sample its judge "
+        "at temperature 0.",
         where=ids(rows.id[known][odd]),
     )
 
@@ -87,9 +89,9 @@ def _missing(run: Run) -> str | None:
 DIAGNOSTIC = Diagnostic(
     "inconsistent",
     "Same completion, different reward",
-    f"More than {_SHARE:.0%} of the rollouts that share prompt, task, completion (by token ids) and the environment's "
-    "rewards with another get a "
-    f"value from a reward function that differs by more than {_OF_RANGE:.0%} of the range of its values.",
+    f"Of the rollouts that share prompt, task, completion (by token ids) and the environment's rewards with another, "
+    f"more than {_SHARE:.0%} get a value from a reward function that differs by more than {_OF_RANGE:.0%} of its "
+    "range.",
     "ours",
     _missing,
     _look,

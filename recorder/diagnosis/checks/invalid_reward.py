@@ -1,35 +1,38 @@
-"""Rollouts that were scored, and got no number."""
+"""Finds rollouts that were scored and got no number."""
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.links import ids, rewards
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import Status
 
-_MANY = 32  # rows: a function that answers for none of so many has none of its own
-_OF_ONE = 0.05  # of the rollouts, that one function fails to answer for: ours
-_MOSTLY = 0.5  # of a task's groups with an unanswered rollout, that have an answered one too: ours
+_MANY = 32  # rollouts: a function that scores none of so many never will
+_OF_ONE = 0.05  # of the rollouts that one function must leave unscored [ours]
+_MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored one, too [ours]
 
 
 def invalid(rows: Rows) -> Bools:
-    """(N,) that all reward functions declined, or one answered with NaN or an infinity."""
+    """(N,) True for rollouts that all reward functions declined, or that one gave NaN or an infinity."""
     found: Bools = rows.scored & (rows.status == Status.OK) & (np.isnan(rows.reward) | rows.odd)
     return found
 
 
 def _silent(rows: Rows) -> list[str]:
-    """Reward functions that gave a number to no row at all, of many."""
+    """Return the reward functions that gave no number to any of many rollouts."""
     if rows.scored.sum() < _MANY:
         return []
     return [name for name, values in rows.parts.items() if not np.isfinite(values).any()]
 
 
 def unanswered(rows: Rows, name: str) -> Bools:
-    """(N,) that a function gave no number where it gave one to others of the same group: it may decline a task or a
-    prompt, but these are the same. Where most of a task's groups are so, its other unanswered rollouts too.
+    """(N,) True for rollouts that a function gave no number, though it gave one to others of the same group.
+
+    A function may decline a task or a prompt, but those are the same within a group. If most of a task's groups are
+    like this, the task's other unscored rollouts count, too.
     """
     judged = rows.scored & (rows.status == Status.OK) & ~invalid(rows)
     answered = judged & np.isfinite(rows.values[name])
@@ -45,15 +48,13 @@ def unanswered(rows: Rows, name: str) -> Bools:
 
 
 def _gaps(rows: Rows) -> dict[str, Bools]:
-    """(N,) by function, of those that leave out many."""
+    """(N,) unscored rollouts, by function, for functions that leave out many."""
     found = {name: unanswered(rows, name) for name in rows.values}
     return {name: own for name, own in found.items() if own.mean() > _OF_ONE}
 
 
 def _others_rows(rows: Rows, name: str) -> Bools:
-    """(N,) that are answered by a function that answers for next to none of those that this one answers for: such
-    functions have rows of their own.
-    """
+    """(N,) True for rollouts that belong to another function: one that scores next to none of this one's rollouts."""
     answered = np.isfinite(rows.values[name])
     found = np.zeros(len(rows), bool)
     for known in (np.isfinite(values) for other, values in rows.values.items() if other != name):
@@ -74,12 +75,11 @@ def _look(run: Run) -> Card | None:
 
 
 def _declined(run: Run, bad: Bools) -> Card:
-    """By all of them."""
     rows = run.rows
     share = float(bad.mean())
     names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
     tasks = sorted({rows.tasks[task] for task in np.unique(rows.task[bad]) if task >= 0})
-    said = [f"{int(bad.sum())} rollouts; {int((bad & rows.odd).sum())} of them for NaN or an infinity."]
+    said = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
     said += [f"No number from {listed(names)}."] if names else []
     said += [f"Tasks: {listed(tasks)}."] if tasks else []
     part = run.cost_of("invalid_reward")
@@ -88,7 +88,7 @@ def _declined(run: Run, bad: Bools) -> Card:
         title=f"{percent(share)} of rollouts were scored and got no reward",
         cost=part if part > 0 else share * contrast.spread(run),
         evidence=tuple(said),
-        suggestion="Let a reward function answer for these rows: the trainer takes None from all of them for 0.",
+        suggestion="Return a number for these rollouts: if every function returns None, the trainer uses 0.",
         where="cause:invalid_reward",
         is_part=part > 0,
         trend=run.all.by_step(invalid(run.all).astype(float)),
@@ -98,25 +98,24 @@ def _declined(run: Run, bad: Bools) -> Card:
 
 
 def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
-    """And not for others of the same group."""
     rows, names = run.rows, list(gaps)
     own = np.logical_or.reduce(list(gaps.values()))
     share = float(own.mean())
     of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
     trend = run.all.by_step(of_all.astype(float))
-    worth = sum(float(gaps[name].mean()) * _mean(rows.parts[name]) for name in names)
+    worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
     is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
     return Card(
         id="invalid_reward",
-        title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, and one to others of the same prompts",
+        title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
         cost=max(share * contrast.gap(run, own), worth),
         evidence=tuple(
-            f"{name}: none for {int(gaps[name].sum())} rollouts; where it answers, it adds "
-            f"{figure(_mean(rows.parts[name]))} on average."
+            f"{name}: no number for {int(gaps[name].sum())} rollouts; elsewhere it adds "
+            f"{figure(mean(rows.parts[name]) or 0.0)} on average."
             for name in names
         ),
-        suggestion="Look for what the function catches or times out on: the trainer leaves None out of the sum, so "
-        "these rollouts are held against others that were paid for more.",
+        suggestion="Look for exceptions or timeouts that the function hides: the trainer leaves None out of the sum, "
+        "so these rollouts are compared with others that received more rewards.",
         where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
         trend=trend,
         since_step=since(trend, lambda value: value > _OF_ONE),
@@ -126,11 +125,6 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     )
 
 
-def _mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else 0.0
-
-
 def _never_answers(run: Run, names: list[str]) -> Card:
     rows = run.all
     return Card(
@@ -138,7 +132,7 @@ def _never_answers(run: Run, names: list[str]) -> Card:
         title=f"{listed(names)} gave no reward to any rollout",
         cost=max(run.fall.lost, contrast.spread(run)),
         evidence=(f"{int(rows.scored.sum())} rollouts were scored, and it declined all of them.",),
-        suggestion="Call it by hand on a good completion: it must return a number for rows of its own.",
+        suggestion="Call it by hand on a good completion: it must return a number.",
         where="",
         is_setup=True,
     )
@@ -146,10 +140,10 @@ def _never_answers(run: Run, names: list[str]) -> Card:
 
 DIAGNOSTIC = Diagnostic(
     "invalid_reward",
-    "Invalid zeros",
+    "Missing or NaN rewards",
     "Rollouts for which every reward function returned None, or one returned NaN or an infinity; any is shown. A "
-    f"function that answers for none of {_MANY} or more. And one that has no answer for more than {_OF_ONE:.0%} of "
-    "the rollouts while it has one for others of the same group, unless another function answers for just those.",
+    f"function that scores none of {_MANY} or more rollouts. And one that leaves more than {_OF_ONE:.0%} of the "
+    "rollouts unscored while it scores others of the same group, unless another function scores exactly those.",
     "TRL PR 6427, OpenEnv PR 675",
     lambda run: None if run.rows.scored.any() else "a reward",
     _look,

@@ -1,4 +1,4 @@
-"""Rewards that follow the length of an answer."""
+"""Finds rewards that follow the length of an answer."""
 
 from dataclasses import replace
 
@@ -16,16 +16,16 @@ from logs_ui.recorder.settings import SHARE
 _R = 0.8
 _FEW = 8
 _GROWN = 0.2  # of the first steps' length
-_LESS = 0.3  # than _R is enough where it holds all along: ours
-_PARTS = 5  # of the run, in each of which it must: ours
-_MUCH = 0.5  # of the first steps' length, that answers must grow by then: ours
-_QUARTERS = 4  # of the way from the worst reward to the best: who is in the same is as good
-_ALIKE = 0.25  # r among those: ours
-_SHARE = 0.1  # of the reward's variance within groups, that a function which pays for length must have
+_LESS = 0.3  # below _R is enough if the correlation holds in every part of the run [ours]
+_PARTS = 5  # of the run, in each of which it must hold [ours]
+_MUCH = 0.5  # of the first steps' length that answers must grow by then [ours]
+_QUARTERS = 4  # of the range of rewards: rollouts in the same quarter are equally good
+_ALIKE = 0.25  # r among equally good rollouts [ours]
+_SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
 
 
 def correlation(rows: Rows, values: Floats | None = None) -> float:
-    """Pearson's r of the reward, or of other values, and `lengths` within groups; NaN where either does not vary."""
+    """Return Pearson's r between reward (or other values) and length within groups; NaN if either does not vary."""
     tokens, paid = lengths(rows), rows.reward if values is None else values
     known = np.isfinite(paid) & np.isfinite(tokens)
     if known.sum() < _FEW:
@@ -45,7 +45,7 @@ def _by_step(rows: Rows, name: str | None) -> Trend:
 
 
 def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
-    """The function that pays for length (None: the reward as a whole does), its r, and its share of the variance."""
+    """Return the function that rewards length (None for the whole reward), its r and its share of the variance."""
     whole = correlation(run.rows)
     if abs(whole) >= limit:
         return None, whole, 1.0
@@ -73,14 +73,14 @@ def _look(run: Run) -> Card | None:
     far = lengths(run.rows) >= middle if r > 0 else lengths(run.rows) <= middle
     return Card(
         id="length",
-        title=f"{'Longer' if r > 0 else 'Shorter'} answers are paid more, and answers become that",
+        title=f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow",
         cost=run.fall.lost * abs(r) * share,
         evidence=(
-            f"Within groups {name or 'reward'} and tokens correlate by r = {figure(r)}."
-            + (f" It makes {part_of(share)} of the reward's differences." if name else ""),
-            f"Answers went from {figure(grown.before)} to {figure(grown.after)} tokens.",
+            f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."
+            + (f" It explains {part_of(share)} of the reward's variance." if name else ""),
+            f"Mean answer: {figure(grown.before)} \u2192 {figure(grown.after)} tokens.",
         ),
-        suggestion="Take length out of the reward, or pay for it only where the answer is right.",
+        suggestion="Remove length from the reward, or reward it only if the answer is correct.",
         where=_far(run.rows, r),
         trend=trend,
         since_step=since(trend, lambda value: abs(value) >= limit),
@@ -89,10 +89,10 @@ def _look(run: Run) -> Card | None:
 
 
 def _holds(run: Run, limit: float) -> bool:
-    """Whether the reward follows length all along, among equally good rollouts too, and rises with it.
+    """Return True if the reward follows length in every part of the run, also among equally good rollouts.
 
-    Where right answers are but longer than wrong ones, length says little among the right, and among the wrong; and
-    where another reward function rises too, which does not follow length, more is learnt than to be long.
+    If right answers merely are longer than wrong ones, length says little among the right ones. And if another reward
+    function rises that does not follow length, the policy learns more than to write long answers.
     """
     found, steps = windows(run), run.all.steps
     if found is None or len(steps) < _PARTS:
@@ -110,8 +110,9 @@ def _holds(run: Run, limit: float) -> bool:
 
 
 def _among_alike(rows: Rows) -> float:
-    """`correlation` among the rollouts of a group in the same quarter of the way from the run's worst reward to its
-    best, which are its 1st and 99th percentile: NaN where the reward says only right or wrong.
+    """Return the correlation among rollouts of a group whose rewards lie in the same quarter of the run's range.
+
+    The range goes from the 1st to the 99th percentile. NaN if the reward says only right or wrong.
     """
     known = rows.reward[np.isfinite(rows.reward)]
     if not len(known):
@@ -122,7 +123,7 @@ def _among_alike(rows: Rows) -> float:
 
 
 def _far(rows: Rows, r: float) -> str:
-    """The longer half, or the shorter."""
+    """Return the filter for the longer half (r > 0) or the shorter half of the rollouts."""
     if (rows.turns > 1).any():
         half = lengths(rows) >= np.nanmedian(lengths(rows)) if r > 0 else lengths(rows) <= np.nanmedian(lengths(rows))
         return links.ids(rows.id[half])
@@ -130,7 +131,7 @@ def _far(rows: Rows, r: float) -> str:
 
 
 def _costs(run: Run) -> bool:
-    """Whether something is lost by it: an answer may well be short. A reward function falls."""
+    """Return True if a reward function falls: shorter answers alone may well be an improvement."""
     found = windows(run)
     if found is None:
         return False
@@ -140,23 +141,17 @@ def _costs(run: Run) -> bool:
 
 DIAGNOSTIC = Diagnostic(
     "length",
-    "Length against reward",
-    f"Pearson's r within groups of tokens a turn with the reward, or with a function that makes {_SHARE:.0%} or "
-    "more of "
-    f"its differences: |r| of {_R:g} or more, while answers grow (or shrink, and a reward function falls) by more than "
-    f"{_GROWN:.0%}. Or r of {_LESS:g} less in each fifth of the run, and of {_ALIKE:g} among rollouts of a group in "
-    f"the same quarter of the reward, while answers grow by {_MUCH:.0%} and the reward with them, and no function "
-    "rises that does not follow length.",
-    "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; all else ours",
+    "Length bias",
+    "Pearson's r within groups between tokens per turn and the reward, or a function that explains at least "
+    f"{_SHARE:.0%} of its variance: |r| of {_R:g} or more, while answers grow (or shrink, and a reward function falls) "
+    f"by more than {_GROWN:.0%}. Or an r lower by {_LESS:g} in each fifth of the run, and of {_ALIKE:g} among rollouts "
+    f"of a group in the same quarter of the reward, while answers grow by {_MUCH:.0%}, the reward rises, and no "
+    "function rises that does not follow length.",
+    "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look,
     limits=SHARE,
     position=200,
-    explained_by=(
-        "invalid_reward",
-        "task_mix",
-        "hacking:weightless",
-        "reward_parts:outweighs",
-    ),
+    explained_by=("invalid_reward", "task_mix", "hacking:weightless", "reward_parts:outweighs"),
     is_behaviour=True,
 )

@@ -1,4 +1,4 @@
-"""The same action again and again."""
+"""Finds rollouts that repeat the same actions."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _SHARE = 0.1
 
 
 def looping(rows: Rows) -> Bools:
-    """(N,) that did the same three times in a row, or most of it at the same observation twice."""
+    """(N,) True for LOOP equal actions in a row, or a share above REPEATS repeated at an observation seen before."""
     found: Bools = (rows.facts["action_streak"] >= LOOP) | (rows.facts["repeats"] > REPEATS)
     return found
 
@@ -25,7 +25,7 @@ def _missing(run: Run) -> str | None:
 
 
 def charged(run: Run) -> Bools:
-    """(N,) of the rows that are looked at, those that the card is about; none where there is no card."""
+    """(N,) True for rollouts of the last steps that the card is about; none if there is no card."""
     loops = looping(run.rows)
     is_silent = float(loops.mean()) <= run.threshold("loops", _SHARE) or contrast.is_fine(run, loops)
     return np.zeros_like(loops) if is_silent else loops
@@ -41,10 +41,10 @@ def _look(run: Run) -> Card | None:
     failed = loops & (losses(rows, run.scale) > 0)
     return Card(
         id="loops",
-        title=f"{percent(share)} of rollouts go round in circles",
+        title=f"{percent(share)} of rollouts repeat the same actions",
         cost=contrast.cost(run, loops),
         evidence=(*_kinds(rows, loops), _paid(run, loops)),
-        suggestion="Say in the observation that nothing changed, punish repeats, or stop the episode after some.",
+        suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
         where=_where(rows, loops),
         trend=trend,
         since_step=since(trend, lambda value: value > limit),
@@ -58,20 +58,24 @@ def _kinds(rows: Rows, loops: Bools) -> list[str]:
     equal = loops & (streak >= LOOP)
     said = []
     if equal.any():
-        said.append(f"{int(equal.sum())} do the same up to {figure(float(streak[equal].max()))} times in a row.")
+        said.append(
+            f"{int(equal.sum())} repeat an action {LOOP}+ times in a row, at most {figure(float(streak[equal].max()))}."
+        )
     around = loops & ~equal
     if around.any():
         share = percent(float(repeats[around].mean()))
-        said.append(f"{int(around.sum())} go back and forth: {share} of their moves were made before.")
+        said.append(
+            f"{int(around.sum())} go back and forth: {share} of their actions repeat at an observation seen before."
+        )
     return said
 
 
 def _paid(run: Run, loops: Bools) -> str:
     more = contrast.gap(run, loops)
     if loops.all():
-        return f"All do, and get {figure(float(np.nan_to_num(run.rows.reward).mean()))} at the mean."
+        return f"All rollouts do; their mean reward is {figure(float(np.nan_to_num(run.rows.reward).mean()))}."
     return (
-        f"They get {figure(more)} less than the others." if more else "They get no more than the others, who fail too."
+        f"Their mean reward is {figure(more)} lower." if more else "Their mean reward is as low as that of the others."
     )
 
 
@@ -85,18 +89,13 @@ def _where(rows: Rows, loops: Bools) -> str:
 DIAGNOSTIC = Diagnostic(
     "loops",
     "Loops",
-    f"Share of rollouts with {LOOP} equal actions in a row, or more than half of their moves made before at the same "
-    f"observation, above {_SHARE:.0%}, unless they do as well as the others.",
+    f"Share of rollouts with {LOOP} equal actions in a row, or with more than half of their actions taken before at "
+    f"the same observation, above {_SHARE:.0%}, unless they do as well as the others.",
     "ours",
     _missing,
     _look,
     limits=SHARE,
     position=110,
-    explained_by=(
-        "infrastructure",
-        "disagreement",
-        "parse_failures",
-        "diversity:cold",
-    ),
+    explained_by=("infrastructure", "disagreement", "parse_failures", "diversity:cold"),
     is_behaviour=True,
 )

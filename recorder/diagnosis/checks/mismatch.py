@@ -1,4 +1,4 @@
-"""Trainer and sampler that do not agree on the log-probs of what was sampled."""
+"""Finds a trainer and a sampler that disagree on the log-probs of the sampled tokens."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from logs_ui.recorder.settings import FROM_NOTHING
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"
 _MEAN = 0.05  # nats: mean exp|Δ| of 1.05
-_LEAST_RATIO = 0.5  # ours: of a mean that is 1 where both agree
-_ENTROPY = 0.5  # ours: share of the trainer's entropy
+_LEAST_RATIO = 0.5  # of a mean that is 1 if both agree [ours]
+_ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
 
@@ -28,31 +28,30 @@ def _logged(run: Run) -> Card | None:
     mean = _mean(_recent(run, whole))
     if not mean > limit:
         return None
-    said = [f"Mean |log p of the trainer less that of the sampler| is {figure(mean)} nats a token."]
+    said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
     ratios = _recent(run, run.scalars.get(f"{_RATIO}min", ()))
-    said += (
-        [f"The smallest importance-sampling ratio is {figure(min(value for _, value in ratios))}."] if ratios else []
-    )
+    said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
     return _card(
-        run, f"Trainer and sampler disagree by {figure(mean)} nats a token", said, whole, lambda value: value > limit
+        run, f"Trainer/sampler mismatch: {figure(mean)} nats per token", said, whole, lambda value: value > limit
     )
 
 
 def _by_ratio(run: Run) -> Card | None:
-    """A ratio that is capped, or set to 0 where it was beyond the cap: its mean falls where it should be 1."""
+    """Judge by the mean importance-sampling ratio: it should be 1, and falls because ratios are capped or set to 0."""
     whole = run.scalars.get(f"{_RATIO}mean", ())
     mean = _mean(_recent(run, whole))
     if not mean < _LEAST_RATIO:
         return None
-    said = [f"Where both agree it is 1. Rollouts are weighed by it: {percent(1 - mean)} of what they teach is lost."]
-    title = f"Trainer and sampler disagree: importance-sampling ratios are {figure(mean)} at the mean"
+    said = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
+    title = f"Trainer/sampler mismatch: the mean importance-sampling ratio is {figure(mean)}"
     return _card(run, title, said, whole, lambda value: value < _LEAST_RATIO)
 
 
 def _by_entropy(run: Run) -> Card | None:
-    """The mean of -log p over what one samples is, at the mean, one's own entropy: the sampler's log-probs must be near
-    the entropy that the trainer works out over the same tokens. Not at another temperature, which samplers leave out of
-    their log-probs and the trainer does not. Both are means over tokens: a long answer counts more than a short one.
+    """Judge by the entropy: for on-policy samples, the sampler's mean of -log p equals it in expectation.
+
+    Only at temperature 1: samplers leave the temperature out of their log-probs, and the trainer does not. Both are
+    means over tokens, so a long answer counts more than a short one.
     """
     if run.config.get("temperature", 1.0) != 1.0:
         return None
@@ -71,17 +70,20 @@ def _by_entropy(run: Run) -> Card | None:
         return None
     said = [
         (
-            f"Mean of -log p of what was sampled, by the sampler, is {figure(entropy + mean)} nats a token; the "
-            f"trainer's entropy over the same tokens is {figure(entropy)}."
+            f"The sampler's mean of -log p is {figure(entropy + mean)} nats per token; the trainer's entropy over the "
+            f"same tokens is {figure(entropy)}."
         ),
-        "One's own samples have the first equal to the second, but for chance.",
+        "For on-policy samples the two are equal in expectation.",
     ]
-    title = f"Trainer and sampler disagree: by {figure(abs(mean))} nats in what the same tokens' entropy is"
+    title = (
+        f"Trainer/sampler mismatch: sampler NLL {figure(entropy + mean)} vs trainer entropy {figure(entropy)} nats per "
+        "token"
+    )
     return _card(run, title, said, whole, lambda value: abs(value) > limit)
 
 
 def _surprise(rows: Rows) -> Trend:
-    """Mean of -log p over each step's sampled tokens; steps without any are left out."""
+    """Return the mean of -log p over each step's sampled tokens; steps without any are left out."""
     surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
     known = np.isfinite(surprise) & (tokens > 0)
     sums = rows.by_step(np.where(known, surprise * tokens, np.nan))
@@ -90,7 +92,7 @@ def _surprise(rows: Rows) -> Trend:
 
 
 def _error(rows: Rows) -> float:
-    """Standard error of the mean over tokens, of which those of one rollout go together (Cochran 1977, of ratios)."""
+    """Return the standard error of the mean over tokens, clustered by rollout (ratio estimator, Cochran 1977)."""
     surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
     known = np.isfinite(surprise) & (tokens > 0)
     surprise, tokens = surprise[known], tokens[known]
@@ -104,8 +106,8 @@ def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[
         title=title,
         cost=run.fall.lost,
         evidence=tuple(said),
-        suggestion="Sample with the weights, dtype and temperature that are trained, and hand over the ids and "
-        "log-probs of what was sampled: those of a text that is encoded anew may differ.",
+        suggestion="Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs "
+        "that were sampled: re-tokenised text may not match.",
         where="",
         trend=trend,
         since_step=since(trend, is_bad),
@@ -114,13 +116,12 @@ def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[
 
 
 def _recent(run: Run, trend: Trend) -> Trend:
-    """Of the steps that are looked at; the last one before where nothing was logged at those."""
+    """Return the points of the last steps; the latest one before if nothing was logged at those."""
     known = tuple(point for point in trend if np.isfinite(point[1]))
     return tuple(point for point in known if point[0] >= run.rows.steps[0]) or known[-1:]
 
 
 def _mean(trend: Trend) -> float:
-    """NaN of none."""
     return float(np.mean([value for _, value in trend])) if trend else float("nan")
 
 
@@ -133,12 +134,11 @@ def _missing(run: Run) -> str | None:
 
 DIAGNOSTIC = Diagnostic(
     "mismatch",
-    "Trainer against sampler",
-    f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats: mean exp|Δ| above 1.05. Or "
-    f"its importance-sampling ratios below {_LEAST_RATIO:g} at the mean; or the sampler's mean of -log p over its "
-    f"tokens further from the trainer's entropy than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} "
-    "standard errors.",
-    "NeMo-RL; of ratios and entropy ours",
+    "Trainer/sampler mismatch",
+    f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats (mean exp|Δ| above 1.05). "
+    f"Or a mean importance-sampling ratio below {_LEAST_RATIO:g}. Or a sampler's mean of -log p that differs from the "
+    f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors.",
+    "NeMo-RL; the thresholds of ratios and entropy are ours",
     _missing,
     _look,
     limits=FROM_NOTHING,

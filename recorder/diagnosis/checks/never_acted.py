@@ -1,4 +1,4 @@
-"""Rollouts that end without a single action, or tool call, where others act."""
+"""Finds rollouts that end without a single action or tool call, while others act."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
-_BY_TOOLS = 0.5  # of the rollouts that act: ours
+_BY_TOOLS = 0.5  # of the rollouts that act [ours]
 _CAUSE = next(place for place, cause in enumerate(CAUSES) if cause.id == "never_submitted")
 
 
 def _idle(rows: Rows, *, others_act: bool) -> Floats:
-    """(N,) 1 without an action, 0 with some, NaN where no environment was seen, there or in others."""
+    """(N,) 1 without an action, 0 with some, NaN if no environment was seen, in this rollout or in others."""
     steps = rows.facts["env_steps"]
     silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
@@ -27,7 +27,7 @@ def _others_act(run: Run) -> bool:
 
 
 def _act_by_text(rows: Rows) -> bool:
-    """Whether those that act do it without tool calls, so that an action is looked for in every answer."""
+    """Return True if rollouts act without tool calls, so that an action is looked for in every answer."""
     acting = rows.facts["env_steps"] > 0
     return bool(acting.any()) and float((rows.facts["tool_calls"][acting] > 0).mean()) < _BY_TOOLS
 
@@ -48,7 +48,7 @@ def _look(run: Run) -> Card | None:
         if np.isnan(idle).all():
             return None
     share = float(np.nanmean(idle))
-    ended: Bools = (idle == 1) & np.isin(causes(rows), (_CAUSE, len(CAUSES) - 1))  # and by nothing else
+    ended: Bools = (idle == 1) & np.isin(causes(rows), (_CAUSE, len(CAUSES) - 1))  # and for no other reason
     if share <= limit or contrast.is_fine(run, ended):
         return None
     trend = run.all.by_step(_idle(run.all, others_act=_others_act(run)))
@@ -57,8 +57,8 @@ def _look(run: Run) -> Card | None:
         id="never_acted",
         title=f"{percent(share)} of rollouts never act in their environment",
         cost=max(part, whole),
-        evidence=("Their answers are text alone; no action or tool call was made of it.",),
-        suggestion="Ask for the action in the prompt by an example, and pay nothing for a text that does not act.",
+        evidence=("Their answers are only text, without an action or a tool call.",),
+        suggestion="Show an example of an action in the prompt, and give no reward to answers without an action.",
         where="env_steps=0" if part else "",
         is_part=part >= whole,
         trend=trend,
@@ -72,19 +72,13 @@ DIAGNOSTIC = Diagnostic(
     "never_acted",
     "Never acted",
     f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}, unless they do as well as "
-    "the others. Where actions are read from the text and many answers have none, those that say nothing to the "
-    "environment from the first answer on are parse failures.",
+    "the others. If actions are parsed from text and many answers have none, rollouts that never reach the environment "
+    "count as parse failures.",
     "NeMo Gym PR 1304; the threshold is ours",
     _missing,
     _look,
     limits=SHARE,
     position=150,
-    explained_by=(
-        "infrastructure",
-        "parse_failures",
-        "truncation",
-        "diversity:cold",
-        "degenerate_text",
-    ),
+    explained_by=("infrastructure", "parse_failures", "truncation", "diversity:cold", "degenerate_text"),
     is_behaviour=True,
 )

@@ -1,4 +1,4 @@
-"""Rollouts that differ, and a policy that does not move."""
+"""Finds a policy that is not updated although rewards differ."""
 
 import numpy as np
 
@@ -9,22 +9,23 @@ from logs_ui.recorder.diagnosis.wording import figure
 
 
 def _recent(run: Run, name: str) -> list[float]:
-    """What was logged at the steps that are looked at, else the last before them; of the learning rate, where it was
-    never logged, what the trainer was given.
+    """Return what was logged at the last steps, else the latest value before them.
+
+    A learning rate that was never logged is taken from the trainer's arguments.
     """
     trend = [(step, value) for step, value in run.scalars.get(name, ()) if np.isfinite(value)]
     given = run.config.get(name)
     if not trend and name == "learning_rate" and isinstance(given, int | float):
         return [float(given)]
     if name == "kl" and (len(trend) <= FIRST_KL or not run.config.get("beta", 1.0)):
-        return []  # with a weight of 0 it is not worked out
+        return []  # with a weight of 0 the trainer does not compute it
     first = run.rows.steps[0]
     return [value for step, value in trend if step >= first] or [value for _, value in trend[-1:]]
 
 
 def _look(run: Run) -> Card | None:
     spread = run.rows.groups.std
-    if not (spread[np.isfinite(spread)] > SAME).any():  # without a spread there is nothing to learn
+    if not (spread[np.isfinite(spread)] > SAME).any():  # if all rewards are equal there is nothing to learn
         return None
     found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
     stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
@@ -32,16 +33,16 @@ def _look(run: Run) -> Card | None:
         return None
     name = stopped[0]
     trend: Trend = run.scalars.get(name, ())
-    said = [f"{it} of the last steps is at most {figure(max(np.abs(found[it])))}." for it in stopped]
+    said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
     clipped = [value for step, value in _clip(run) if step >= run.rows.steps[0]]
     if clipped and max(clipped) == 0:
         said.append("No token was clipped.")
     return Card(
         id="no_update",
-        title=f"The policy does not move: {name} is {figure(max(np.abs(found[name])))}",
+        title=f"The policy is not updated: {name} is {figure(max(np.abs(found[name])))}",
         cost=run.fall.lost,
         evidence=(*said, f"Rewards differ in {int((spread > SAME).sum())} of {len(spread)} groups: there is a signal."),
-        suggestion="Look at the learning rate and its schedule, at frozen parameters, at masks that leave nothing.",
+        suggestion="Check the learning rate and its schedule, frozen parameters, and masks that leave no tokens.",
         where="",
         trend=trend,
         since_step=since(trend, lambda value: abs(value) <= STANDSTILL[name]),
@@ -59,7 +60,7 @@ def _missing(run: Run) -> str | None:
 
 DIAGNOSTIC = Diagnostic(
     "no_update",
-    "Policy does not move",
+    "Policy not updating",
     "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
     "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
     "ours",

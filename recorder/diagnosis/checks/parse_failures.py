@@ -1,4 +1,4 @@
-"""Answers in which no action is found."""
+"""Finds answers in which no action was found."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _STREAK = 3
 
 
 def _failures(rows: Rows) -> Floats:
-    """(N,) turns without an action, less those that were cut off; one where all that is known is how it ended."""
+    """(N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
     known = np.maximum(failures - cut, 0.0)
@@ -23,20 +23,20 @@ def _failures(rows: Rows) -> Floats:
 
 
 def _share(rows: Rows) -> Floats:
-    """(N,) of each rollout's turns."""
+    """(N,) share of each rollout's turns."""
     share: Floats = np.minimum(_failures(rows) / np.fmax(rows.turns, 1), 1.0)
     return share
 
 
 def _ended(rows: Rows) -> Bools:
-    """(N,) whose last answer gave no action, and was not cut off."""
+    """(N,) True for rollouts whose last answer gave no action, and was not truncated."""
     tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
     ended: Bools = tail | (rows.stop_reason == StopReason.NO_ACTION)
     return ended
 
 
 def _missing(run: Run) -> str | None:
-    return None if (~np.isnan(_failures(run.rows))).any() else "actions: record(parse=...) tells"
+    return None if (~np.isnan(_failures(run.rows))).any() else "actions, as record(parse=...) finds them"
 
 
 def _look(run: Run) -> Card | None:
@@ -56,10 +56,10 @@ def _look(run: Run) -> Card | None:
         title=f"No action is found in {percent(share)} of the model's answers",
         cost=max(part, whole),
         evidence=(
-            f"It hits {int(bad.sum())} of {len(rows)} rollouts.",
-            f"{ends} of rollouts end so; {percent(streaks)} have {_STREAK} or more in a row.",
+            f"{int(bad.sum())} of {len(rows)} rollouts are affected.",
+            f"{ends} of rollouts end with such an answer; {percent(streaks)} have {_STREAK}+ in a row.",
         ),
-        suggestion="Open one and compare the answer with what the parser wants; show the format in the prompt.",
+        suggestion="Open one and compare the answer with what the parser expects; show the format in the prompt.",
         where="parse_failures>0" if (rows.facts["parse_failures"] > 0).any() else "stop:no_action",
         is_part=part >= whole,
         trend=trend,
@@ -72,17 +72,12 @@ def _look(run: Run) -> Card | None:
 DIAGNOSTIC = Diagnostic(
     "parse_failures",
     "Parse failures",
-    f"Share of turns whose answer gave no action, and was not cut off, above {_SHARE:.0%}; streaks of {_STREAK} or "
-    "more.",
+    f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}.",
     "evalscope's budget, verl PR 7697",
     _missing,
     _look,
     limits=SHARE,
     position=90,
-    explained_by=(
-        "infrastructure",
-        "diversity:cold",
-        "degenerate_text",
-    ),
+    explained_by=("infrastructure", "diversity:cold", "degenerate_text"),
     is_behaviour=True,
 )

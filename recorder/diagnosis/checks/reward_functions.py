@@ -1,4 +1,4 @@
-"""Reward functions against each other: one that outweighs all, or some that cancel out."""
+"""Finds a reward function that outweighs the others, and functions that cancel out."""
 
 import re
 
@@ -13,10 +13,10 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
 _MOST, _LEAST = 0.9, 0.1
-_LESS = 0.2  # than _MOST is enough, where the other falls: ours
-_FALL = 0.1  # of the range of what it gave: ours
-_ERRORS = 3.0  # standard errors: any of several functions may fall by chance
-_COMPARABLE, _LOW = 0.5, 0.25  # ours
+_LESS = 0.2  # below _MOST is enough if the other function falls [ours]
+_FALL = 0.1  # of the range of its values [ours]
+_ERRORS = 3.0  # standard errors: one of several functions may fall by chance
+_COMPARABLE, _LOW = 0.5, 0.25  # [ours]
 _OUTCOME = re.compile(
     r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
 )
@@ -28,7 +28,7 @@ def _look(run: Run) -> Card | None:
 
 
 def _outweighed(run: Run) -> Card | None:
-    """One has nearly all of the variance, while another, which matters and has room, has nearly none of it."""
+    """Return a card if one function has nearly all of the variance, and another one that matters nearly none."""
     found = _pair(run, run.rows) or _pair_of_all(run)
     if found is None:
         return None
@@ -36,30 +36,35 @@ def _outweighed(run: Run) -> Card | None:
     room, low = _room(run, starved), float(np.nanmin(run.rows.values[starved]))
     return Card(
         id="reward_parts",
-        title=f"One reward function decides: {first} makes {part_of(share[first])} of a group's differences, {starved} "
-        f"{_made(share[starved]) if share[starved] >= 0 else 'pulls against it'}",
+        title=f"{first} explains {part_of(share[first])} of the reward variance within groups, {starved} "
+        f"{_part(share[starved]) if share[starved] >= 0 else 'opposes it'}",
         cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(
-            f"Of {starved}, {figure(room)} is left to win; of {first}, {figure(_room(run, first))}.",
-            "Advantages are what differs within a group: the policy is taught what makes the difference there.",
+            f"Headroom: {figure(room)} in {starved}, {figure(_room(run, first))} in {first}.",
+            "Advantages come from differences within a group: the policy learns what makes them.",
         ),
-        suggestion=f"Weigh {first} less, or pay it only where {starved} is above nothing.",
+        suggestion=_less_of(run, first, starved),
         where=f"{links.rewards(starved)}<={low:.9g}",
         aspects=("outweighs", "decides"),
     )
 
 
 def part_of(share: float) -> str:
-    """What a function pulls against has a variance below the sum of its parts, so that a share can be above 1."""
+    """Return a share in words. It can be above 1 if another function opposes this one, whose share is negative."""
     return "all" if share > 1 else percent(share)
 
 
-def _made(share: float) -> str:
+def _less_of(run: Run, first: str, other: str) -> str:
+    weight = figure(run.rows.weights.get(first, 1.0))
+    return f"Lower {first}'s weight (now {weight}), or gate it on {other} > 0."
+
+
+def _part(share: float) -> str:
     return percent(share) if share > 0 else "none"
 
 
 def _overruled(run: Run) -> Card | None:
-    """One has most of the variance, and rises; another, which matters and has room, falls for it."""
+    """Return a card if one function has most of the variance and rises, and another one that matters falls."""
     found, share = windows(run), shares(run.all)
     first = max(share, key=lambda name: share[name], default=None)
     if found is None or first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
@@ -82,22 +87,22 @@ def _overruled(run: Run) -> Card | None:
     gain, fall = gains[first], gains[name]
     return Card(
         id="reward_parts",
-        title=f"One reward function decides, and rises while {name} falls: {first} makes {part_of(share[first])} of a "
-        "group's differences",
+        title=f"{first} explains {part_of(share[first])} of the reward variance within groups, and rises while {name} "
+        "falls",
         cost=max(min(_room(run, name), run.fall.lost), 0.0),
         evidence=(
-            f"{name} went from {figure(fall.before)} to {figure(fall.after)}.",
-            f"{first} went from {figure(gain.before)} to {figure(gain.after)}.",
-            f"Of a group's differences, which are what the policy is taught by, {name} makes {_made(share[name])}.",
+            f"{name}: {figure(fall.before)} \u2192 {figure(fall.after)}.",
+            f"{first}: {figure(gain.before)} \u2192 {figure(gain.after)}.",
+            f"{name} explains {_part(share[name])} of the reward variance within groups, which the policy learns from.",
         ),
-        suggestion=f"Weigh {first} less, or pay it only where {name} is above nothing.",
+        suggestion=_less_of(run, first, name),
         where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
         aspects=("decides",),
     )
 
 
 def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
-    """What is negative is a penalty, which may well grow with success, unless it is named like an outcome."""
+    """Return True unless it is a penalty (ever negative and not named like an outcome), which may grow with success."""
     values = run.all.values[name][np.isfinite(run.all.values[name])]
     return (
         fall > _FALL * float(np.ptp(values)) and _has_room(run, name) and (float(values.min()) >= 0 or is_outcome(name))
@@ -105,7 +110,7 @@ def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
 
 
 def _pair(run: Run, rows: Rows) -> tuple[str, str, dict[str, float]] | None:
-    """The function that decides, the one that it starves, and the shares; None where there are none such."""
+    """Return the function that outweighs, the one that it starves, and the shares; None without such a pair."""
     share = shares(rows)
     first = max(share, key=lambda name: share[name], default=None)
     if first is None or share[first] < run.threshold("reward_parts", _MOST):
@@ -119,7 +124,7 @@ def _pair(run: Run, rows: Rows) -> tuple[str, str, dict[str, float]] | None:
 
 
 def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
-    """By all steps, where in the last ones nothing is left of the first to differ in, and the other is still low."""
+    """Find the pair over all steps, if in the last ones the first function is exhausted and the other still low."""
     found = _pair(run, run.all)
     if found is None:
         return None
@@ -135,9 +140,10 @@ def _grows(run: Run, name: str) -> bool:
 
 
 def _matters(run: Run, name: str, first: str) -> bool:
-    """Whether a function is one that should decide, rather than the first: its name is one of an outcome's, and the
-    first's is not. Where the names say the opposite, what is small is meant to be; where they do not say, it can count
-    at least half as much, or it stays low while the first is not.
+    """Return True if a function should decide rather than the first one.
+
+    That is if its name is an outcome's and the first one's is not. If the names say the opposite, its small share is
+    intended. If they do not say, it must be worth at least half as much, or stay low while the first one is not.
     """
     if is_outcome(name) != is_outcome(first):
         return is_outcome(name)
@@ -153,8 +159,9 @@ def is_outcome(name: str) -> bool:
 
 
 def _has_room(run: Run, name: str) -> bool:
-    """A function that never gave anything but one value may be a penalty that nobody has incurred: only an outcome's
-    name tells.
+    """Return True if a function has headroom.
+
+    One that only ever gave a single value may be a penalty that never applied, unless it is named like an outcome.
     """
     values = run.all.values[name][np.isfinite(run.all.values[name])]
     is_dead = not len(values) or float(np.ptp(values)) <= SAME
@@ -168,13 +175,13 @@ def _is_low(run: Run, name: str) -> bool:
 
 
 def _room(run: Run, name: str) -> float:
-    """What a rollout could still win by this function."""
+    """Return the function's headroom: the most that it can add less the mean that it adds."""
     known = np.isfinite(run.rows.parts[name]).any()
     return best(run.all, name) - float(np.nanmean(run.rows.parts[name])) if known else 0.0
 
 
 def cancels(rows: Rows) -> Bools:
-    """(G,) groups in which reward functions differ between rollouts and their sum does not."""
+    """(G,) True for groups in which reward functions differ between rollouts and their sum does not."""
     groups = rows.groups
     spread = np.zeros(len(groups.size))
     for part in rows.parts.values():
@@ -194,8 +201,8 @@ def _cancelled(run: Run) -> Card | None:
         id="reward_parts",
         title=f"Reward functions cancel out in {percent(share)} of groups",
         cost=run.fall.lost * share,
-        evidence=(f"In {cancelled.sum()} groups they differ between rollouts, and their sum does not.",),
-        suggestion="Change their weights, so that what one takes the other does not give back exactly.",
+        evidence=(f"In {cancelled.sum()} groups they differ between rollouts, but their sum does not.",),
+        suggestion="Change the weights so that they no longer cancel.",
         where="spread:0",
         own=cancelled[run.rows.group],
         aspects=("cancels",),
@@ -205,27 +212,19 @@ def _cancelled(run: Run) -> Card | None:
 DIAGNOSTIC = Diagnostic(
     "reward_parts",
     "Reward functions",
-    f"Cov(part, R) / Var(R) within groups: one at {_MOST:g} or more, another at {_LEAST:g} or less of which more than "
-    f"{_LEAST:.0%} is left to win, and which can count at least {_COMPARABLE:.0%} as much or is named like an outcome "
-    f"(correct, solved, ...), or stays below {_LOW:.0%} of it; or one at "
+    f"Share of the reward variance within groups, Cov(part, R) / Var(R): one function at {_MOST:g} or more, another at "
+    f"{_LEAST:g} or less that has more than {_LEAST:.0%} headroom, and that is worth at least {_COMPARABLE:.0%} as "
+    f"much, is named like an outcome (correct, solved, ...), or stays below {_LOW:.0%} of its best. Or one at "
     f"{_LESS:g} less over all steps that rises, while such another falls by more than {_FALL:.0%} of its range, both "
-    "by more than three standard errors of groups' means; or parts that differ within a group while their sum "
-    "does not.",
-    "TRL issue 3857; thresholds ours",
+    "by more than three standard errors of group means. Or functions that differ within a group while their sum does "
+    "not.",
+    "TRL issue 3857; the thresholds are ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
     _look,
     limits=SHARE,
     position=210,
     explained_by=(
-        "invalid_reward",
-        "disagreement",
-        "inconsistent",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "never_acted",
-        "degenerate_text",
-        "hacking:weightless",
-        "length",
+        *("invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation", "loops", "never_acted"),
+        *("degenerate_text", "hacking:weightless", "length"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Groups whose rewards suddenly spread much less than before."""
+"""Finds a sudden collapse of the reward variance within groups."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from logs_ui.recorder.diagnosis.wording import figure
 from logs_ui.recorder.settings import SHARE
 
 _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
-_GOOD = 0.9  # of the way from the worst reward to the best: groups that all pass have no spread
+_GOOD = 0.9  # of the range of rewards: groups that all pass have no variance
 
 
 def _look(run: Run) -> Card | None:
@@ -25,15 +25,15 @@ def _look(run: Run) -> Card | None:
     late = run.rows.step >= trend[-_LAST][0]
     return Card(
         id="signal_cliff",
-        title=f"Rewards spread within groups by {figure(now)}, where it was {figure(before)}",
+        title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",
         cost=run.fall.lost * (1 - now / before),
         evidence=(
             (
-                f"Their std was {figure(before)} at the median of {min(_TRAIL, len(trend) - _LAST)} steps, and is "
-                f"{figure(now)} over the last {_LAST}."
+                f"Median std over {min(_TRAIL, len(trend) - _LAST)} steps: {figure(before)}. Mean over the last "
+                f"{_LAST}: {figure(now)}."
             ),
         ),
-        suggestion="Look at what a group's rollouts have in common now; go back to a checkpoint before.",
+        suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{trend[-_LAST][0]}..{trend[-1][0]}",
         trend=trend,
         since_step=since(trend, lambda value: value < limit * before),
@@ -42,7 +42,7 @@ def _look(run: Run) -> Card | None:
 
 
 def _is_sure(run: Run, trend: Trend) -> bool:
-    """Whether groups spread less by more than chance: a few of them may well all fail."""
+    """Return True if the fall is more than chance: a few groups may well all fail."""
     groups = run.all.groups
     first, last = trend[-_TRAIL - _LAST :][0][0], trend[-_LAST][0]
     fall = rise(groups.std[(groups.step >= first) & (groups.step < last)], groups.std[groups.step >= last])
@@ -50,8 +50,9 @@ def _is_sure(run: Run, trend: Trend) -> bool:
 
 
 def _has_risen(run: Run, trend: Trend) -> bool:
-    """Whether the last steps are rewarded better than those before, and no worse than the nearer half of them: they
-    are more alike because they have learned what is paid, be that what is wanted or not.
+    """Return True if the last steps have higher rewards than those before, and no lower than the nearer half of them.
+
+    Rollouts are then more alike because they have learned what is rewarded, be that wanted or not.
     """
     step, reward, last = run.all.step, run.all.reward, trend[-_LAST][0]
 
@@ -63,7 +64,7 @@ def _has_risen(run: Run, trend: Trend) -> bool:
 
 
 def _is_well(run: Run) -> bool:
-    """Whether the last steps are about as good as can be, or better than those before by much."""
+    """Return True if the mean reward of the last steps is near the best or counts as solved."""
     means = run.all.by_step(run.all.reward)
     rewards = run.all.reward[np.isfinite(run.all.reward)]
     worst = float(rewards.min())
@@ -73,31 +74,19 @@ def _is_well(run: Run) -> bool:
 
 DIAGNOSTIC = Diagnostic(
     "signal_cliff",
-    "Signal cliff",
-    f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} before "
-    f"({_TRAIL // 2} at least) and by more than two standard errors, while the mean reward is not within a tenth of "
-    f"the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2} of them.",
+    "Reward-variance collapse",
+    f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} steps "
+    f"before (at least {_TRAIL // 2}) and by more than two standard errors, while the mean reward is not within a "
+    f"tenth of the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2}.",
     "ours; RAGEN's reward variability cliff",
     lambda run: None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group",
     _look,
     limits=SHARE,
     position=230,
     explained_by=(
-        "infrastructure",
-        "invalid_reward",
-        "disagreement",
-        "inconsistent",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "task_mix",
-        "never_solved",
-        "turn_limit",
-        "never_acted",
-        "diversity",
-        "degenerate_text",
-        "hacking",
-        "reward_parts",
+        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *("loops", "task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text"),
+        *("hacking", "reward_parts"),
     ),
     is_behaviour=True,
 )

@@ -1,4 +1,4 @@
-"""Tasks that are never solved, and a mix of tasks that became harder."""
+"""Finds tasks that are never solved, and a mix of tasks that became harder."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _LEAST, _ERRORS = 0.05, 2.5
 
 
 def _means(rows: Rows) -> tuple[Floats, Floats]:
-    """(T,) rollouts that have a reward, and their mean, of each task; NaN without any."""
+    """(T,) number of rollouts with a reward, and (T,) their mean, NaN without any."""
     known = np.isfinite(rows.reward) & (rows.task >= 0)
     count = np.bincount(rows.task[known], minlength=len(rows.tasks)).astype(float)
     sums = np.bincount(rows.task[known], weights=rows.reward[known], minlength=len(rows.tasks))
@@ -29,7 +29,7 @@ def _means(rows: Rows) -> tuple[Floats, Floats]:
 
 
 def never_solved(run: Run) -> Bools:
-    """(T,) tasks with many attempts over the whole run, none of which solved them."""
+    """(T,) True for tasks that none of many attempts over the whole run solved."""
     rows = run.all
     tried = rows.scored & (rows.task >= 0)
     attempts = np.bincount(rows.task[tried], minlength=len(rows.tasks))
@@ -40,8 +40,9 @@ def never_solved(run: Run) -> Bools:
 
 
 def _come_near(run: Run) -> Bools:
-    """(T,) whether any attempt came near to the best reward; where nobody has said what counts as solved, the best of
-    all rollouts is no measure of a task whose rewards are graded.
+    """(T,) True for tasks with an attempt near the best reward; all False if the user has set what counts as solved.
+
+    Without such a setting the best of all rollouts is no measure for a task whose rewards are graded.
     """
     rows, settings = run.all, run.settings
     if settings.solved_at is not None or settings.max_reward is not None:
@@ -59,9 +60,9 @@ def _look_never(run: Run) -> Card | None:
     hopeless = never_solved(run)
     own = np.isin(rows.task, np.flatnonzero(hopeless))
     if not own.any() or (hopeless.all() and not _is_out_of_reach(run)):
-        return None  # where none at all is solved, something else may be wrong than the tasks
+        return None  # if no task at all is solved, something else than the tasks may be wrong
     if follows_prompt(rows):
-        return None  # nothing that was tried could have changed the reward
+        return None  # no completion could have changed the reward
     lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
     others = float(lost[~own].mean()) if (~own).any() else 0.0
     cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
@@ -73,24 +74,25 @@ def _look_never(run: Run) -> Card | None:
         title=f"{len(names)} of {len(rows.tasks)} tasks {'is' if len(names) == 1 else 'are'} never solved",
         cost=cost,
         evidence=(
-            f"{listed(names)}: {attempts} attempts over the whole run, none at {figure(run.scale.solved)} or more.",
-            f"{int(own.sum())} of them, {percent(float(own.mean()))} of all rollouts, are of these steps.",
+            f"{listed(names)}: none of {attempts} attempts over the whole run reached {figure(run.scale.solved)}.",
+            f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts.",
         ),
-        suggestion="Leave them out, begin with easier ones, or check by hand that they can be solved at all.",
+        suggestion="Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
         where=links.tasks(names),
         own=own,
     )
 
 
 def _is_out_of_reach(run: Run) -> bool:
-    """Whether the environment, too, rewards no rollout, as it would where the reward functions were to blame."""
+    """Return True if the environment rewards no rollout either; else the reward functions may be the reason."""
     known = run.all.env_reward_sum[np.isfinite(run.all.env_reward_sum)]
     return len(known) > 0 and float(np.ptp(known)) <= SAME
 
 
 def _look_mix(run: Run) -> Card | None:
-    """The change of the mean is the change within tasks, at the mean of both mixes, and that of the mix, at the mean of
-    both means (the midpoint decomposition of Kitagawa 1955).
+    """Split the change of the mean reward into change within tasks and change of their mix.
+
+    The first is taken at the mean of both mixes, the second at the mean of both task means (Kitagawa 1955).
     """
     found = windows(run)
     if found is None:
@@ -114,16 +116,16 @@ def _look_mix(run: Run) -> Card | None:
     said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     return Card(
         id="task_mix",
-        title=f"Tasks became harder: the mix of tasks takes {figure(-mix)} off the mean reward",
+        title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}",
         cost=-mix,
         evidence=(
             (
-                f"Steps {before.steps[0]}\u2013{before.steps[-1]} against {after.steps[0]}\u2013{after.steps[-1]}: "
-                f"within tasks the mean changed by {figure(within)}, by their mix by {figure(mix)}."
+                f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
+                f"within-task change {figure(within)}, task-mix change {figure(mix)}."
             ),
-            f"More of: {', '.join(said)}.",
+            f"More frequent: {', '.join(said)}.",
         ),
-        suggestion="Compare task by task: the policy did not get worse, it was given other tasks.",
+        suggestion="Compare task by task: the policy did not get worse; it received harder tasks.",
         where=links.tasks(run.rows.tasks[t] for t in more),
         trend=run.all.by_step(np.where(run.all.task >= 0, means[run.all.task], np.nan)),
         own=np.isin(run.rows.task, grown),
@@ -131,12 +133,12 @@ def _look_mix(run: Run) -> Card | None:
 
 
 def _groups(rows: Rows) -> int:
-    """How many draws of a task there were."""
+    """Return the number of groups: each is one draw of a task."""
     return max(len(np.unique(rows.group[rows.task >= 0])), 1)
 
 
 def _come_once(rows: Rows) -> bool:
-    """Whether most rollouts are of tasks of one group alone: then a new task and a worse policy look the same."""
+    """Return True if most tasks come only once: a new task and a worse policy then look the same."""
     has = rows.task >= 0
     pairs = np.unique(rows.group[has] * len(rows.tasks) + rows.task[has])
     groups = np.bincount(pairs % max(len(rows.tasks), 1), minlength=len(rows.tasks))
@@ -150,54 +152,31 @@ def _missing(run: Run) -> str | None:
 NEVER_SOLVED = Diagnostic(
     "never_solved",
     "Never solved",
-    f"Tasks of which none of {_ATTEMPTS} or more attempts reached the reward that counts as solved; where nobody "
-    "has said "
-    f"which does, nor {_NEAR:.0%} of the way from the worst reward to the 99th percentile. Where no task at all is "
-    "solved, only if the environment, too, rewards nothing. Not where the reward "
-    "is one of the prompt, and the same for all that is answered.",
-    "verifiers; what counts where nothing is said is ours",
+    f"Tasks that none of {_ATTEMPTS} or more attempts solved; if no threshold for success is set, none may even have "
+    f"reached {_NEAR:.0%} of the way from the worst reward to the 99th percentile. If no task at all is solved, only "
+    "if the environment gives no rewards either. Silent if the reward depends on the prompt alone.",
+    "verifiers; the rule without a threshold is ours",
     _missing,
     _look_never,
     limits=FROM_ONE,
     position=130,
     explained_by=(
-        "infrastructure",
-        "invalid_reward",
-        "disagreement",
-        "inconsistent",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "task_mix",
-        "turn_limit:decides",
-        "never_acted",
-        "diversity",
-        "degenerate_text",
-        "constant_reward",
-        "hacking",
-        "length",
-        "reward_parts",
-        "forgotten",
+        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text"),
+        *("constant_reward", "hacking", "length", "reward_parts", "forgotten"),
     ),
     is_behaviour=True,
 )
 TASK_MIX = Diagnostic(
     "task_mix",
-    "Mix of tasks",
+    "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
-    f"where the mix took at least {_SHIFT:.0%} of what was lost, at least {_LEAST:.0%} of the way from the worst "
-    "reward to "
-    f"the best, and {_ERRORS:g} standard errors of drawing as many tasks anew. Not where most tasks come only once.",
-    "ours, by Kitagawa's decomposition",
+    f"if the mix caused at least {_SHIFT:.0%} of the loss, at least {_LEAST:.0%} of the range of rewards, and "
+    f"{_ERRORS:g} standard errors of drawing as many tasks again. Silent if most tasks come only once.",
+    "ours, with Kitagawa's decomposition",
     _missing,
     _look_mix,
     limits=SHARE,
     position=120,
-    explained_by=(
-        "infrastructure",
-        "invalid_reward",
-        "wiring",
-        "turn_limit:decides",
-        "hacking",
-    ),
+    explained_by=("infrastructure", "invalid_reward", "wiring", "turn_limit:decides", "hacking"),
 )

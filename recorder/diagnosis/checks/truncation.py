@@ -1,4 +1,4 @@
-"""Answers that are cut off at the token limit."""
+"""Finds answers that are truncated at the token limit."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import StopReason
 
 _SHARE = 0.05
-_FEW = 2  # rollouts: one is an accident
+_FEW = 2  # rollouts: one alone is an accident
 
 
 def _limit(run: Run) -> float | None:
-    """Tokens of a whole completion, as the trainer was told; None where it was not."""
+    """Return the trainer's max_completion_length in tokens; None if it is not recorded."""
     length: Any = run.config.get("max_completion_length")
     return float(length) if isinstance(length, int | float) and length > 0 else None
 
 
 def _cut(rows: Rows, limit: float | None) -> Bools:
-    """(N,) As the server said; where nobody did, those that used up all of the tokens that there were."""
+    """(N,) True for rollouts that the server reports as truncated; without a report, those that used all tokens."""
     turns = rows.facts["truncated_turns"]
     ended: Bools = rows.stop_reason == StopReason.LENGTH
     said: Bools = ended | (turns > 0)
@@ -49,10 +49,11 @@ def _look(run: Run) -> Card | None:
     said = (rows.facts["truncated_turns"][cut] > 0).any()
     return Card(
         id="truncation",
-        title=f"{percent(share)} of rollouts are cut off at the token limit",
+        title=f"{percent(share)} of rollouts are truncated at the token limit",
         cost=max(part, whole),
-        evidence=(_paid(rows, cut), *_lengths(rows, cut, length), *_unsaid(rows, cut)),
-        suggestion=f"Allow more tokens than {figure(length) if length else 'now'}, or pay for answers that end before.",
+        evidence=(_means(rows, cut), *_lengths(rows, cut, length), *_unreported(rows, cut)),
+        suggestion=f"Raise max_completion_length{f' (now {figure(length)})' if length else ''}, or reward completions "
+        "that finish within the limit.",
         where="truncated_turns>0" if said else "stop:length" if part else f"completion_tokens>={length:g}",
         is_part=part >= whole,
         trend=trend,
@@ -62,22 +63,24 @@ def _look(run: Run) -> Card | None:
     )
 
 
-def _paid(rows: Rows, cut: Bools) -> str:
+def _means(rows: Rows, cut: Bools) -> str:
     means = [float(np.nanmean(rows.reward[of])) if np.isfinite(rows.reward[of]).any() else np.nan for of in (cut, ~cut)]
-    return f"Cut off, a rollout gets {figure(means[0])}; else {figure(means[1])}."
+    return f"Mean reward: truncated {figure(means[0])}, not truncated {figure(means[1])}."
 
 
 def _lengths(rows: Rows, cut: Bools, limit: float | None) -> list[str]:
     known = rows.completion_tokens[cut & np.isfinite(rows.completion_tokens)]
     said = [f"max_completion_length is {figure(limit)}."] if limit else []
-    return said + ([f"They have {figure(float(known.mean()))} tokens on average."] if len(known) else [])
+    return said + (
+        [f"Truncated completions have {figure(float(known.mean()))} tokens on average."] if len(known) else []
+    )
 
 
-def _unsaid(rows: Rows, cut: Bools) -> list[str]:
-    """Of those that their tokens alone give away, which the waterfall does not go by."""
+def _unreported(rows: Rows, cut: Bools) -> list[str]:
+    """Describe rollouts that only their token count gives away: the waterfall does not use it."""
     guessed = float((cut & ~_cut(rows, None)).sum() / cut.sum())
     return (
-        [f"Why {percent(guessed)} of them ended nobody said. The waterfall cannot tell: it has them as other causes."]
+        [f"For {percent(guessed)} of them no stop reason is recorded. The waterfall counts those under other causes."]
         if guessed
         else []
     )
@@ -86,18 +89,13 @@ def _unsaid(rows: Rows, cut: Bools) -> list[str]:
 DIAGNOSTIC = Diagnostic(
     "truncation",
     "Truncation",
-    f"Share of rollouts with a turn that ended at the token limit, or, where nobody says, that used up "
+    "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, that used all of "
     f"max_completion_length, above {_SHARE:.0%}.",
     "AReaL's no_eos_ratio",
     _missing,
     _look,
     limits=SHARE,
     position=100,
-    explained_by=(
-        "infrastructure",
-        "diversity:cold",
-        "degenerate_text",
-        "length",
-    ),
+    explained_by=("infrastructure", "diversity:cold", "degenerate_text", "length"),
     is_behaviour=True,
 )

@@ -1,4 +1,4 @@
-"""Episodes that the rollout function gives up before the environment is done."""
+"""Finds episodes that end at the turn limit before the environment is done."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def _look(run: Run) -> Card | None:
         title=f"{percent(share)} of rollouts run out of turns",
         cost=cost,
         evidence=(*_turns(rows, ended), *_tasks(rows, ended)),
-        suggestion="Allow more turns, or make the task smaller: nothing after the last turn is ever rewarded.",
+        suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
         where="stop:turn_limit",
         is_part=True,
         trend=trend,
@@ -40,7 +40,7 @@ def _look(run: Run) -> Card | None:
 
 
 def _cost(run: Run, ended: Bools) -> float:
-    """Their part of the waterfall, without what the card on loops has already."""
+    """Return their part of the waterfall, without what the card on loops counts already."""
     rows = run.rows
     known = judged(rows)
     of_loop = causes(rows) == next(place for place, cause in enumerate(CAUSES) if cause.id == LossCause.LOOP)
@@ -49,7 +49,7 @@ def _cost(run: Run, ended: Bools) -> float:
 
 
 def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
-    """Whether the tasks that are solved at times end in time: then others run out of turns since they are hopeless."""
+    """Return True if solvable tasks end in time: the others then run out of turns because they are unsolvable."""
     others = ~np.isin(run.rows.task, np.flatnonzero(never_solved(run)))
     return bool(others.any()) and float(ended[others].mean()) <= limit
 
@@ -58,11 +58,11 @@ def _turns(rows: Rows, ended: Bools) -> list[str]:
     turns = rows.turns[ended & np.isfinite(rows.turns)]
     alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
     said = [f"They have {figure(float(turns.mean()))} turns on average."] if len(turns) else []
-    return [*said, f"{alone} of them did not go round in circles."]
+    return [*said, f"{alone} of them did not repeat their actions."]
 
 
 def _tasks(rows: Rows, ended: Bools) -> list[str]:
-    """Those that run out most often, where tasks differ."""
+    """Name the tasks that run out of turns most often, if there are several tasks."""
     known = rows.task >= 0
     tried = np.bincount(rows.task[known], minlength=len(rows.tasks))
     over = np.bincount(rows.task[known & ended], minlength=len(rows.tasks))
@@ -76,25 +76,16 @@ def _tasks(rows: Rows, ended: Bools) -> list[str]:
 DIAGNOSTIC = Diagnostic(
     "turn_limit",
     "Turn limit",
-    f"Share of rollouts whose environment would have gone on, above {_SHARE:.0%}, unless they do as well as the "
-    "others. What those lost that go round in circles is counted there.",
+    f"Share of rollouts that ended at the turn limit, above {_SHARE:.0%}, unless they do as well as the others. The "
+    "loss of those that repeat their actions is counted under loops.",
     "NeMo Gym PR 1304; the threshold is ours",
     lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
     _look,
     limits=SHARE,
     position=140,
     explained_by=(
-        "infrastructure",
-        "disagreement",
-        "parse_failures",
-        "truncation",
-        "loops",
-        "task_mix",
-        "never_solved",
-        "diversity",
-        "degenerate_text",
-        "reward_parts:decides",
-        "forgotten",
+        *("infrastructure", "disagreement", "parse_failures", "truncation", "loops", "task_mix", "never_solved"),
+        *("diversity", "degenerate_text", "reward_parts:decides", "forgotten"),
     ),
     is_behaviour=True,
 )

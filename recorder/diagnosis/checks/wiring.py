@@ -1,4 +1,4 @@
-"""Groups that hold completions of different prompts, or of another group's."""
+"""Finds groups that mix completions of different prompts, or hold those of another group."""
 
 import numpy as np
 
@@ -8,21 +8,22 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
 
-_SWAPPED = 0.5  # ours: a dataset may well have a question twice, and a step both of them
+_SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
 
 
 def mixed(rows: Rows) -> Bools:
-    """(G,) of which two completions answer different prompts, or tasks."""
+    """(G,) True for groups in which two completions answer different prompts or tasks."""
     keys = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0)
     pairs = np.unique(np.stack([rows.group.astype(float), keys, rows.task.astype(float)], 1), axis=0)
     return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
 
 
 def swapped(rows: Rows) -> Bools:
-    """(N,) that answer a prompt which is another task's: a prompt that several tasks share, of a task that has others
-    too, at a step that has fewer prompts than tasks: where a dataset has a question twice, a step's other
-    groups still have their own. Where the run has fewer prompts than tasks they do not name theirs, and nothing can be
-    told.
+    """(N,) True for rollouts that answer the prompt of another task.
+
+    Such a prompt is shared by several tasks, its task has other prompts, too, and its step has fewer prompts than
+    tasks. (If a dataset contains a question twice, a step's other groups still have prompts of their own.) All False
+    if the whole run has fewer prompts than tasks: prompts do not identify tasks then.
     """
     prompt = rows.facts["prompt_key"]
     known = np.isfinite(prompt) & (rows.task >= 0)
@@ -40,7 +41,7 @@ def swapped(rows: Rows) -> Bools:
 
 
 def _is_short(step: Ints, key: Ints, task: Ints) -> Bools:
-    """(N,) whose step has fewer prompts than tasks."""
+    """(N,) True for rollouts whose step has fewer prompts than tasks."""
     place: Ints = np.unique(step, return_inverse=True)[1].reshape(-1)
     count = int(place.max()) + 1
     prompts, tasks = (
@@ -61,7 +62,7 @@ def _look(run: Run) -> Card | None:
         return None
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
-    said += [f"{int(other.sum())} rollouts answer a prompt that is another task's."] if other.any() else []
+    said += [f"{int(other.sum())} rollouts answer the prompt of another task."] if other.any() else []
     of = f"{percent(len(groups) / len(sizes))} of groups mix different prompts" if odd.any() else ""
     title = of or f"{percent(share)} of rollouts answer another group's prompt"
     by_prompt = np.isfinite(rows.facts["prompt_key"]).all() and not other.any()
@@ -69,8 +70,8 @@ def _look(run: Run) -> Card | None:
         id="wiring",
         title=title,
         cost=run.fall.lost * share,
-        evidence=(*said, "An advantage compares a completion with its group: here with answers to other questions."),
-        suggestion="Return rows in the order of the prompts: each comes num_generations times already.",
+        evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
+        suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
         where="prompts>1" if by_prompt and _agree(rows, odd) else ids(rows.id[odd | other]),
         stops_learning=True,
         own=odd | other,
@@ -78,7 +79,7 @@ def _look(run: Run) -> Card | None:
 
 
 def _agree(rows: Rows, odd: Bools) -> bool:
-    """Whether prompts alone tell those that are mixed."""
+    """Return True if the groups that mix tasks are exactly those that mix prompts."""
     pairs = np.unique(np.stack([rows.group.astype(float), rows.facts["prompt_key"]], 1), axis=0)
     by_prompt = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
     return bool((by_prompt[rows.group] == odd).all())
@@ -92,9 +93,9 @@ def _missing(run: Run) -> str | None:
 DIAGNOSTIC = Diagnostic(
     "wiring",
     "Grouping",
-    "Groups whose rollouts have different prompt token ids, or different tasks; rollouts whose prompt is shared by "
-    "several tasks, while their task has other prompts too, at steps that have fewer prompts than tasks, from "
-    f"{_SWAPPED:.0%} of rollouts on: a dataset may have a question twice. Of the others any is shown.",
+    "Groups whose rollouts have different prompt token ids or different tasks: any is shown. And rollouts whose prompt "
+    "is shared by several tasks, while their task has other prompts, too, at steps with fewer prompts than tasks, from "
+    f"{_SWAPPED:.0%} of rollouts on (a dataset may contain a question twice).",
     "TRL repeats each prompt num_generations times already",
     _missing,
     _look,

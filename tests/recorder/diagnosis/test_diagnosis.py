@@ -174,7 +174,7 @@ def test_truncation_costs_what_the_cut_rollouts_lost() -> None:
         truncated_turns=QUARTER.astype(float), stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.DONE)
     )
     found = card(diagnose_rows(rows), "truncation")
-    assert found.title == "25% of rollouts are cut off at the token limit"
+    assert found.title == "25% of rollouts are truncated at the token limit"
     assert found.cost == pytest.approx(0.25)
     assert found.is_part
     assert found.since_step == 1
@@ -189,7 +189,7 @@ def test_environment_errors_name_their_kind_and_tasks() -> None:
     )
     found = card(diagnose_rows(rows), "infrastructure")
     assert found.cost == pytest.approx(8 / 48)
-    assert found.evidence == ("8 times RuntimeError.", "Of 1 tasks, most often task 0 (8).")
+    assert found.evidence == ("8 times RuntimeError.", "Affected tasks (1): task 0 (8).")
 
 
 def test_parse_failures_are_a_share_of_turns() -> None:
@@ -229,7 +229,7 @@ def test_groups_that_fail_as_a_whole_are_dead() -> None:
     found = card(diagnose_rows(rows), "dead_groups")
     assert found.title.startswith("75% of groups")
     assert found.cost == pytest.approx(0.75)
-    assert found.evidence[0] == "9 of 12 groups failed as a whole, 0 passed as a whole."
+    assert found.evidence[0] == "9 of 12 groups all-fail, 0 all-pass."
 
 
 def test_groups_that_pass_as_a_whole_cost_nothing() -> None:
@@ -259,7 +259,7 @@ def test_a_harder_mix_is_told_from_getting_worse() -> None:
     rows = rows_of(96, task=task.tolist(), reward=easy.astype(float), group=place, steps=6)
     found = card(diagnose_rows(rows, Settings(steps=3)), "task_mix")
     assert found.cost == pytest.approx(0.75 - 0.125)
-    assert "within tasks the mean changed by 0, by their mix by \u22120.625." in found.evidence[0]
+    assert "within-task change 0, task-mix change \u22120.625." in found.evidence[0]
 
 
 def test_one_part_that_decides_alone_is_found() -> None:
@@ -284,15 +284,15 @@ def test_answers_that_are_paid_for_their_length_are_found() -> None:
     tokens = 100.0 + 40 * (PLACE // 8) + 10 * (PLACE % 4)
     rows = rows_of(reward=(PLACE % 4) / 4, completion_tokens=tokens)
     found = card(diagnose_rows(rows), "length")
-    assert found.evidence[0] == "Within groups reward and tokens correlate by r = 1."
+    assert found.evidence[0] == "Correlation of reward and tokens within groups: r = 1."
 
 
 def test_twins_in_a_group_are_found() -> None:
     rows = rows_of(completion_key=PLACE // GROUP, reward=(PLACE // GROUP % 2).astype(float))
     report = diagnose_rows(rows, config={"temperature": 0.01})
     assert report.cards[0].id == "diversity"
-    assert report.cards[0].title == "Completions of a group are alike: 100% are twins"
-    assert "temperature is 0.01." in report.cards[0].evidence
+    assert report.cards[0].title == "100% of completions duplicate another in their group"
+    assert "Temperature: 0.01." in report.cards[0].evidence
 
 
 def test_a_groups_different_prompts_are_found() -> None:
@@ -308,7 +308,7 @@ def test_old_rollouts_are_found() -> None:
 def test_a_trainer_that_disagrees_with_its_sampler_is_found() -> None:
     scalars = {"sampling/sampling_logp_difference/mean": tuple((step, 0.3) for step in range(1, 7))}
     found = card(diagnose_rows(rows_of(), scalars=scalars), "mismatch")
-    assert found.title == "Trainer and sampler disagree by 0.3 nats a token"
+    assert found.title == "Trainer/sampler mismatch: 0.3 nats per token"
 
 
 def test_a_policy_that_does_not_move_is_found() -> None:

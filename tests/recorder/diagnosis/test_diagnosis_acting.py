@@ -113,7 +113,7 @@ def test_a_tool_that_always_raises_is_the_environments_fault() -> None:
     found = card(diagnose_rows(rows), "infrastructure")
     # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
     assert found.cost == pytest.approx(1 / 6)
-    assert found.evidence[-1] == "In 12 every call raised, and the model was told so."
+    assert found.evidence[-1] == "In 12 rollouts every call raised, and the model received the errors."
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -180,7 +180,7 @@ def test_a_function_that_answers_for_some_of_a_group_is_named() -> None:
     right = np.where(PLACE % 2, 1.0, NAN)
     report = diagnose_rows(rows_of(parts={"right": right, "format": np.zeros(48)}))
     found = report.cards[0]
-    assert found.title == "right gave no reward to 50% of rollouts, and one to others of the same prompts"
+    assert found.title == "right gave no reward to 50% of rollouts, but scored others of the same prompts"
     assert found.where == "rewards.right:none"
     assert found.cost == pytest.approx(0.5)
 
@@ -212,7 +212,7 @@ def test_groups_that_a_function_missed_as_a_whole_count_where_it_mostly_answers_
 def test_tasks_that_are_paid_alike_whatever_is_answered_are_not_called_unsolved() -> None:
     report = diagnose_rows(rows_of(reward=TASK * 0.2))
     assert ids(report) == ["dead_groups"]
-    assert "They get 3 different rewards, by their prompts alone: no completion changes it." in report.cards[0].evidence
+    assert "There are 3 different rewards, which depend on the prompt alone." in report.cards[0].evidence
     assert "never_solved" in ids(diagnose_rows(rows_of(reward=(TASK > 0).astype(float))))
 
 

@@ -39,7 +39,7 @@ def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: in
     rows = of_two(drawn(0.3 + 0.45 * TIME, seed), drawn(0.5 - 0.35 * TIME, seed + 100))
     assert 0.7 < shares(rows)["format"] < 0.9
     found = card(diagnose_rows(rows), "reward_parts")
-    assert found.title.startswith("One reward function decides, and rises while correct falls: format makes ")
+    assert found.title.endswith("of the reward variance within groups, and rises while correct falls")
     last = rows.values["correct"][rows.step > 20]
     assert found.cost == pytest.approx(1 - float(last.mean()))
 
@@ -74,9 +74,7 @@ def test_a_share_above_one_is_said_in_words() -> None:
     right = np.where(PLACE % 12 == 0, 1.0, 0.0)  # where the form is not
     parts = {"format": 5 * shape, "right": right}
     found = card(diagnose_rows(rows_of(reward=5 * shape + right, parts=parts)), "reward_parts")
-    assert (
-        found.title == "One reward function decides: format makes all of a group's differences, right pulls against it"
-    )
+    assert found.title == "format explains all of the reward variance within groups, right opposes it"
 
 
 # --- Length
@@ -98,7 +96,7 @@ def judged_by_length(seed: int, *, growth: float = 2.0) -> Rows:
 def test_a_judge_that_follows_length_all_along_is_found(seed: int) -> None:
     rows = judged_by_length(seed)
     found = card(diagnose_rows(rows), "length")
-    assert found.title == "Longer answers are paid more, and answers become that"
+    assert found.title == "Longer answers get higher rewards, and answers follow"
     assert "length" not in ids(diagnose_rows(rows, Settings(thresholds={"length": 1.2})))
     assert "length" not in ids(diagnose_rows(judged_by_length(seed, growth=0.0)))
 
@@ -144,7 +142,7 @@ def test_a_truncation_that_nobody_told_says_that_the_waterfall_cannot_tell() -> 
     assert not found.is_part
     assert (
         found.evidence[-1]
-        == "Why 100% of them ended nobody said. The waterfall cannot tell: it has them as other causes."
+        == "For 100% of them no stop reason is recorded. The waterfall counts those under other causes."
     )
     told = rows_of(completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP))
     assert not any("nobody said" in it for it in card(diagnose_rows(told, config=config), "truncation").evidence)
@@ -156,8 +154,8 @@ def test_parse_failures_say_how_many_rollouts_they_hit() -> None:
     found = card(diagnose_rows(rows, Settings(thresholds={"parse_failures": 0.05})), "parse_failures")
     assert found.title == "No action is found in 6% of the model's answers"  # 12 of 192 turns
     assert found.evidence[:2] == (
-        "It hits 12 of 48 rollouts.",
-        "25% of rollouts end so; 0% have 3 or more in a row.",
+        "12 of 48 rollouts are affected.",
+        "25% of rollouts end with such an answer; 0% have 3+ in a row.",
     )
 
 
@@ -165,7 +163,7 @@ def test_parse_failures_are_shares_of_all_rollouts() -> None:
     """Of half of them nobody tells whether an action was found."""
     failed = np.where(PLACE % 2 == 0, QUARTER, np.nan)
     found = card(diagnose_rows(rows_of(parse_failures=failed, parse_tail=failed)), "parse_failures")
-    assert found.evidence[1].startswith("25% of rollouts end so")
+    assert found.evidence[1].startswith("25% of rollouts end with such an answer")
 
 
 def test_turns_that_run_out_in_circles_are_counted_for_loops_alone() -> None:

@@ -32,8 +32,8 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
     found = card(diagnose_rows(rows), "hacking")
     # The last third lost nothing; over all steps 12 of 48 did. The reward rose by a half, and `real` fell by a half.
     assert found.cost == pytest.approx(12 / 48 * 0.5 + 0.5)
-    assert found.evidence[0] == "real went from 0.5 to 0, the reward from 0.5 to 1: steps 1\u20132 against 5\u20136."
-    assert found.evidence[1] == "Its weight is 0: it makes 0% of what reward functions can make a difference of."
+    assert found.evidence[0] == "Steps 5\u20136 vs 1\u20132: real 0.5 \u2192 0, reward 0.5 \u2192 1."
+    assert found.evidence[1] == "Its weight is 0: it can make 0% of the difference in reward."
     assert (found.where, found.since_step) == ("rewards.real<=0", 4)
 
 
@@ -57,9 +57,9 @@ def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls:
     assert ("hacking" in found) is expected
     if expected:
         # Values of each group's four: 0.5 of them before, 0.25 since; the reward from 1.5 to 2.25.
-        title = "The reward rises while correct falls, format pays for it: suspected reward hacking"
+        title = "Suspected reward hacking: the reward rises while correct falls, and format rises instead"
         assert found["hacking"].title == title
-        assert found["hacking"].evidence[1] == "Of the reward, format made 1 at first, and 2 at last."
+        assert found["hacking"].evidence[1] == "format added 1 to the reward at first, and 2 at last."
 
 
 def test_an_outcome_that_falls_by_the_chance_of_its_prompts_is_no_hacking() -> None:
@@ -98,9 +98,9 @@ def test_a_completion_that_is_scored_differently_is_found() -> None:
     assert known.all()
     np.testing.assert_array_equal(spreads(rows.values["solved"], same)[:4], [1.0, 1.0, NAN, NAN])
     found = card(diagnose_rows(rows), "inconsistent")
-    assert found.title == "solved scores the same completion differently, 100% of the time"
+    assert found.title == "solved scores the same completion differently in 100% of cases"
     assert found.cost == pytest.approx(24 / 48)
-    assert found.evidence[1] == "One completion of theirs got 0 and 1 from solved."
+    assert found.evidence[1] == "One completion received 2 different values from solved: 0 and 1."
     assert found.where.startswith("id:1..2,5..6,9..10,")
 
 
@@ -149,7 +149,7 @@ def test_the_environments_last_reward_will_do() -> None:
 def test_a_task_that_is_not_solved_any_more_is_found() -> None:
     found = card(diagnose_rows(_forgotten((np.arange(96) % 2).astype(float)), Settings(max_reward=1.0)), "forgotten")
     # 24 rollouts of 96 lost a point each, 12 of them before that; it was solved in 12 of 24 before.
-    assert found.title == "1 of 2 tasks was solved before, and is not any more"
+    assert found.title == "1 of 2 tasks was solved before, and no longer is"
     assert found.cost == pytest.approx((24 + 12) / 96 * 12 / 24)
     assert (found.where, found.since_step) == ("task:lost", 4)
 
@@ -176,7 +176,7 @@ def _forgotten(reward: Floats) -> Rows:
 def test_a_constant_reward_where_the_environment_tells_apart_explains_all() -> None:
     report = diagnose_rows(rows_of(reward=0.0, env_reward_sum=HALF))
     assert report.cards[0].id == "constant_reward"
-    assert "The environment rewards 50% of them more than its worst." in report.cards[0].evidence
+    assert "The environment rewards 50% of them above its minimum." in report.cards[0].evidence
 
 
 def test_where_the_environment_rewards_nothing_either_the_tasks_are_too_hard() -> None:
@@ -211,9 +211,9 @@ def test_what_is_paid_by_one_function_for_length_is_found() -> None:
     found = card(diagnose_rows(rows), "length")
     assert (
         found.evidence[0]
-        == "Within groups detail and tokens correlate by r = 1. It makes 50% of the reward's differences."
+        == "Correlation of detail and tokens within groups: r = 1. It explains 50% of the reward's variance."
     )
-    assert found.evidence[1] == "Answers went from 125 to 285 tokens."
+    assert found.evidence[1] == "Mean answer: 125 \u2192 285 tokens."
 
 
 def test_an_episode_that_lasts_longer_is_no_longer_answer() -> None:
@@ -260,14 +260,14 @@ def test_a_learning_rate_of_0_among_the_arguments_is_found() -> None:
 
 def test_a_policy_that_stays_at_its_reference_is_found() -> None:
     scalars = {"kl": tuple((step, 0.0) for step in range(1, 7)), "grad_norm": ((6, 0.3),)}
-    assert card(diagnose_rows(rows_of(), scalars=scalars), "no_update").title == "The policy does not move: kl is 0"
+    assert card(diagnose_rows(rows_of(), scalars=scalars), "no_update").title == "The policy is not updated: kl is 0"
     assert diagnose_rows(rows_of(), config={"beta": 0.0}, scalars=scalars).cards == ()
 
 
 def test_log_probs_that_are_not_the_trainers_entropy_are_found() -> None:
     scalars = {"entropy": tuple((step, 2.0) for step in range(1, 7))}
     found = card(diagnose_rows(rows_of(mean_logprob=-0.5), scalars=scalars), "mismatch")
-    assert found.title == "Trainer and sampler disagree: by 1.5 nats in what the same tokens' entropy is"
+    assert found.title == "Trainer/sampler mismatch: sampler NLL 0.5 vs trainer entropy 2 nats per token"
     assert diagnose_rows(rows_of(mean_logprob=-1.6), scalars=scalars).cards == ()
 
 
@@ -289,7 +289,7 @@ def test_log_probs_of_few_rollouts_may_be_off_by_chance() -> None:
 def test_a_batch_that_is_trained_on_for_many_steps_is_stale() -> None:
     config = {"steps_per_generation": 8, "num_iterations": 4, "gradient_accumulation_steps": 2}
     found = card(diagnose_rows(rows_of(), config=config), "staleness")
-    assert "One batch is trained on for 16 steps: 7.5 more at the mean." in found.evidence
+    assert "Each batch is used for 16 steps, which adds 7.5 on average." in found.evidence
     assert diagnose_rows(rows_of(), config=config | {"num_iterations": 1}).cards == ()
 
 

@@ -513,7 +513,7 @@ def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_writte
         page.locator("#settings summary").click()
         page.get_by_label("Best reward", exact=True).fill("3")
         record(2, 40)
-        expect(page.locator("#verdict")).to_contain_text("cut off")
+        expect(page.locator("#verdict")).to_contain_text("truncated")
         expect(page.get_by_label("Best reward", exact=True)).to_have_value("3")
         expect(page.locator("#run-line")).to_contain_text("48 rollouts")
     run.finish()
