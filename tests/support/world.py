@@ -19,7 +19,7 @@ from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation,
 from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute
-from logs_ui.recorder.rows.attribution.evidence import Returned
+from logs_ui.recorder.rows.attribution.row_calls import Returned
 
 ROWS, GROUP, TURNS = 16, 4, 3
 END, HINT, NEWLINE = 90, 91, 92

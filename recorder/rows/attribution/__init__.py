@@ -40,9 +40,8 @@ from collections.abc import Sequence as Seq
 from types import MappingProxyType
 
 from logs_ui.recorder.capture.calls import Ids
-from logs_ui.recorder.rows.attribution.assignment import Work
-from logs_ui.recorder.rows.attribution.evidence import Attribution, Returned, RowCalls, Seen, Turn
-from logs_ui.recorder.rows.attribution.exact.chains import segments
+from logs_ui.recorder.rows.attribution.assignment import Assignment
+from logs_ui.recorder.rows.attribution.exact.chains import link_chains
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
 from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope, of_rows
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens
@@ -53,7 +52,9 @@ from logs_ui.recorder.rows.attribution.inferred.episodes import (
     give_leftovers,
 )
 from logs_ui.recorder.rows.attribution.inferred.failed_generations import give_failures
+from logs_ui.recorder.rows.attribution.inferred.row_order import part_twins
 from logs_ui.recorder.rows.attribution.inferred.unfinished import give_unfinished, place_turns
+from logs_ui.recorder.rows.attribution.row_calls import Attribution, Returned, RowCalls, Seen, Turn
 
 __all__ = ["Attribution", "RowCalls", "Seen", "Turn", "attribute", "attribute_unfinished"]
 
@@ -80,26 +81,26 @@ def attribute(
         return found
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     seen, strange = of_rows(seen, len(tokens))
-    branches, chains = segments(seen, finished=True)
-    work = Work(seen, len(tokens), branches, strange)
-    work.returned = returned
-    matching = Matching(tokens, work, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
-    work.give_scoped()
+    branches, chains = link_chains(seen, finished=True)
+    state = Assignment(seen, len(tokens), branches, strange)
+    state.returned = returned
+    matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
+    state.add_scoped_calls()
     outside = []
     for chain in chains:
         if chain.row is None or chain.row >= len(tokens):
             outside.append(chain)
         else:
             fit = matching.fit(chain, chain.row)
-            work.give(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
-    work.left = matching.match([part for chain in matching.match(outside) for part in chain.split()])
-    work.join_branches()
-    give_environment_calls(work, decode, finished=True)
-    give_functions(work)
-    give_leftovers(work)
-    work.part_twins([(row.data, row.prompt) for row in tokens])
-    give_failures(work)
-    return _told(work)
+            state.add_chain(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
+    state.unmatched = matching.match([part for chain in matching.match(outside) for part in chain.split()])
+    state.join_branches()
+    give_environment_calls(state, decode, finished=True)
+    give_functions(state)
+    give_leftovers(state)
+    part_twins(state, [(row.data, row.prompt) for row in tokens])
+    give_failures(state)
+    return _told(state)
 
 
 def attribute_unfinished(
@@ -117,21 +118,21 @@ def attribute_unfinished(
     """
     if found := of_one_scope(count, seen):
         return found
-    work = give_unfinished(count, *of_rows(seen, count), prompts, decode)
-    work.is_running = is_running
-    work.join_branches()
-    give_environment_calls(work, decode, finished=False)
-    give_functions(work)
-    give_leftovers(work)
-    give_failures(work)
-    found = _told(work)
+    state = give_unfinished(count, *of_rows(seen, count), prompts, decode)
+    state.is_running = is_running
+    state.join_branches()
+    give_environment_calls(state, decode, finished=False)
+    give_functions(state)
+    give_leftovers(state)
+    give_failures(state)
+    found = _told(state)
     for row in found.rows:
         place_turns(row)
     return found
 
 
-def _told(work: Work) -> Attribution:
-    found = work.result()
+def _told(state: Assignment) -> Attribution:
+    found = state.result()
     for row in found.rows:
         one_of_each(row)
     return found

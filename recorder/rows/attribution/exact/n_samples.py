@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.capture.calls import Sequence
-from logs_ui.recorder.rows.attribution.evidence import RowCalls, Turn
-from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Turn
 
 
 def one_of_each(row: RowCalls) -> None:

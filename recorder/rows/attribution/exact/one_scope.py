@@ -1,9 +1,9 @@
 """What the scopes that calls were made in say alone: that all are one row's, or that some are nobody's."""
 
 from logs_ui.recorder.capture.calls import Call, EnvironmentCall
-from logs_ui.recorder.rows.attribution.evidence import Attribution, RowCalls, Seen, Turn
-from logs_ui.recorder.rows.attribution.exact.branches import row_of
+from logs_ui.recorder.rows.attribution.branches import row_of
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
+from logs_ui.recorder.rows.attribution.row_calls import Attribution, RowCalls, Seen, Turn
 
 
 def of_one_scope(count: int, seen: Seen) -> Attribution | None:

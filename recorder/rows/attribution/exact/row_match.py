@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.capture.calls import Ids, Sequence
-from logs_ui.recorder.rows.attribution.exact.chains import Chain
-from logs_ui.recorder.rows.attribution.exact.prefixes import said_after_the_prompt
+from logs_ui.recorder.rows.attribution.chain import Chain
+from logs_ui.recorder.rows.attribution.prefixes import said_after_the_prompt
 from logs_ui.recorder.rows.attribution.text_compare import plain
 
 _END_BACKWARDS = re.compile(r"(\s*>[^<>\s]*<)+")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from heapq import heapify, heappop, heappush
 
-from logs_ui.recorder.rows.attribution.assignment import Work
-from logs_ui.recorder.rows.attribution.exact.chains import Chain
-from logs_ui.recorder.rows.attribution.exact.prefixes import told_first
+from logs_ui.recorder.rows.attribution.assignment import Assignment
+from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import Fit, RowTokens, fit
+from logs_ui.recorder.rows.attribution.prefixes import told_first
 from logs_ui.recorder.rows.attribution.text_compare import plain
 
 
@@ -16,16 +16,20 @@ class Matching:
     """Chains and the rows they fit."""
 
     def __init__(
-        self, tokens: Seq[RowTokens], work: Work, text_of: Callable[[int], str], prompt_of: Callable[[int], str]
+        self,
+        tokens: Seq[RowTokens],
+        state: Assignment,
+        text_of: Callable[[int], str],
+        prompt_of: Callable[[int], str],
     ) -> None:
         """
         Args:
             tokens: (N) of the rows.
-            work: the rows.
+            state: the rows.
             text_of: of a row's completion, by its index.
             prompt_of: of its prompt.
         """
-        self._tokens, self._work = tokens, work
+        self._tokens, self._state = tokens, state
         self._prompt_of, self._prompts = prompt_of, dict[int, str]()
         self._groups: dict[bytes, list[int]] = defaultdict(list)
         for index, row in enumerate(tokens):
@@ -70,15 +74,17 @@ class Matching:
                 self._give(chains[i], again)
         unmatched.sort()
         for i in unmatched:
-            chains[i].likely = [index for index in self._asked(chains[i].head) if self._tokens[index].prompt] or None
+            chains[i].candidate_rows = [
+                index for index in self._asked(chains[i].head) if self._tokens[index].prompt
+            ] or None
         return [chains[i] for i in unmatched]
 
     def _give(self, chain: Chain, fits: dict[int, Fit]) -> None:
         """To the best of the rows that it fits; of several, one whose other turns were made in the same strand."""
         tokens = self._tokens
-        best = min(fits, key=lambda i: (*self._rank(fits[i]), self._work.is_elsewhere(i, chain), i))
+        best = min(fits, key=lambda i: (*self._rank(fits[i]), self._state.is_elsewhere(i, chain), i))
         tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
-        self._work.give(best, chain, fits[best].starts, fits[best].evidence)
+        self._state.add_chain(best, chain, fits[best].starts, fits[best].evidence)
 
     def _fits(self, chain: Chain, indices: Iterable[int]) -> dict[int, Fit]:
         return {
@@ -87,9 +93,9 @@ class Matching:
 
     def _may_follow(self, chain: Chain, index: int) -> bool:
         """Not, where rows are in pieces, if what the row has so far was asked for later."""
-        if not self._work.branches.are_turns:
+        if not self._state.branches.are_turns:
             return True
-        return all(turn.order < chain.parts[0][0].order for turn in self._work.rows[index].turns)
+        return all(turn.order < chain.parts[0][0].order for turn in self._state.rows[index].turns)
 
     def _best_fits(self, chain: Chain, likely: Iterable[int]) -> dict[int, Fit]:
         """Those by context; only where there is none, all others, for which every row must be searched that can be one
@@ -129,7 +135,7 @@ class Matching:
     def _rank(self, found: Fit) -> tuple[bool, bool]:
         """Of pieces of a row it says nothing that one reaches the end of another row: they may be alike."""
         inexact, in_part = found.rank
-        return inexact, in_part and not self._work.branches.are_turns
+        return inexact, in_part and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
         """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""
@@ -137,7 +143,7 @@ class Matching:
         if not ranks:
             return False, False, 0, 0
         inexact, in_part = min(ranks)
-        begin = len(chain.head) if self._work.branches.are_turns else 0
+        begin = len(chain.head) if self._state.branches.are_turns else 0
         return inexact, in_part and not inexact, begin, ranks.count((inexact, in_part))
 
     def _of_the_policy(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> list[dict[int, Fit]]:
@@ -160,7 +166,7 @@ class Matching:
         """Where more chains are the whole of a row than there are such rows, some were sampled in vain, as when a row
         is played twice and one try returned. Which ones, branches may tell, where there is one for each row.
         """
-        if self._work.branches.are_turns:
+        if self._state.branches.are_turns:
             self._find_contested_turns(chains, fits)
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
@@ -169,7 +175,7 @@ class Matching:
                 claims[data].append(i)
         rows = Counter(row.data for row in self._tokens)
         taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
-        has_a_row_each = bool(self._work.numbered())
+        has_a_row_each = bool(self._state.branch_of_each_row())
         for data, claimants in claims.items():
             branches = [chains[i].branch for i in claimants]
             if len(claimants) <= rows[data]:
@@ -178,9 +184,9 @@ class Matching:
                 continue  # all are that row's tries
             left = [branch for branch in branches if branch not in taken]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
-                self._work.contest(i for i, row in enumerate(self._tokens) if row.data == data)
-                if self._work.failed:  # then what stands in a part of another row may be all that this one has
-                    self._work.contest(j for i in claimants for j in fits[i])
+                self._state.mark_contested(i for i, row in enumerate(self._tokens) if row.data == data)
+                if self._state.failed_orders:  # then what stands in a part of another row may be all that this one has
+                    self._state.mark_contested(j for i in claimants for j in fits[i])
                 continue
             for i in (i for i in claimants if chains[i].branch in taken):
                 fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
@@ -195,7 +201,9 @@ class Matching:
                 turn = sequence.context.tobytes() + sequence.sampled.tobytes()
                 claims[turn] += 1
                 rows[turn].update(found)
-        self._work.contest(index for turn, count in claims.items() if count > len(rows[turn]) for index in rows[turn])
+        self._state.mark_contested(
+            index for turn, count in claims.items() if count > len(rows[turn]) for index in rows[turn]
+        )
 
 
 def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:

@@ -8,14 +8,14 @@ from itertools import pairwise, zip_longest
 from math import inf
 
 from logs_ui.recorder.capture.strands import Strand
-from logs_ui.recorder.rows.attribution.assignment import Work
-from logs_ui.recorder.rows.attribution.evidence import Turn
+from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.inferred.by_action import Episode, has_failed
+from logs_ui.recorder.rows.attribution.row_calls import Turn
 
 _Orders = Mapping[Strand | None, list[int]]
 
 
-def give_by_generations(work: Work, episodes: list[Episode], places: Seq[int]) -> list[Episode]:
+def give_by_generations(state: Assignment, episodes: list[Episode], places: Seq[int]) -> list[Episode]:
     """Gives an episode to a row if each of its steps came right after a generation of that row alone, and no other
     episode stepped after the same one: a function that generates for all rows first gives no such evidence. Those of
     rows whose answers may have been exchanged are lost, since those answers tell nothing.
@@ -25,11 +25,11 @@ def give_by_generations(work: Work, episodes: list[Episode], places: Seq[int]) -
     """
     owners: dict[int, set[int]] = defaultdict(set)
     for place in places:
-        for turn in work.rows[place].turns:
+        for turn in state.rows[place].turns:
             owners[turn.order].add(place)
-    beside = _orders_beside(work, {work.branches.of(call) for episode in episodes for call in episode})
-    stepped = [_generations_before(work, episode, beside) for episode in episodes]
-    followed = [found or waited for found, waited in zip(stepped, _waited_for(work, episodes, beside), strict=True)]
+    beside = _orders_beside(state, {state.branches.of(call) for episode in episodes for call in episode})
+    stepped = [_generations_before(state, episode, beside) for episode in episodes]
+    followed = [found or waited for found, waited in zip(stepped, _waited_for(state, episodes, beside), strict=True)]
     candidates = [set().union(*(owners[order] for order in orders)) for orders in followed]
     likely = {i for i, found in enumerate(candidates) if len(found) == 1}
     if not likely:
@@ -37,59 +37,59 @@ def give_by_generations(work: Work, episodes: list[Episode], places: Seq[int]) -
     times = Counter(
         order for episode, orders in zip(episodes, stepped, strict=True) if not has_failed(episode) for order in orders
     )
-    crowded = _crowded(work, beside)
-    exchangeable = _exchangeable(work, episodes, stepped, owners)
+    crowded = _crowded(state, beside)
+    exchangeable = _exchangeable(state, episodes, stepped, owners)
     are_in_turns = any(stepped[i] - crowded for i in likely)
     left = []
     for i, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
         is_told = i in likely and (are_in_turns or not orders <= crowded)
         if is_told and not orders.isdisjoint(exchangeable):
-            work.lost += len(episode)
+            state.unattributed += len(episode)
         elif is_told and all(times[order] <= 1 for order in orders):
-            work.give_calls(candidates[i].pop(), episode, "generation")
+            state.add_calls(candidates[i].pop(), episode, "generation")
         else:
             left.append(episode)
     return left
 
 
-def _orders_beside(work: Work, branches: set[Strand | None]) -> _Orders:
+def _orders_beside(state: Assignment, branches: set[Strand | None]) -> _Orders:
     """Of the generations of a branch, and of those above all branches; of all for what is in no branch. One that failed
     is followed by nothing.
     """
     made: dict[Strand | None, list[int]] = defaultdict(list)
-    for generation in work.seen.generations:
+    for generation in state.seen.generations:
         if generation.sequences:
-            made[work.branches.of(generation)].append(generation.order)
+            made[state.branches.of(generation)].append(generation.order)
     beside = {branch: sorted(made[None] + made[branch]) if branch in made else made[None] for branch in branches}
     return beside | {None: sorted(order for orders in made.values() for order in orders)}
 
 
-def _generations_before(work: Work, episode: Episode, beside: _Orders) -> set[int]:
+def _generations_before(state: Assignment, episode: Episode, beside: _Orders) -> set[int]:
     """Of the generations beside each step, the last one before it."""
     found: set[int] = set()
     for step in (call for call in episode if call.kind != "reset"):
-        orders = beside[work.branches.of(step)]
+        orders = beside[state.branches.of(step)]
         place = bisect_left(orders, step.order) - 1
         found.update(orders[place : place + 1] if place >= 0 else ())
     return found
 
 
-def _crowded(work: Work, beside: _Orders) -> set[int]:
+def _crowded(state: Assignment, beside: _Orders) -> set[int]:
     """Generations that came right after another one, with no environment call between: as where a function generates
     for all rows first, and then the steps after the last of them are anybody's.
     """
-    of = work.branches.of
-    of_generation = {one.order: of(one) for one in work.seen.generations}
+    of = state.branches.of
+    of_generation = {one.order: of(one) for one in state.seen.generations}
     found: set[int] = set()
     for branch, orders in beside.items():
-        called = [call.order for call in work.own if branch is None or of(call) in {None, branch}]
+        called = [call.order for call in state.environment_calls if branch is None or of(call) in {None, branch}]
         for earlier, later in pairwise(orders):
             if of_generation[later] is branch and bisect_left(called, earlier) == bisect_left(called, later):
                 found.add(later)
     return found
 
 
-def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[set[int]]:
+def _waited_for(state: Assignment, episodes: list[Episode], beside: _Orders) -> list[set[int]]:
     """The generation that came next after each episode without a step, where nothing else can be meant: where more
     environments had been reset by then, and wait for their rows' answers, it could be any of them.
     """
@@ -97,9 +97,9 @@ def _waited_for(work: Work, episodes: list[Episode], beside: _Orders) -> list[se
     found: list[set[int]] = [set() for _ in episodes]
     if max(begun, default=0) < inf:
         return found
-    failed, have_all_turns = work.failed, all(row.turns for row in work.rows)
-    branches = [work.branch_of(episode) for episode in episodes]
-    of_generation = {one.order: work.branches.of(one) for one in work.seen.generations}
+    failed, have_all_turns = state.failed_orders, all(row.turns for row in state.rows)
+    branches = [state.branch_of(episode) for episode in episodes]
+    of_generation = {one.order: state.branches.of(one) for one in state.seen.generations}
     for i in (i for i, first in enumerate(begun) if first == inf):
         orders = beside[branches[i]]
         place = bisect_left(orders, episodes[i][-1].order)
@@ -128,15 +128,15 @@ def _is_one_tried_again(episodes: list[Episode]) -> bool:
 
 
 def _exchangeable(
-    work: Work, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
+    state: Assignment, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
 ) -> set[int]:
     """Generations that were asked the same and said the same for two rows, of which one goes on after both, and by no
     episode: its next turn goes on from either.
     """
-    goes_on = _Continuations(work, episodes, before)
+    goes_on = _Continuations(state, episodes, before)
     ends: dict[object, list[tuple[Turn, float]]] = defaultdict(list)
     open_ended: set[int] = set()
-    for row in work.rows:
+    for row in state.rows:
         own = sorted(row.turns, key=lambda turn: turn.order)
         for turn, later in zip_longest(own, own[1:]):
             if len(owners.get(turn.order, ())) != 1:
@@ -159,8 +159,8 @@ def _exchangeable(
 class _Continuations:
     """Which turns are known to go on from which by the episodes between them."""
 
-    def __init__(self, work: Work, episodes: list[Episode], before: Seq[set[int]]) -> None:
-        self._work = work
+    def __init__(self, state: Assignment, episodes: list[Episode], before: Seq[set[int]]) -> None:
+        self._state = state
         self._after = {order: i for i, found in enumerate(before) for order in found}
         self._episode = {call.order: i for i, episode in enumerate(episodes) for call in episode}
         self._calls: dict[Strand | None, list[int]] = {}
@@ -172,15 +172,15 @@ class _Continuations:
             return False
         if self._after.get(later.order) == episode:
             return True
-        calls = self._beside(self._work.branches.of(later.generation))
+        calls = self._beside(self._state.branches.of(later.generation))
         place = bisect_left(calls, later.order)
         return place > 0 and self._episode.get(calls[place - 1]) == episode
 
     def _beside(self, branch: Strand | None) -> list[int]:
         if branch not in self._calls:
-            of = self._work.branches.of
+            of = self._state.branches.of
             self._calls[branch] = [
-                call.order for call in self._work.own if branch is None or of(call) in {None, branch}
+                call.order for call in self._state.environment_calls if branch is None or of(call) in {None, branch}
             ]
         return self._calls[branch]
 

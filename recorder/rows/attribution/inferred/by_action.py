@@ -10,8 +10,8 @@ from operator import attrgetter
 import orjson
 
 from logs_ui.recorder.capture.calls import EnvironmentCall, Ids, Sequence
-from logs_ui.recorder.rows.attribution.evidence import RowCalls
 from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
+from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 from logs_ui.recorder.rows.attribution.text_compare import Leaf, is_in, leaves_of, plain
 
 Episode = list[EnvironmentCall]

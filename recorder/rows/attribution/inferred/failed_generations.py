@@ -4,53 +4,53 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from logs_ui.recorder.capture.strands import Strand
-from logs_ui.recorder.rows.attribution.assignment import Work
-from logs_ui.recorder.rows.attribution.evidence import Turn
-from logs_ui.recorder.rows.attribution.exact.branches import row_of
+from logs_ui.recorder.rows.attribution.assignment import Assignment
+from logs_ui.recorder.rows.attribution.branches import row_of
+from logs_ui.recorder.rows.attribution.row_calls import Turn
 
 
-def give_failures(work: Work) -> None:
+def give_failures(state: Assignment) -> None:
     """To the row in whose scope they were made; whose task or thread they were made in; that was asked the same, as
     when it tries again; or whose turn it is among tasks that were started in order. Others are nobody's, and so are
     those that cannot be a turn of that row.
     """
-    failed = [generation for generation in work.seen.generations if generation.is_failure]
+    failed = [generation for generation in state.seen.generations if generation.is_failure]
     if not failed:
         return
-    homes, askers, ranked = _homes(work), _askers(work), work.numbered()
+    homes, askers, ranked = _homes(state), _askers(state), state.branch_of_each_row()
     for generation in failed:
         index, evidence = row_of(generation), "scope"
         if index is None:
-            branch = work.branches.of(generation)
+            branch = state.branches.of(generation)
             index, evidence = _only(homes.get(branch)), "strand"
             if index is None and branch not in homes and generation.asked is not None:
                 index, evidence = _only(askers.get(generation.asked)), "context"
             if index is None and branch not in homes:
-                index, evidence = _by_number(branch, ranked, homes, len(work.rows)), "order"
-        if index is None or not 0 <= index < len(work.rows) or not work.rows[index].may_hold(generation):
-            work.lost += 1
+                index, evidence = _by_number(branch, ranked, homes, len(state.rows)), "order"
+        if index is None or not 0 <= index < len(state.rows) or not state.rows[index].may_hold(generation):
+            state.unattributed += 1
         else:
-            work.rows[index].failures.append(generation)
-            work.rows[index].rests_on(evidence)
+            state.rows[index].failures.append(generation)
+            state.rows[index].lower_evidence(evidence)
 
 
-def _homes(work: Work) -> dict[Strand | None, set[int]]:
+def _homes(state: Assignment) -> dict[Strand | None, set[int]]:
     """Rows by the branches that their calls were made in."""
     homes: dict[Strand | None, set[int]] = defaultdict(set)
-    for index, row in enumerate(work.rows):
+    for index, row in enumerate(state.rows):
         for call in row.calls:
-            if (branch := work.branches.of(call)) is not None:
+            if (branch := state.branches.of(call)) is not None:
                 homes[branch].add(index)
     return homes
 
 
-def _askers(work: Work) -> dict[bytes, set[int]]:
+def _askers(state: Assignment) -> dict[bytes, set[int]]:
     """Rows by what their generations were given. Where a row has none, it may be one that was given the same as
     another's first: the prompts of a group are alike.
     """
     askers: dict[bytes, set[int]] = defaultdict(set)
-    first = 0 if all(row.turns for row in work.rows) else 1
-    for index, row in enumerate(work.rows):
+    first = 0 if all(row.turns for row in state.rows) else 1
+    for index, row in enumerate(state.rows):
         turns = sorted(row.turns, key=lambda turn: turn.order)
         for asked in (asked for turn in turns[first:] for asked in _given(turn)):
             askers[asked].add(index)

@@ -1,7 +1,6 @@
 """Whether rows stand in an order by accident."""
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from statistics import mean, pstdev
@@ -32,19 +31,3 @@ def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: in
             return False
     far = 0.0 if are_few else _FAR * pstdev(others)
     return own - mean(others) > far
-
-
-def are_in_line(prompts: Seq[str], seen: Seq[str | None]) -> bool:
-    """Whether rows were begun in the order of their prompts, as far as these were seen, and not by accident.
-
-    Args:
-        prompts: (N) of the rows.
-        seen: (K) of those that were begun, in order; None for one that is not known.
-    """
-    left, likelihood = Counter(prompts), 1.0
-    for place, prompt in enumerate(seen):
-        if place >= len(prompts) or prompt not in {None, prompts[place]}:
-            return False
-        likelihood *= 1 if prompt is None else left[prompt] / (len(prompts) - place)
-        left[prompts[place]] -= 1
-    return likelihood < _RARE

@@ -10,73 +10,76 @@ import orjson
 
 from logs_ui.recorder.capture.calls import Ids
 from logs_ui.recorder.capture.strands import Strand
-from logs_ui.recorder.rows.attribution.assignment import Work
-from logs_ui.recorder.rows.attribution.evidence import RowCalls, Seen, Turn
-from logs_ui.recorder.rows.attribution.exact.branches import place_of
-from logs_ui.recorder.rows.attribution.exact.chains import Chain, segments
-from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.assignment import Assignment
+from logs_ui.recorder.rows.attribution.branches import place_of
+from logs_ui.recorder.rows.attribution.chain import Chain
+from logs_ui.recorder.rows.attribution.exact.chains import link_chains
+from logs_ui.recorder.rows.attribution.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Seen, Turn
 from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
 
 _WIDTH = np.dtype(np.int32).itemsize
 
 
-def give_unfinished(count: int, seen: Seen, strange: int, prompts: Seq[str], decode: Callable[[Ids], str]) -> Work:
+def give_unfinished(
+    count: int, seen: Seen, strange: int, prompts: Seq[str], decode: Callable[[Ids], str]
+) -> Assignment:
     """Chains to the rows in whose place their branches were started, where there is one for each; else to rows whose
     prompts they hold; else in the order in which their strands, then they themselves, began, up to the first that
     brought no answer: nobody knows whose that was, nor whose come after it. `place_turns` then says where they stand.
-    What is only known to be a later turn is nobody's. For `strange` see `Work`.
+    What is only known to be a later turn is nobody's. For `strange` see `Assignment`.
     """
-    branches, chains = segments(seen, finished=False)
-    work = Work(seen, count, branches, strange, [*map(plain, prompts)])
-    work.give_scoped()
+    branches, chains = link_chains(seen, finished=False)
+    state = Assignment(seen, count, branches, strange, [*map(plain, prompts)])
+    state.add_scoped_calls()
     free = list(range(count))
     groups = _Prompts(prompts, decode)
     beginning: list[Chain] = []
     for chain in chains:
         if chain.row is not None and 0 <= chain.row < count:
-            work.give(chain.row, chain, [None] * len(chain.parts), "scope")
+            state.add_chain(chain.row, chain, [None] * len(chain.parts), "scope")
             free = [place for place in free if place != chain.row]
             continue
-        chain.likely = groups.of(chain)
-        (beginning if chain.begins else work.left).append(chain)
-    ranks, end = _ranks(work, chains), _first_failure(work)
+        chain.candidate_rows = groups.of(chain)
+        (beginning if chain.begins else state.unmatched).append(chain)
+    ranks, end = _ranks(state, chains), _first_failure(state)
     for chain in sorted(beginning, key=Chain.key):
-        likely = chain.likely
+        likely = chain.candidate_rows
         if ranks:
             likely = [ranks[chain.branch]]
         elif likely is None and chain.key() > end:
             likely = []
         place = next((place for place in free if likely is None or place in likely), None)
         if place is None:
-            work.left.append(chain)
+            state.unmatched.append(chain)
         else:
             free.remove(place)
-            if chain.likely is not None:
-                work.asked.add(place)
-            evidence = "prompt" if chain.likely is not None else "order" if ranks else "position"
-            work.give(place, chain, [None] * len(chain.parts), evidence)
-    return work
+            if chain.candidate_rows is not None:
+                state.with_known_prompt.add(place)
+            evidence = "prompt" if chain.candidate_rows is not None else "order" if ranks else "position"
+            state.add_chain(place, chain, [None] * len(chain.parts), evidence)
+    return state
 
 
-def _ranks(work: Work, chains: Seq[Chain]) -> dict[Strand | None, int]:
+def _ranks(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
     """Rows by their branches, where there is one for each; empty where these were not started in the order of the rows,
     or nobody saw them start.
     """
-    numbered = work.numbered()
+    numbered = state.branch_of_each_row()
     if any(branch.is_stray for branch in numbered):
         return {}
     ranks: dict[Strand | None, int] = {branch: place for place, branch in enumerate(numbered)}
     for chain in chains:
-        likely = chain.likely if chain.row is None else [chain.row]
+        likely = chain.candidate_rows if chain.row is None else [chain.row]
         if likely is not None and ranks.get(chain.branch) not in likely:
             return {}
     return ranks
 
 
-def _first_failure(work: Work) -> tuple[float, float]:
+def _first_failure(state: Assignment) -> tuple[float, float]:
     """The key, as of a chain, of the first generation without an answer; of a row that is alone there is no other."""
-    failed = [made for made in work.seen.generations if made.is_failure] if len(work.rows) > 1 else []
-    return min(((place_of(work.branches.of(made)), made.order) for made in failed), default=(inf, inf))
+    failed = [made for made in state.seen.generations if made.is_failure] if len(state.rows) > 1 else []
+    return min(((place_of(state.branches.of(made)), made.order) for made in failed), default=(inf, inf))
 
 
 def place_turns(row: RowCalls) -> None:

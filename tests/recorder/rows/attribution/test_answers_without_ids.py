@@ -5,9 +5,9 @@ import orjson
 import pytest
 
 from logs_ui.recorder.capture.calls import Generation, Sequence
-from logs_ui.recorder.rows.attribution.exact.chains import Chain
-from logs_ui.recorder.rows.attribution.exact.prefixes import context_of
+from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens, fit
+from logs_ui.recorder.rows.attribution.prefixes import context_of
 from tests.recorder.rows.attribution.test_patterns import (
     WHOLE,
     Pattern,

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute, attribute_unfinished
-from logs_ui.recorder.rows.attribution.exact.chains import Chain
-from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens, _fit_by_parts, _whole_fit, fit
+from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 
 END = 9
 

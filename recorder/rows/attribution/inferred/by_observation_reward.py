@@ -15,8 +15,6 @@ from operator import attrgetter
 import orjson
 
 from logs_ui.recorder.capture.calls import EnvironmentCall, Ids
-from logs_ui.recorder.rows.attribution.evidence import Returned, RowCalls, Turn
-from logs_ui.recorder.rows.attribution.exact.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.inferred.by_action import (
     Contents,
     Episode,
@@ -25,6 +23,8 @@ from logs_ui.recorder.rows.attribution.inferred.by_action import (
     settled,
 )
 from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
+from logs_ui.recorder.rows.attribution.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.row_calls import Returned, RowCalls, Turn
 from logs_ui.recorder.rows.attribution.text_compare import Leaf, is_in, leaves_of, plain, texts_in
 
 _LOOKED_AT = 8  # texts of one place, before it is taken for one that the model is not given

@@ -69,7 +69,7 @@ class RowCalls:
     is_whole: bool = True
     failures: list[Generation] = field(default_factory=list)
 
-    def rests_on(self, evidence: str) -> None:
+    def lower_evidence(self, evidence: str) -> None:
         """Keeps the weaker of this evidence and what the row rests on so far."""
         if self.evidence is None or STRENGTH.index(evidence) > STRENGTH.index(self.evidence):
             self.evidence = evidence
