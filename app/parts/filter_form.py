@@ -20,14 +20,24 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     Scored,
     parse_filter,
     print_where,
-    reward_range,
-    strict_rewards,
 )
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields of the column that hold what somebody wrote."""
+
+_COLUMN = (
+    "eval",
+    "status",
+    "stop",
+    "scored",
+    "task",
+    "step",
+    "reward",
+    "since",
+    "until",
+)  # fields that it always shows
 
 
 @dataclass(frozen=True)
@@ -96,16 +106,16 @@ def make_form(
     modes = facets.modes if len(facets.modes) > 1 else []
     return FilterForm(
         where=written.get(where.WHERE, print_where(chosen)),
-        evals=[Choice(v, n, v in chosen.evals) for v, n in facets.evals],
-        modes=[Choice(v, n, v in chosen.modes) for v, n in modes],
-        statuses=[Choice(v, n, v in chosen.statuses, words.status_word(v)) for v, n in statuses.items()],
-        stop_reasons=[Choice(v, n, v in chosen.stop_reasons, words.stop_reason(v)) for v, n in facets.stop_reasons],
-        scored=[Choice(v, n, v in chosen.scored, words.SCORED[Scored(v)]) for v, n in scored.items()],
-        tasks=[Choice(v, n, v in chosen.tasks) for v, n in facets.tasks],
+        evals=[Choice(v, n, v in chosen.words("eval")) for v, n in facets.evals],
+        modes=[Choice(v, n, v in chosen.words("mode")) for v, n in modes],
+        statuses=[Choice(v, n, v in chosen.words("status"), words.status_word(v)) for v, n in statuses.items()],
+        stop_reasons=[Choice(v, n, v in chosen.words("stop"), words.stop_reason(v)) for v, n in facets.stop_reasons],
+        scored=[Choice(v, n, v in chosen.words("scored"), words.SCORED[Scored(v)]) for v, n in scored.items()],
+        tasks=[Choice(v, n, v in chosen.words("task")) for v, n in facets.tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
         rewards=_reward_chart(remembered.figure(db, summary, queries.reward_histogram, chosen), chosen),
         typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
-        rest=print_where(_rest(chosen, modes=() if modes else chosen.modes)),
+        rest=print_where(chosen.without(*_COLUMN, *(("mode",) if modes else ()))),
         sort=chosen.sort,
         at_fault=_at_fault(mistake, written) if mistake else None,
     )
@@ -156,22 +166,17 @@ def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[st
 
 
 def _typed(chosen: RolloutFilter) -> dict[str, str]:
-    rewards = reward_range(chosen)
-    ends = {
-        "step_min": None if chosen.step_min is None else str(chosen.step_min),
-        "step_max": None if chosen.step_max is None else str(chosen.step_max),
-        "since": None if chosen.since is None else print_time(chosen.since),
-        "until": None if chosen.until is None else print_time(chosen.until),
-        "reward_min": None if rewards.low is None else ">" * rewards.above + print_number(rewards.low),
-        "reward_max": None if rewards.high is None else "<" * rewards.below + print_number(rewards.high),
+    """The ends of the filter's ranges, as the column's text fields show them."""
+    steps, rewards = chosen.range("step"), chosen.range("reward")
+    since, until = chosen.range("since").low, chosen.range("until").high
+    return {
+        "step_min": "" if steps.low is None else print_number(steps.low),
+        "step_max": "" if steps.high is None else print_number(steps.high),
+        "since": "" if since is None else print_time(int(since)),
+        "until": "" if until is None else print_time(int(until)),
+        "reward_min": "" if rewards.low is None else ">" * rewards.above + print_number(rewards.low),
+        "reward_max": "" if rewards.high is None else "<" * rewards.below + print_number(rewards.high),
     }
-    return {name: text or "" for name, text in ends.items()}
-
-
-def _rest(chosen: RolloutFilter, modes: tuple[str, ...]) -> RolloutFilter:
-    """What has no field in the column."""
-    terms = tuple(term for term in chosen.terms if term is not strict_rewards(chosen))
-    return RolloutFilter(modes=modes, group=chosen.group, terms=terms)
 
 
 def _at_fault(mistake: FilterError, written: dict[str, str]) -> str:
@@ -185,7 +190,7 @@ def _reward_chart(histogram: queries.Histogram | None, chosen: RolloutFilter) ->
     high = histogram.low + histogram.width * len(histogram.counts)
     inside = histogram.low < 0 < high
     return RewardChart(
-        charts.columns(histogram, reward_range(chosen)),
+        charts.columns(histogram, chosen.range("reward")),
         histogram.low,
         high,
         charts.Scale(histogram.low, high).at(0) if inside else None,

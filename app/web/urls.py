@@ -13,12 +13,7 @@ from urllib.parse import quote, urlencode
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cursor, RunFilter
 from logs_ui.recorder.queries.filters.filter_fields import Is
-from logs_ui.recorder.queries.filters.rollout_filter import (
-    RolloutFilter,
-    Sort,
-    print_filter,
-    strict_rewards,
-)
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, print_filter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 
 Pairs = list[tuple[str, str]]
@@ -136,17 +131,17 @@ def rollouts_where(run: str, **parts: Any) -> str:
 
 def tagged(run: str, tag: str) -> str:
     """The rollouts of a run that have a tag."""
-    return rollouts_where(run, terms=(Term("tag", (tag,)),))
+    return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
 
 
 def starred(run: str) -> str:
     """The rollouts of a run that somebody starred."""
-    return rollouts_where(run, terms=(Term("is", (Is.STARRED,)),))
+    return rollouts(run, RolloutFilter(terms=[Term("is", (Is.STARRED,))]))
 
 
 def noted(run: str) -> str:
     """The rollouts of a run that somebody wrote a note on."""
-    return rollouts_where(run, terms=(Term("note", (None,), negated=True),))
+    return rollouts(run, RolloutFilter(terms=[Term("note", (None,), negated=True)]))
 
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
@@ -157,14 +152,14 @@ def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
 @lru_cache(maxsize=512)
 def _changed(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
     """Lines of a table that have a task, a step, ... in common lead to the same."""
-    return replace(chosen, **dict(parts))
+    changes = dict(parts)
+    return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
 
 
 def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
     """The same filter with its rewards from `low` up to, and without, `high`."""
-    rest = tuple(term for term in chosen.terms if term is not strict_rewards(chosen))
-    ends = (Term("reward", (Range(high=high, below=True),)),) if high is not None else ()
-    return narrowed(run, chosen, reward_min=low, reward_max=None, terms=(*rest, *ends))
+    ends = [] if low is None and high is None else [Term("reward", (Range(low, high, below=True),))]
+    return rollouts(run, chosen.without("reward").with_terms(*ends))
 
 
 def suggestions(run: str) -> str:
@@ -258,14 +253,14 @@ def groups(
 
 def groups_where(run: str, chosen: RolloutFilter, **parts: Any) -> str:
     """The groups of the same filter with some parts set anew."""
-    return groups(run, replace(chosen, **parts))
+    return groups(run, _changed(chosen, tuple(parts.items())))
 
 
 def groups_of_steps(
     run: str, chosen: RolloutFilter, step_min: int, step_max: int, *, sort: str = "", kind: str = ""
 ) -> str:
     """The groups of the same filter, of these steps alone."""
-    return groups(run, replace(chosen, step_min=step_min, step_max=step_max), sort=sort, kind=kind)
+    return groups(run, chosen.with_parts(step_min=step_min, step_max=step_max), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these

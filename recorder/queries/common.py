@@ -48,7 +48,7 @@ def counted(session: Session, selected: list[ColumnElement[bool]]) -> Count:
     return Count(min(found, COUNT_CAP), found <= COUNT_CAP)
 
 
-def newest_ids(session: Session, run_id: int, step_max: int | None, number: int) -> Span:
+def newest_ids(session: Session, run_id: int, step_max: float | None, number: int) -> Span:
     """Of so many rollouts of a run, those up to a step: the ids between which they lie, about."""
     row = EvaluationRow
     of_id: Any = col(row.id)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort, strict_rewards
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.sql.selection import Span, Use, conditions
 from logs_ui.recorder.storage.dialects import whole
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -22,7 +22,7 @@ MOST_TASKS = 50
 
 _LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
 
-_FACETS = ("tasks", "evals", "modes", "statuses", "stop_reasons", "scored")
+_FACETS = ("task", "eval", "mode", "status", "stop", "scored")
 
 Kinds = list[tuple[tuple[str | None, ...], int]]
 """How many rows have the same shown task, eval, mode, status, stop reason, and part of `Scored`, in this order."""
@@ -59,10 +59,10 @@ def facets(
     """Beside the run's own values, those that the filter names are there, too. `whole` is `kinds` of the whole run,
     where that is known; `span`: where to count.
     """
-    chosen = [getattr(filter, name) for name in _FACETS]
-    ranges = replace(filter, tasks=(), evals=(), modes=(), statuses=(), stop_reasons=(), scored=(), sort=Sort.NEWEST)
+    chosen = [filter.words(name) for name in _FACETS]
+    ranges = filter.without(*_FACETS)
     with Session(db) as session:
-        is_whole = ranges == RolloutFilter()
+        is_whole = not ranges.terms
         found = whole if is_whole and whole is not None else _kinds(session, run_id, ranges, span)
         if whole is None:
             whole = found if is_whole else _kinds(session, run_id, RolloutFilter())
@@ -78,7 +78,7 @@ def facets(
             if value is not None:
                 counts[i][value] = counts[i].get(value, 0) + number
     tasks, evals, modes, statuses, stop_reasons, scored = counts
-    frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.tasks)
+    frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.words("task"))
     return Facets(
         evals=sorted(evals.items()),
         modes=_in_known_order(modes, Mode),
@@ -100,8 +100,7 @@ def reward_histogram(
     ends = [
         select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
     ]  # two seeks in an index
-    rest = tuple(term for term in filter.terms if term is not strict_rewards(filter))
-    others = replace(filter, reward_min=None, reward_max=None, terms=rest, sort=Sort.NEWEST)
+    others = replace(filter.without("reward"), sort=Sort.NEWEST)
     with Session(db) as session:
         low, high = session.execute(select(*ends)).one()
         if low is None or high is None:
@@ -109,7 +108,7 @@ def reward_histogram(
         if low == high:  # any width will do: the one reward there is stands in the middle
             low, high = low - 0.5, high + 0.5
         width = (high - low) / bins
-        if others == RolloutFilter() and span is None:
+        if not others.terms and span is None:
             return Histogram(low, width, _counts(session, run_id, [_edge(low, width, i) for i in range(bins)]))
         selected, finite = conditions(run_id, others, Use.NUMBER, span), func.abs(reward) <= _LARGEST
         places = select(whole((reward - low) / width).label("place")).where(*selected, finite).subquery()
@@ -158,9 +157,9 @@ def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | No
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
     grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
     # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
-    awaiting = conditions(run_id, replace(filter, scored=(Scored.AWAITING.value,)), Use.KINDS, span)
+    awaiting = conditions(run_id, filter.with_parts(scored=Scored.AWAITING), Use.KINDS, span)
     awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
-    aborted = conditions(run_id, replace(filter, statuses=(Status.ABORTED.value,)), Use.KINDS, span)
+    aborted = conditions(run_id, filter.with_parts(statuses=Status.ABORTED), Use.KINDS, span)
     lost = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
     found: Counter[tuple[str | None, ...]] = Counter()
     for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS, span))):

@@ -127,7 +127,7 @@ class _Steps(NamedTuple):
 
 def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Steps:  # noqa: A002
     step = col(StepStatistics.step)
-    bounds = RolloutFilter(step_min=filter.step_min, step_max=filter.step_max)
+    bounds = filter.only("step")
     sums = select(step, whole_sum(col(StepStatistics.rollouts))).where(*statistics_conditions(run_id, bounds))
     steps: list[int] = []
     together = 0
@@ -146,23 +146,17 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
 def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa: A002
     """The SELECT of (group, step, newest id, scored, lowest, highest, sum, sum of squares)."""
     low, high = min(steps.shown), max(steps.shown)
-    of_groups = _of_groups(filter)
-    selected = conditions(run_id, replace(of_groups, step_min=low, step_max=high), Use.NUMBER)
+    of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
+    selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)
     selected += [steps.first_id < _id] if steps.first_id is not None else []
-    if replace(filter, sort=Sort.NEWEST) != of_groups:
-        matching = conditions(run_id, replace(filter, step_min=low, step_max=high, sort=Sort.NEWEST), Use.NUMBER)
+    if filter.terms != of_groups.terms:
+        matching = conditions(
+            run_id, replace(filter, sort=Sort.NEWEST).with_parts(step_min=low, step_max=high), Use.NUMBER
+        )
         selected.append(_name.in_(select(_name).where(*matching)))
     ends = (func.min(_reward), func.max(_reward))
     sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)))
     return select(_name, func.min(_step), func.max(_id), *sums).where(*selected).group_by(_name)
-
-
-def _of_groups(filter: RolloutFilter) -> RolloutFilter:  # noqa: A002
-    """The parts of it that all rollouts of a group have in common."""
-    return RolloutFilter(
-        evals=filter.evals, modes=filter.modes, tasks=filter.tasks, group=filter.group,
-        step_min=filter.step_min, step_max=filter.step_max,
-    )  # fmt: skip
 
 
 def _mean(total: float | None, scored: int) -> float | None:

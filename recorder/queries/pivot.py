@@ -147,8 +147,8 @@ def pivot(
         buckets = _buckets(session, run_id, filter) if Dimension.STEP in {rows, columns} else _Buckets()
         few = _size(session, run_id) <= LARGE
         span = None
-        if not few and not by_step and (is_broad(filter) or filter == RolloutFilter(sort=filter.sort)):
-            span = newest_ids(session, run_id, filter.step_max, MOST_COUNTED)
+        if not few and not by_step and (is_broad(filter) or not filter.terms):
+            span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
         if by_step:
             query = _from_statistics(run_id, filter, buckets, rows, columns, measure)
         else:
@@ -262,8 +262,7 @@ def _size(session: Session, run_id: int) -> int:
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
     """Of the least of 1, 2, 5, 10, ... steps with which few enough hold all that the filter may leave."""
     step = col(StepStatistics.step)
-    steps = RolloutFilter(step_min=filter.step_min, step_max=filter.step_max)
-    query = select(func.min(step), func.max(step)).where(*statistics_conditions(run_id, steps))
+    query = select(func.min(step), func.max(step)).where(*statistics_conditions(run_id, filter.only("step")))
     low, high = session.execute(query).one()
     if low is None:
         return _Buckets()

@@ -119,7 +119,7 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
     """Where to count what a filter leaves of a large run: see `common.WINDOW`."""
     with Session(db) as session:
-        return newest_ids(session, run_id, filter.step_max, WINDOW)
+        return newest_ids(session, run_id, filter.range("step").high, WINDOW)
 
 
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002

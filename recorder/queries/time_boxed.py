@@ -27,7 +27,7 @@ def page_in_time(
     with Session(db) as session:
         if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
             return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
-        span = newest_ids(session, run_id, filter.step_max, WINDOW)
+        span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
         place = None if after is None else (after.key, after.id)
         rows = in_order(session, run_id, filter, place, limit + 1, span=span)
     more = len(rows) > limit
@@ -56,7 +56,7 @@ def neighbours_in_time(
             names = zip(("previous", "next"), pages, strict=True)
             unsure = tuple(name for name, page in names if not page.rows and page.looked_at is not None)
         else:
-            span, place = newest_ids(session, run_id, filter.step_max, WINDOW), place_of(row, filter.sort)
+            span, place = newest_ids(session, run_id, filter.range("step").high, WINDOW), place_of(row, filter.sort)
             both = [
                 in_order(session, run_id, filter, place, 1, backwards=backwards, span=span)
                 for backwards in (True, False)

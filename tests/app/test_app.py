@@ -320,7 +320,7 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
         ("where=step:2+stop:lenght,done", "did you mean length?", "?where=step:2%20stop:length,done"),
         ("where=rewards.solvd<1", "no reward function 'solvd': did you mean solved?", "?where=rewards.solved%3C1"),
         ("where=tag:nosuch+step:2", "this run has no tag 'nosuch'", "?where=step:2"),
-        ('where=step:2+"open', "the quote that opens here is not closed", ""),
+        ('where=step:2+"open', "the opening quote has no closing quote", ""),
         ("reward_min=1&reward_max=0", "above", "?where=reward%3C%3D0"),
         ("after=nonsense", "not a place in the table", ""),
     ],

@@ -156,7 +156,7 @@ def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
     page.goto(f"{url}/runs/{FINISHED}")
     page.get_by_label("Reward from").fill("high")
     page.get_by_label("Reward from").press("Enter")
-    expect(page.locator("#mistake")).to_contain_text("reward_min 'high' is not a number")
+    expect(page.locator("#mistake")).to_contain_text("reward_min 'high': expected a number")
     expect(page.get_by_label("Reward from")).to_have_value("high")
     expect(page.get_by_label("Reward from")).to_have_attribute("aria-invalid", "true")
     expect(page).to_have_url(f"{url}/runs/{FINISHED}")

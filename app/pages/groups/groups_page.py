@@ -254,7 +254,7 @@ def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> l
         return []
     wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
     return [
-        ModeLink(text, _address(run, replace(chosen, modes=modes), choice), chosen.modes == modes)
+        ModeLink(text, _address(run, chosen.with_parts(modes=modes), choice), chosen.words("mode") == modes)
         for text, modes in wanted
     ]
 

@@ -1,7 +1,7 @@
 """The pivot of rollouts: its cells as they are coloured, said and linked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -82,7 +82,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
     def narrowed(*parts: tuple[Dimension, Heading]) -> str | None:
         try:
             terms = [term for dimension, heading in parts for term in _terms(dimension, heading)]
-            return urls.rollouts(run.uid, replace(chosen, terms=(*chosen.terms, *terms)), view=_as_table(view))
+            return urls.rollouts(run.uid, chosen.with_terms(*terms), view=_as_table(view))
         except (_CannotBeSaidError, FilterError):
             return None
 

@@ -1,7 +1,7 @@
 """What the newest rollouts did, action by action, as the page shows it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
 from weakref import WeakKeyDictionary
@@ -115,7 +115,7 @@ def _newest(db: Connection, run_id: int, here: Window) -> Iterator[Played]:
     """The rollouts that are opened: those of the window with the highest ids."""
     ids = np.sort(here.rows.id)[-SAMPLE:]
     only = here.only()
-    newest = replace(only, terms=(*only.terms, Term("id", (Range(low=int(ids[0])),))))
+    newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))
     ended = set(ids.tolist())
     found: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest, chunk=SAMPLE))
     return (Played(it.row.id or 0, it.row.reward, it.actions) for it in found if it.row.id in ended)
@@ -144,12 +144,12 @@ def _seen(uid: str, seen: Seen) -> SeenLine:
 
 def _linked(uid: str, ids: Sequence[int]) -> Linked:
     named = tuple(Range(it, it) for it in ids[-_MOST_NAMED:])
-    return Linked(len(ids), urls.rollouts_where(uid, terms=(Term("id", named),)) if named else None)
+    return Linked(len(ids), urls.rollouts(uid, RolloutFilter(terms=[Term("id", named)])) if named else None)
 
 
 def _mentioned(uid: str, only: RolloutFilter, name: str) -> str | None:
     words = words_of(name)
     try:
-        return urls.rollouts(uid, replace(only, terms=(*only.terms, Term("text", (words or "",)))))
+        return urls.rollouts(uid, only.with_terms(Term("text", (words or "",))))
     except FilterError:  # nothing that could be looked for
         return None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -232,4 +232,4 @@ def readable(action: str) -> str:
 
 
 def _of_action(uid: str, only: RolloutFilter, column: str, action: str | None) -> str:
-    return urls.rollouts(uid, replace(only, terms=(*only.terms, Term(column, (action,)))))
+    return urls.rollouts(uid, only.with_terms(Term(column, (action,))))

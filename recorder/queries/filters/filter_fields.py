@@ -1,4 +1,4 @@
-"""What a filter can ask of a rollout: one table, of which the language, its completion and its docs are made."""
+"""The fields of a rollout that a filter knows: one table for the language, its suggestions and its documentation."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -7,24 +7,24 @@ from logs_ui.recorder.vocabulary import Dropped, LossCause, Mode, Status, StopRe
 
 
 class Scored(StrEnum):
-    """Whether a rollout has a reward. Those that have not come to an end are none of these."""
+    """Tells if a rollout has a reward. One that has not ended is none of these."""
 
     YES = "yes"
-    """It has one."""
+    """It has a reward."""
     AWAITING = "awaiting"
-    """It returned, and the trainer, which is alive, has not scored it yet."""
+    """It returned, and the trainer, which is still alive, has not scored it yet."""
     NO = "no"
-    """It ended, and has none: all reward functions returned None, it raised, or the run ended before it was scored."""
+    """It ended without one: all reward functions returned None, it raised, or the run ended before it was scored."""
 
 
 class Is(StrEnum):
-    """What a reader marked it as."""
+    """Marks that readers give a rollout."""
 
     STARRED = "starred"
 
 
 class Kind(Enum):
-    """What a field holds; the value says what is written after its name."""
+    """Kinds of fields; the value describes what is written after the field's name."""
 
     WORD = "one of its words"
     NAME = "a name, exactly"
@@ -39,17 +39,16 @@ NUMERIC = frozenset({Kind.WHOLE, Kind.NUMBER})
 
 @dataclass(frozen=True)
 class Field:
-    """Something that is known of a rollout.
+    """Describes one field.
 
     Attributes:
-        meaning: what it is, in a few words.
+        meaning: a short description, for the documentation.
         example: a term.
-        words: all that it may be, where they are known beforehand.
-        attribute: RolloutFilter's own field for alternatives of it; None where it has none.
-        column: of EvaluationRow, where that holds it.
-        optional: whether a rollout may lack it, which `name:none` asks for.
-        has_key: whether the name is followed by one of the run's own, as in `rewards.accuracy`.
-        is_many: whether a rollout may have several of them.
+        words: all possible values; None if they are not known beforehand.
+        column: the column of EvaluationRow that stores it; None if it is stored elsewhere or computed.
+        optional: True if a rollout may lack it; `name:none` selects those.
+        has_key: True if the name is followed by one that the run defines, as in `rewards.accuracy`.
+        is_many: True if a rollout may have several.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Field:
     meaning: str
     example: str
     words: type[StrEnum] | None = None
-    attribute: str | None = None
     column: str | None = None
     optional: bool = False
     has_key: bool = False
@@ -65,7 +63,7 @@ class Field:
 
     @property
     def label(self) -> str:
-        """As a sentence names it."""
+        """The field's name in messages and on chips."""
         return _LABELS.get(self.name, self.name)
 
 
@@ -105,18 +103,18 @@ _FACTS = (
            optional=True),
 )  # fmt: skip
 _TABLE = (
-    Field("eval", Kind.NAME, "as given to `record()`", "eval:guess", attribute="evals", column="eval_name"),
+    Field("eval", Kind.NAME, "as given to `record()`", "eval:guess", column="eval_name"),
     Field(
         "mode", Kind.WORD, "which of the trainer's loops asked for it", "mode:eval",
-        words=Mode, attribute="modes", column="mode",
+        words=Mode, column="mode",
     ),
     Field(
         "status", Kind.WORD, "whether it came to an end", "status:error,aborted",
-        words=Status, attribute="statuses", column="status",
+        words=Status, column="status",
     ),
     Field(
         "stop", Kind.WORD, "why it ended", "stop:length",
-        words=StopReason, attribute="stop_reasons", column="stop_reason", optional=True,
+        words=StopReason, column="stop_reason", optional=True,
     ),
     Field(
         "error", Kind.TEXT, "part of its error's line, in whatever case; a stop reason that is a failure counts, too",
@@ -124,11 +122,11 @@ _TABLE = (
     ),
     Field(
         "scored", Kind.WORD, "whether it has a reward, or is `awaiting` it: it returned, and the trainer is alive",
-        "scored:no", words=Scored, attribute="scored",
+        "scored:no", words=Scored,
     ),
     Field(
         "task", Kind.NAME, "what the dataset calls the prompt's task", 'task:"click-test"',
-        attribute="tasks", column="task", optional=True,
+        column="task", optional=True,
     ),
     Field("group", Kind.NAME, "the same for all completions of one prompt in one batch", "group:...", column="group"),
     Field("model", Kind.NAME, "name or path of the model that answered", "model:Qwen/Qwen3-0.6B",
@@ -161,9 +159,10 @@ _TABLE = (
     Field("lag", Kind.WHOLE, "policy versions between its making and its training", "lag>=4"),
     Field("dropped", Kind.WORD, "why an asynchronous trainer left it out", "dropped:stale",
           words=Dropped, column="dropped", optional=True),
-    Field("since", Kind.TIME, "it began at this time (UTC without an offset) or later", "since:2h"),
+    Field("since", Kind.TIME, "it began at this time (UTC without an offset) or later", "since:2h",
+          column="created"),
     Field("until", Kind.TIME, "it began at this time or earlier; a date means the end of that day",
-          "until:2026-11-20T14:00Z"),
+          "until:2026-11-20T14:00Z", column="created"),
     Field("tag", Kind.NAME, "given by the rollout function or by a reader", "-tag:seen", optional=True, is_many=True),
     Field("metrics", Kind.NUMBER, "a figure that the rollout function noted, by its name", "metrics.progress:0..0.5",
           optional=True, has_key=True),
@@ -175,4 +174,4 @@ _TABLE = (
 )  # fmt: skip
 
 FIELDS = {field.name: field for field in _TABLE}
-"""By name, in the order in which a filter is printed."""
+"""All fields by name, in the order in which the terms of a filter are printed."""

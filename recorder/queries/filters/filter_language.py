@@ -1,16 +1,16 @@
-r"""The filter language: terms such as `reward<0.2 status:error,aborted -tag:seen "I am sorry"`, read from a line.
+r"""Parses the filter language: a line of terms such as `reward<0.2 status:error,aborted -tag:seen "I am sorry"`.
 
-    filter  = terms, with spaces between them; all of them hold
+    filter  = terms, with spaces between them; a rollout must satisfy all of them
     term    = ["-"] (name operator value {"," value} | word | text in quotes)
     name    = a field's, with .key where the field has parts: rewards.accuracy
     operator = ":" or "=" (is), "!=" (is not), "<", "<=", ">", ">="
-    value   = a word, text in quotes, a number, "a..b", "a..", "..b", or none for what is absent
+    value   = a word, text in quotes, a number, "a..b", "a..", "..b", or none for a value that is absent
 
-What stands in quotes may hold spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
+Text in quotes may contain spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +29,7 @@ from logs_ui.recorder.queries.filters.terms import (
 from logs_ui.recorder.spelling import check_word, shortened
 
 WHERE = "where"
-"""What a mistake of the whole line is a mistake of."""
+"""The field that a mistake of the whole line names."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -47,7 +47,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 @dataclass(frozen=True)
 class Written:
-    """A value, or a key, as it stands in the line: `text` is what it says, without its quotes."""
+    """A value or a key in the line: its text without quotes, and its place with them."""
 
     text: str
     start: int
@@ -57,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Token:
-    """A term as it stands in the line; `name` and `operator` are None for words that stand alone."""
+    """A term in the line; `name` and `operator` are None for text without a field's name."""
 
     start: int
     end: int
@@ -70,15 +70,15 @@ class Token:
 
 @dataclass(frozen=True)
 class Place:
-    """What is being written at a cursor.
+    """Describes what is being typed at a cursor, for suggestions.
 
     Attributes:
-        expects: a field's name, or one of its values, or something that is known to its writer alone.
-        written: of that, so far.
-        start, end: of what a completion takes the place of.
-        negated: whether the term begins with a minus.
-        field: whose value it is; None for a name.
-        others: values that stand in the term beside it.
+        expects: a field's name, one of its values, or something that cannot be suggested.
+        written: the part of it before the cursor.
+        start, end: the part of the line that a completion replaces.
+        negated: True if the term begins with a minus.
+        field: the field of the value; None for a name.
+        others: the other values of the same term.
         beside: the line without the term.
     """
 
@@ -93,19 +93,23 @@ class Place:
 
 
 def parse_terms(text: str, *, now: int | None = None) -> list[Term]:
-    """In the order in which they are written. `now`, in µs since the epoch, is what ages count from.
+    """Reads the terms of a line, in the order in which they are written.
+
+    Args:
+        text: the line.
+        now: µs since the epoch that ages such as `2h` count from; the clock's by default.
 
     Raises:
-        FilterError: it begins with the term at fault, as it was written.
+        FilterError: its message begins with the term at fault, as it was written.
     """
     return [_read(text, token, now) for token in _tokens(text)]
 
 
 def mended(text: str, mistake: FilterError) -> str | None:
-    """The line with what is misspelt as it was probably meant; None where that cannot be told, or is not in it."""
+    """The line with the misspelt part corrected; None if no correction is known, or the part is not in the line."""
     if mistake.meant is None:
         return None
-    if mistake.field == WHERE:  # a quote: where its term ends cannot be told
+    if mistake.field == WHERE:  # a wrong quote: nobody knows where its term ends
         return text.replace(mistake.written, mistake.meant, 1) if mistake.written and mistake.written in text else None
     replaced, last = [], 0
     for token in _tokens(text):
@@ -116,7 +120,7 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 
 def without(text: str, field: str) -> str:
-    """The line less the terms of a field, by its name as it was written; nothing of a line that cannot be read."""
+    """The line without the terms of a field, named as it was written; empty if the line cannot be parsed."""
     try:
         tokens = list(_tokens(text))
     except FilterError:
@@ -125,7 +129,7 @@ def without(text: str, field: str) -> str:
 
 
 def place_at(text: str, at: int) -> Place:
-    """What is being written where the cursor stands, however wrong the line is."""
+    """Finds what is being typed at a cursor; it works on lines that cannot be parsed, too."""
     head = text[:at]
     token = next((it for it in _tokens(head, lenient=True) if it.end == len(head)), None)
     if token is None:
@@ -145,12 +149,12 @@ def place_at(text: str, at: int) -> Place:
 
 
 def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
-    """`lenient` takes what is not written to its end for what it is so far."""
+    """Splits a line into terms; `lenient` accepts one that is not finished, as in a box that is being typed in."""
     at = _after(_SPACE, text, 0)
     while at < len(text):
         token = _token(text, at, lenient=lenient)
         if not lenient and token.end < len(text) and not text[token.end].isspace():
-            message = f"{shortened(text[token.start :])}: put a space after a quote that closes, or all of it in quotes"
+            message = f"{shortened(text[token.start :])}: put a space after the closing quote, or quote the whole value"
             raise FilterError(WHERE, message)
         yield token
         at = _after(_SPACE, text, max(token.end, at + 1))
@@ -171,7 +175,7 @@ def _token(text: str, start: int, *, lenient: bool) -> Token:
     token = Token(start, values[-1].end, negated, found[1], key or None, found[3], tuple(values))
     if not lenient and any(it.start == it.end for it in values):
         name = shortened(found[1])
-        raise FilterError(name, f"{shortened(text[start : token.end])}: write a value for {name} after it")
+        raise FilterError(name, f"{shortened(text[start : token.end])}: {name} lacks a value")
     return token
 
 
@@ -179,12 +183,12 @@ def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> 
     found = pattern.match(text, at)
     if text[at : at + 1] == '"':
         if found is None and not lenient:
-            raise FilterError(WHERE, f"{shortened(text[at:])}: the quote that opens here is not closed")
+            raise FilterError(WHERE, f"{shortened(text[at:])}: the opening quote has no closing quote")
         end = found.end() if found else len(text)
         return Written(_unquoted(text[at:end]), at, end, is_quoted=True)
     if not lenient and (single := _SINGLE.match(text, at)):
         meant = print_name(single[1])
-        message = f"{shortened(single[0])}: quotes are double here: did you mean {shortened(meant)}?"
+        message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(meant)}?"
         raise FilterError(WHERE, message, written=single[0], meant=meant)
     return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
 
@@ -193,49 +197,43 @@ def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
     if lenient or word.is_quoted:
         return
     if not word.text:
-        raise FilterError(WHERE, "a minus stands alone: it negates what follows it without a space")
+        raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
     if word.text in OPERATORS_OF_OTHERS:
         raise FilterError(
             WHERE,
-            f"{word.text}: all terms hold, -term negates, and name:one,other takes either. Leave {word.text} out, or "
-            "put it in quotes to look for the word",
+            f"{word.text}: a rollout must satisfy all terms; -term negates, and name:one,other accepts either. Leave "
+            f"{word.text} out, or put it in quotes to search for the word",
         )
     if any(sign in word.text for sign in ":<>="):
-        raise FilterError(WHERE, f"{shortened(term)}: no name stands before the sign. To look for it, put it in quotes")
+        raise FilterError(
+            WHERE, f"{shortened(term)}: no field's name before the sign. To search for it, put it in quotes"
+        )
 
 
 def _unquoted(written: str) -> str:
-    """Of a quote that may not be closed yet; what stands in none is the same."""
+    """The text without quotes and escapes; the closing quote may not be typed yet."""
     if not written.startswith('"'):
         return written
     inside = written[1:-1] if len(written) > 1 and re.fullmatch(_QUOTED, written, re.DOTALL) else written[1:]
 
-    def said(escape: re.Match[str]) -> str:
+    def unescaped(escape: re.Match[str]) -> str:
         if escape[1] is not None and int(escape[1], 16) <= 0x10FFFF:
             return chr(int(escape[1], 16))
         return _ESCAPES.get(escape[2] or "", escape[0])
 
-    return _ESCAPE.sub(said, inside)
+    return _ESCAPE.sub(unescaped, inside)
 
 
 def _read(text: str, token: Token, now: int | None) -> Term:
-    if token.name is None:
-        return _said_of(text, token, lambda: Term("text", (token.values[0].text,), negated=token.negated))
-    name, operator = token.name, token.operator or ":"
-
-    def term() -> Term:
+    """The term of a token; a mistake in it names the term."""
+    try:
+        if token.name is None:
+            return Term("text", (token.values[0].text,), negated=token.negated)
+        name, operator = token.name, token.operator or ":"
         check_word(shortened(name), "field", name, list(FIELDS))
         field = FIELDS[name]
         values = _compared(field, operator, token) if operator[0] in "<>" else _alternatives(field, token, now)
         return Term(name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!="))
-
-    return _said_of(text, token, term)
-
-
-def _said_of(text: str, token: Token, read: Callable[[], Term]) -> Term:
-    """Names the term in what is wrong with it."""
-    try:
-        return read()
     except FilterError as mistake:
         message = f"{shortened(text[token.start : token.end])}: {mistake}"
         raise FilterError(mistake.field, message, written=mistake.written, meant=mistake.meant) from None
@@ -243,7 +241,7 @@ def _said_of(text: str, token: Token, read: Callable[[], Term]) -> Term:
 
 def _compared(field: Field, operator: str, token: Token) -> tuple[Value, ...]:
     if field.kind not in NUMERIC:
-        raise FilterError(field.name, f"{field.name} takes no {operator}: write {field.example}, for one")
+        raise FilterError(field.name, f"{field.name} takes no {operator}: write for example {field.example}")
     written = ",".join(it.text for it in token.values)
     number = _number(field, written)
     strict = "=" not in operator
@@ -256,7 +254,7 @@ def _alternatives(field: Field, token: Token, now: int | None) -> tuple[Value, .
 
 
 def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
-    """`name` is the field's with its key, as it stands in the line."""
+    """Reads one value; `name` is the field's, with its key, as it was written."""
     if written.text == ABSENT and not written.is_quoted:
         return None
     if field.kind == Kind.TIME:
@@ -266,7 +264,7 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
         return written.text
     if sign := _SIGN.match(written.text):
         meant = f"{name}{written.text}"
-        message = f"{sign[0]} stands in place of the colon: did you mean {shortened(meant)!r}?"
+        message = f"{sign[0]} after a colon: did you mean {shortened(meant)!r}?"
         raise FilterError(field.name, message, written=written.text, meant=meant)
     low, dots, high = written.text.partition("..")
     if not dots:
@@ -280,7 +278,7 @@ def _number(field: Field, text: str) -> float:
 
 
 def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple[int, int, str]]:
-    """Where what is wrong stands in a token, and what is to stand there."""
+    """The places in a token of what is wrong, each as (start, end, replacement)."""
     if token.name is None or shortened(token.name) != field:
         return []
     if token.name == wrong:

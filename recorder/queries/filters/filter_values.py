@@ -1,4 +1,4 @@
-"""Numbers and times as a filter writes them: read, and printed as short as they are exact."""
+"""Reads the numbers and times of a filter, and prints them as briefly as they can be read back exactly."""
 
 import math
 import re
@@ -18,31 +18,34 @@ _SECOND = 1_000_000
 
 
 def read_whole(name: str, text: str) -> int:
-    """Raises FilterError."""
+    """Raises FilterError, which names the field, if the text is not a whole number."""
     try:
-        return int(_digits(text))
+        return int(_checked_digits(text))
     except ValueError:
         raise FilterError(name, f"{name} {shortened(text)!r} is not a whole number") from None
 
 
 def read_number(name: str, text: str) -> float:
-    """Raises FilterError."""
+    """Raises FilterError, which names the field, if the text is not a number."""
     try:
-        return float(_digits(text))
+        return float(_checked_digits(text))
     except ValueError:
-        raise FilterError(name, f"{name} {shortened(text)!r} is not a number: write it as 0.5") from None
+        raise FilterError(name, f"{name} {shortened(text)!r}: expected a number such as 0.5") from None
 
 
 def read_time(name: str, text: str, now: int | None) -> int:
-    """µs since the epoch, from ISO 8601 with `Z` or offset, else UTC, or from an age, to the second.
+    """Reads a time, as ISO 8601 (UTC without `Z` or offset) or as an age such as `2h`, which is rounded to the second.
 
     Args:
-        name: where it stands; an `until` that is a date alone means the end of that day.
-        text: what is written there.
-        now: what ages count from; the clock's by default.
+        name: the field; an `until` that is a date without a time means the end of that day.
+        text: the time as it was written.
+        now: µs since the epoch that ages count from; the clock's by default.
+
+    Returns:
+        µs since the epoch.
 
     Raises:
-        FilterError: it is neither.
+        FilterError: the text is neither.
     """
     text = text.strip()
     age = _AGE.fullmatch(text)
@@ -52,10 +55,8 @@ def read_time(name: str, text: str, now: int | None) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        message = (
-            f"{name} {shortened(text)!r} is not a time: write it as 2026-01-31T18:00Z, or as an age: 90s, 30m, 2h, 7d"
-        )
-        raise FilterError(name, message) from None
+        expected = "expected a time such as 2026-01-31T18:00Z, or an age such as 90s, 30m, 2h or 7d"
+        raise FilterError(name, f"{name} {shortened(text)!r}: {expected}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     is_day = name == "until" and "T" not in text and " " not in text
@@ -65,7 +66,7 @@ def read_time(name: str, text: str, now: int | None) -> int:
 
 
 def check_number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf) -> None:
-    """Raises FilterError: it is not finite, or out of range."""
+    """Raises FilterError if the number is not finite, or out of range."""
     if not math.isfinite(value):
         raise FilterError(name, f"{name} {value} is not a finite number")
     if not low <= value <= high:
@@ -73,29 +74,26 @@ def check_number(name: str, value: float, *, low: float = -math.inf, high: float
 
 
 def check_time(name: str, moment: int) -> None:
-    """Raises FilterError: no calendar has it."""
+    """Raises FilterError if a moment, in µs since the epoch, is not between 1970 and 9999."""
     if not 0 <= moment <= _LAST_TIME:
         raise FilterError(name, f"{name} is out of range: give a time between 1970 and 9999")
 
 
 def print_time(moment: int) -> str:
-    """No seconds where there are none."""
+    """Prints a moment, in µs since the epoch, as ISO 8601 without trailing zeros."""
     at = _EPOCH + timedelta(microseconds=moment)
     precision = "microseconds" if at.microsecond else "seconds" if at.second else "minutes"
     return at.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
 def print_number(value: float) -> str:
+    """Prints a number so that it reads back the same; a float that is whole without its `.0`."""
     short = repr(float(value))
     return short.removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _digits(text: str) -> str:
-    """The same.
-
-    Raises:
-        ValueError: Python would read a number where nobody wrote one: `1_0`, digits of other scripts.
-    """
+def _checked_digits(text: str) -> str:
+    """Raises ValueError for what only Python reads as a number: `1_0`, or digits of other scripts."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text

@@ -1,30 +1,29 @@
-"""Which rollouts are meant: read from a line of the filter language or from a URL, checked, and printed again."""
+"""A filter of rollouts: terms and an order. It is read from the filter language or a URL, and printed again."""
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field, Kind, Scored
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind, Scored
 from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms
 from logs_ui.recorder.queries.filters.filter_values import (
     INT64_MAX,
     check_number,
-    check_time,
     print_number,
     print_time,
     read_number,
     read_time,
     read_whole,
 )
-from logs_ui.recorder.queries.filters.folding import folded, in_order
-from logs_ui.recorder.queries.filters.terms import Range, Term, check_text, known_word, plain_number
+from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 
 __all__ = [
+    "FilterParts",
     "RolloutFilter",
     "Scored",
     "Sort",
@@ -36,9 +35,34 @@ __all__ = [
     "parse_where",
     "print_filter",
     "print_where",
-    "reward_range",
-    "strict_rewards",
 ]
+
+MOST_TERMS = 100
+"""SQLite refuses expressions that are nested 1,000 deep."""
+
+_LISTS = {
+    "evals": "eval",
+    "modes": "mode",
+    "statuses": "status",
+    "stop_reasons": "stop",
+    "scored": "scored",
+    "tasks": "task",
+}
+_FIELDS_OF_PARTS = _LISTS | {
+    "group": "group",
+    "step_min": "step",
+    "step_max": "step",
+    "reward_min": "reward",
+    "reward_max": "reward",
+    "since": "since",
+    "until": "until",
+}
+"""The field that each keyword of RolloutFilter is about."""
+
+_SINGLES = (*(name for name in _FIELDS_OF_PARTS if name not in _LISTS), "sort")
+_PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
+_UNLISTED = {"group", "first_action", "last_action"}  # names of which a run keeps no list
+_PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 
 class Sort(StrEnum):
@@ -54,97 +78,107 @@ class Sort(StrEnum):
     """Most seconds first."""
 
 
-@dataclass(frozen=True)
-class RolloutFilter:
-    """Rows that satisfy all of its parts; values within one part are alternatives. An empty part does not filter.
+class FilterParts(TypedDict, total=False):
+    """Terms as keywords, for callers that have values and no text. Empty tuples and None do not filter.
 
-    Two filters of the same parts are equal: alternatives and terms are brought into one order, repeated ones dropped,
-    and what a field of its own can say stands there, whether it was given as a term or not.
-
-    Attributes:
-        evals, modes, statuses, stop_reasons, scored, tasks: any of these.
-        group: exactly this one.
-        step_min, step_max: inclusive.
-        reward_min, reward_max: inclusive; a row without a reward satisfies neither.
-        since, until: µs since the epoch, by `created`, inclusive.
-        terms: what else must hold.
-        sort: order of the table; not a filter, but part of the URL.
-
-    Raises:
-        FilterError: an unknown word, a number out of range, min above max, or parts that exclude one another.
+    `evals` to `tasks` are alternatives; a single text is the same as a tuple of one. `since` and `until` are µs since
+    the epoch. All ends are inclusive.
     """
 
-    evals: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ()
-    statuses: tuple[str, ...] = ()
-    stop_reasons: tuple[str, ...] = ()
-    scored: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    group: str | None = None
-    step_min: int | None = None
-    step_max: int | None = None
-    reward_min: float | None = None
-    reward_max: float | None = None
-    since: int | None = None
-    until: int | None = None
-    terms: tuple[Term, ...] = ()
-    sort: Sort = Sort.NEWEST
-
-    def __post_init__(self) -> None:
-        for field, attribute in _LISTS:
-            object.__setattr__(self, attribute, _alternatives(field, getattr(self, attribute)))
-        if self.group is not None:
-            check_text("group", self.group)
-        for name in ("step_min", "step_max", "since", "until"):
-            object.__setattr__(self, name, plain_number(name, getattr(self, name), operator.index))
-        for name in ("reward_min", "reward_max"):
-            object.__setattr__(self, name, plain_number(name, getattr(self, name), float))
-        object.__setattr__(self, "sort", _sort(self.sort))
-        self._check_ranges()
-        if self.terms:
-            given = {it.name: getattr(self, it.name) for it in fields(self) if it.name not in {"terms", "sort"}}
-            for name, value in folded(given, self.terms).items():
-                object.__setattr__(self, name, value)
-            self._check_ranges()
-
-    def _check_ranges(self) -> None:
-        _check_range("step", self.step_min, self.step_max, low=0, high=INT64_MAX)
-        _check_range("reward", self.reward_min, self.reward_max)
-        _check_times(self.since, self.until)
+    evals: Iterable[str]
+    modes: Iterable[str]
+    statuses: Iterable[str]
+    stop_reasons: Iterable[str]
+    scored: Iterable[str]
+    tasks: Iterable[str]
+    group: str | None
+    step_min: int | None
+    step_max: int | None
+    reward_min: float | None
+    reward_max: float | None
+    since: int | None
+    until: int | None
 
 
-# The fields that RolloutFilter has alternatives of.
-_ANYTHING = {"group", "first_action", "last_action"}  # no list holds all that they may be
-_LISTS = [(field, field.attribute) for field in FIELDS.values() if field.attribute is not None]
-_SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
-_NAMES = (*(field.name for field, _ in _LISTS), *_SINGLES, WHERE)
+@dataclass(frozen=True, init=False)
+class RolloutFilter:
+    """Selects the rows that satisfy all of its terms; the values within one term are alternatives.
+
+    Two filters that were written differently and mean the same are equal: terms are brought into one order, repeated
+    ones dropped, ranges of one field become one range, and so do alternatives of a field that has a single value.
+
+    Attributes:
+        terms: each field has at most one *plain* term (see `Term.is_plain`) among them.
+        sort: order of the table; not a condition, but part of the URL.
+
+    Raises:
+        FilterError: an unknown word, a number out of range, min above max, or terms that exclude one another.
+    """
+
+    terms: tuple[Term, ...]
+    sort: Sort
+
+    def __init__(self, *, terms: Iterable[Term] = (), sort: Sort = Sort.NEWEST, **parts: Unpack[FilterParts]) -> None:
+        object.__setattr__(self, "terms", _folded([*_as_terms(parts), *terms]))
+        object.__setattr__(self, "sort", _read_sort(sort))
+
+    def words(self, field: str) -> tuple[str, ...]:
+        """The alternatives that a field's plain term lists; empty without one."""
+        found = (it.values for it in self.terms if it.field == field and it.is_plain)
+        return tuple(value for value in next(found, ()) if isinstance(value, str))
+
+    def range(self, field: str) -> Range:
+        """The range of a field's plain term, of numbers or times; one without ends if there is no such term."""
+        found = (it.range for it in self.terms if it.field == field and it.key is None)
+        return next((it for it in found if it is not None), Range())
+
+    def only(self, *fields: str) -> "RolloutFilter":
+        """A filter of the plain terms of these fields alone, without an order."""
+        return RolloutFilter(terms=(it for it in self.terms if it.is_plain and it.field in fields))
+
+    def without(self, *fields: str) -> "RolloutFilter":
+        """The same filter less the plain terms of these fields."""
+        return replace(self, terms=tuple(it for it in self.terms if not (it.is_plain and it.field in fields)))
+
+    def with_terms(self, *terms: Term) -> "RolloutFilter":
+        """The same filter, narrowed by more terms.
+
+        Raises:
+            FilterError: they exclude what the filter asks for.
+        """
+        return replace(self, terms=(*self.terms, *terms))
+
+    def with_parts(self, **parts: Unpack[FilterParts]) -> "RolloutFilter":
+        """The same filter with the plain terms of these fields set anew; a range is replaced with both of its ends."""
+        rest = self.without(*(_FIELDS_OF_PARTS[name] for name in parts))
+        return RolloutFilter(terms=rest.terms, sort=self.sort, **parts)
 
 
 def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
-    """From a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`.
+    """Reads a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`.
 
     Args:
-        text: all of it; a line of spaces filters nothing.
+        text: the whole line; a line of spaces filters nothing.
         now: µs since the epoch that ages such as `since:2h` count from; the clock's by default.
 
     Raises:
         FilterError: names the term at fault, and the nearest word that is known.
     """
-    return RolloutFilter(terms=tuple(parse_terms(text, now=now)))
+    return RolloutFilter(terms=parse_terms(text, now=now))
 
 
 def print_where(filter: RolloutFilter) -> str:  # noqa: A002
-    """The shortest line that `parse_where` reads back as the same filter, of whichever order."""
-    return " ".join(str(term) for term in _as_terms(filter))
+    """The shortest line that `parse_where` reads back as the same filter, without its order."""
+    return " ".join(str(term) for term in filter.terms)
 
 
 def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = None) -> RolloutFilter:
-    """From a URL's (name, value) pairs, all of which hold. Empty values are as good as absent.
+    """Reads a URL's (name, value) pairs, all of which apply. Empty values are ignored.
 
     Args:
-        parameters: `where`, in the filter language, and `sort`; and what the fields of a form are called that has one
-            for each part: `eval`, `mode`, `status`, `stop`, `scored`, `task` (each may repeat), `group`, `step_min`,
-            `step_max`, `reward_min`, `reward_max` (`>0.1` and `<0.5` leave out the end), `since`, `until`.
+        parameters: `where`, in the filter language; `sort`; and the fields of a form: `eval`, `mode`, `status`, `stop`,
+            `scored`, `task` (each may repeat), `group`, `step_min`, `step_max`, `reward_min`, `reward_max` (`>0.1` and
+            `<0.5` exclude the end), `since`, `until`.
         now: µs since the epoch that ages count from; the clock's by default.
 
     Raises:
@@ -152,21 +186,23 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
     """
     found: dict[str, list[str]] = {}
     for name, value in parameters:
-        check_word(shortened(name), "filter", name, _NAMES)
+        check_word(shortened(name), "filter", name, _PARAMETERS)
         if value.strip():
             found.setdefault(name, []).append(value)
-    one = {name: _only(name, found[name]) for name in _SINGLES if name in found}
-    rewards, terms = _rewards(one)
-    parts: dict[str, Any] = {attribute: tuple(found.get(field.name, ())) for field, attribute in _LISTS}
+    one = {name: _only_value(name, found[name]) for name in _SINGLES if name in found}
+    parts: dict[str, Any] = {part: found.get(field) for part, field in _LISTS.items()} | {"group": one.get("group")}
     parts |= {name: read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
     parts |= {name: read_time(name, one[name], now) for name in ("since", "until") if name in one}
-    return RolloutFilter(
-        **parts,
-        **rewards,
-        group=one.get("group"),
-        terms=(*terms, *(term for text in found.get(WHERE, ()) for term in parse_terms(text, now=now))),
-        sort=_sort(one.get("sort", Sort.NEWEST).strip()),
+    low, high = one.get("reward_min", "").strip(), one.get("reward_max", "").strip()
+    reward = _range_term(
+        "reward",
+        read_number("reward_min", low.removeprefix(">")) if low else None,
+        read_number("reward_max", high.removeprefix("<")) if high else None,
+        above=low.startswith(">"),
+        below=high.startswith("<"),
     )
+    where = [term for text in found.get(WHERE, ()) for term in parse_terms(text, now=now)]
+    return RolloutFilter(terms=[*reward, *where], sort=_read_sort(one.get("sort", Sort.NEWEST).strip()), **parts)
 
 
 def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
@@ -176,34 +212,23 @@ def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
     return [*([(WHERE, where)] if where else []), *sort]
 
 
-def strict_rewards(filter: RolloutFilter) -> Term | None:  # noqa: A002
-    """The term that holds such ends of the reward's range as `reward_min` and `reward_max` cannot say."""
-    return next((term for term in filter.terms if term.field == "reward" and term.range is not None), None)
-
-
-def reward_range(filter: RolloutFilter) -> Range:  # noqa: A002
-    """All ends of the reward's range."""
-    strict = strict_rewards(filter)
-    return Range(filter.reward_min, filter.reward_max).within((strict and strict.range) or Range())
-
-
 def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
-    """What it names that only the run itself knows, by field: evals, tasks, models, tags, reward functions, metrics.
+    """Collects the names that only a run defines, by field: evals, tasks, models, tags, reward functions, metrics.
 
-    A tag that a rollout shall not have need not be there.
+    A tag that a rollout must not have is left out, since it need not exist.
     """
-    found: dict[str, list[str]] = {"eval": list(filter.evals), "task": list(filter.tasks)}
+    found: dict[str, list[str]] = {}
     for term in filter.terms:
         field = FIELDS[term.field]
         if term.key is not None:
             found.setdefault(field.name, []).append(term.key)
-        elif field.kind == Kind.NAME and field.name not in _ANYTHING and not (field.name == "tag" and term.negated):
+        elif field.kind == Kind.NAME and field.name not in _UNLISTED and not (field.name == "tag" and term.negated):
             found.setdefault(field.name, []).extend(value for value in term.values if isinstance(value, str))
     return {name: values for name, values in found.items() if values}
 
 
 def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
-    """Holds what `named_in` says against what the run has, by field; one that `known` lacks is not looked at.
+    """Compares the names in a filter with those of a run, by field; fields that `known` lacks are not checked.
 
     Raises:
         FilterError: names the nearest known value.
@@ -215,75 +240,111 @@ def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> No
                 raise misspelt(name, f"this run has no {FIELDS[name].label} {shortened(value)!r}", value, there)
 
 
-def _as_terms(filter: RolloutFilter) -> list[Term]:  # noqa: A002
-    found = [Term(field.name, getattr(filter, name)) for field, name in _LISTS if getattr(filter, name)]
-    found += [Term("group", (filter.group,))] if filter.group is not None else []
-    strict, step = strict_rewards(filter), Range(filter.step_min, filter.step_max)
-    times = {"since": Range(low=filter.since), "until": Range(high=filter.until)}
-    ranges = {"step": step, "reward": reward_range(filter), **times}
-    found += [Term(name, (it,)) for name, it in ranges.items() if it != Range()]
-    return in_order([*found, *(term for term in filter.terms if term is not strict)])
+def _as_terms(parts: FilterParts) -> list[Term]:
+    given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
+    if unknown := given.keys() - _FIELDS_OF_PARTS.keys():
+        raise TypeError(f"RolloutFilter takes no {min(unknown)!r}: give one of {', '.join(_FIELDS_OF_PARTS)}")
+    lists = {field: given[name] for name, field in _LISTS.items() if given.get(name)}
+    terms = [Term(field, (it,) if isinstance(it, str) else tuple(it)) for field, it in lists.items()]
+    terms += [Term("group", (given["group"],))] if "group" in given else []
+    for field in ("step", "reward"):
+        terms += _range_term(field, given.get(f"{field}_min"), given.get(f"{field}_max"))
+    terms += [Term("since", (Range(low=given["since"]),))] if "since" in given else []
+    terms += [Term("until", (Range(high=given["until"]),))] if "until" in given else []
+    return terms
 
 
-def _rewards(one: Mapping[str, str]) -> tuple[dict[str, Any], list[Term]]:
-    """The ends of the reward's range; those that are strict as terms."""
-    ends: dict[str, Any] = {}
-    terms = []
-    for name, sign in (("reward_min", ">"), ("reward_max", "<")):
-        text = one.get(name, "").strip()
-        if not text:
-            continue
-        value = read_number(name, text.removeprefix(sign))
-        if not text.startswith(sign):
-            ends[name] = value
-            continue
-        check_number(name, value)
-        strict = Range(low=value, above=True) if sign == ">" else Range(high=value, below=True)
-        terms.append(Term("reward", (strict,)))
-    return ends, terms
+def _range_term(
+    field: str, low: float | None, high: float | None, *, above: bool = False, below: bool = False
+) -> list[Term]:
+    """The term of a step's or reward's ends, if there are any; mistakes name `step_min` and the like, as forms do."""
+    names = f"{field}_min", f"{field}_max"
+    convert: Callable[[Any], float] = operator.index if field == "step" else float
+    low, high = (plain_number(name, end, convert) for name, end in zip(names, (low, high), strict=True))
+    least, most = (0, INT64_MAX) if field == "step" else (-math.inf, math.inf)
+    for name, end in zip(names, (low, high), strict=True):
+        if end is not None:
+            check_number(name, end, low=least, high=most)
+    if low is not None and high is not None and low > high:
+        message = f"{names[0]} {print_number(low)} is above {names[1]} {print_number(high)}: swap them"
+        raise FilterError(names[0], message)
+    return [] if low is None and high is None else [Term(field, (Range(low, high, above, below),))]
 
 
-def _alternatives(field: Field, values: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in one order: the known words' own, else alphabetical."""
-    if not values:
-        return ()
-    values = (values,) if isinstance(values, str) else tuple(values)
-    for value in values:
-        check_text(field.name, value)
-        if field.words is not None:
-            known_word(field, value, field.words)
-    if field.words is None:
-        return tuple(sorted(set(values)))
-    return tuple(word.value for word in field.words if word in values)
+def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Brings terms that must all apply into one form and one order.
+
+    Raises:
+        FilterError: two of them exclude one another, or there are too many.
+    """
+    plain: dict[tuple[str, str | None], Term] = {}
+    others: list[Term] = []
+    for term in terms:
+        it = _one_time(term) if FIELDS[term.field].kind == Kind.TIME else term
+        if it.is_plain:
+            before = plain.get((it.field, it.key))
+            plain[it.field, it.key] = it if before is None else _both(before, it)
+        else:
+            others.append(it)
+    found = [_inclusive(it) if it.field == "step" else it for it in plain.values()] + list(dict.fromkeys(others))
+    if len(found) > MOST_TERMS:
+        raise FilterError(WHERE, f"a filter has {MOST_TERMS} terms at most, and this one {len(found)}")
+    since, until = (plain[name, None].range if (name, None) in plain else None for name in ("since", "until"))
+    if since and until and (since.low or 0) > (until.high or 0):
+        first, last = print_time(int(since.low or 0)), print_time(int(until.high or 0))
+        raise FilterError("since", f"since {first} is after until {last}: swap them")
+    # Words to search for keep the order in which they were written: so a reader finds them again.
+    return tuple(sorted(found, key=lambda it: (_PLACES[it.field], "" if it.field == "text" else str(it))))
 
 
-def _sort(written: str) -> Sort:
-    if isinstance(written, Sort):
-        return written
+def _both(one: Term, other: Term) -> Term:
+    """What two plain terms of a field have in common."""
+    if one.range is None or other.range is None:
+        if common := tuple(value for value in one.values if value in other.values):
+            return replace(one, values=common)
+        either = Term(one.field, (*one.values, *other.values))
+        raise FilterError(one.field, f"{one} and {other} exclude one another: for either, write {either}")
+    both = one.range.within(other.range)
+    if both.is_empty:
+        raise _excluded(one, both)
+    return replace(one, values=(both,))
+
+
+def _excluded(term: Term, it: Range) -> FilterError:
+    low, high = (replace(term, values=(end,)) for end in it.ends)
+    return FilterError(term.field, f"{low} and {high} exclude one another")
+
+
+def _inclusive(term: Term) -> Term:
+    """The same whole numbers with inclusive ends, which a form's fields show: `step>3` is `step>=4`."""
+    if term.range is None or term.range.is_closed:
+        return term
+    it = Range(_moved(term.range.low, term.range.above), _moved(term.range.high, -term.range.below))
+    if it.is_empty:
+        raise _excluded(term, it)
+    return replace(term, values=(it,))
+
+
+def _one_time(term: Term) -> Term:
+    """A time with one end: `-since:T` is an `until` of the µs before T."""
+    (it,) = term.values if len(term.values) == 1 else (None,)
+    if not isinstance(it, Range) or len(it.ends) != 1:
+        raise FilterError(term.field, f"{term.field} takes one time, for example {FIELDS[term.field].example}")
+    if term.negated:
+        it = Range(low=_moved(it.high, 1), high=_moved(it.low, -1))
+    return Term("until" if it.low is None else "since", (it,))
+
+
+def _moved(value: float | None, by: int) -> int | None:
+    return None if value is None else int(value) + by
+
+
+def _read_sort(written: str) -> Sort:
     check_word("sort", "sort", written, [sort.value for sort in Sort])
     return Sort(written)
 
 
-def _check_range(
-    name: str, minimum: float | None, maximum: float | None, *, low: float = -math.inf, high: float = math.inf
-) -> None:
-    for end, value in (("min", minimum), ("max", maximum)):
-        if value is not None:
-            check_number(f"{name}_{end}", value, low=low, high=high)
-    if minimum is not None and maximum is not None and minimum > maximum:
-        message = f"{name}_min {print_number(minimum)} is above {name}_max {print_number(maximum)}: swap them"
-        raise FilterError(f"{name}_min", message)
-
-
-def _check_times(since: int | None, until: int | None) -> None:
-    for name, value in (("since", since), ("until", until)):
-        if value is not None:
-            check_time(name, value)
-    if since is not None and until is not None and since > until:
-        raise FilterError("since", f"since {print_time(since)} is after until {print_time(until)}: swap them")
-
-
-def _only(name: str, values: list[str]) -> str:
+def _only_value(name: str, values: list[str]) -> str:
     if len(set(values)) > 1:
         raise FilterError(name, f"{name} is given {len(values)} times: give it once")
     return values[0]

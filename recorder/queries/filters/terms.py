@@ -1,11 +1,10 @@
-"""One term of a filter: what it asks of a rollout, checked, and written as the language has it."""
+"""One term of a filter: checked when it is made, printed in the filter language, and described in words."""
 
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from logs_ui.recorder.errors import FilterError
@@ -20,10 +19,10 @@ from logs_ui.recorder.queries.filters.filter_values import (
 from logs_ui.recorder.spelling import check_word, shortened
 
 ABSENT = "none"
-"""What is written for a value that is not there."""
+"""Written for a value that is absent."""
 
 OPERATORS_OF_OTHERS = ("AND", "OR", "NOT")
-"""Words that other languages join terms by."""
+"""Words with which other query languages join terms; here they are refused, with an explanation."""
 
 _BARE_VALUE = re.compile(r'[^\s",]+')
 _BARE_KEY = re.compile(r'[^\s",:<>=!]+')
@@ -32,16 +31,16 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
 def _slack(value: float) -> float:
-    """By how much a number may differ, and still be the same: more than float32 rounds by."""
+    """How far apart two numbers may be that read alike: more than the rounding error of float32."""
     return max(1e-9, 1e-6 * abs(value))
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers, or times in µs since the epoch, between two ends; None where it has no end.
+    """Numbers, or times in µs since the epoch, between two ends; an end that is None is open.
 
     Attributes:
-        above, below: whether the end itself is outside.
+        above, below: True if `low` itself, or `high` itself, is excluded.
     """
 
     low: float | None = None
@@ -51,50 +50,56 @@ class Range:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it holds each end that it has."""
+        """True if each end that it has is included."""
         return not (self.above or self.below)
 
     @property
     def is_empty(self) -> bool:
-        """Of numbers that need not be whole."""
+        """True if no number lies in it, whole or not."""
         if self.low is None or self.high is None:
             return False
         return self.low > self.high or (self.low == self.high and not self.is_closed)
 
     @property
+    def ends(self) -> tuple["Range", ...]:
+        """One range for each end that it has: the lower first."""
+        low = (Range(low=self.low, above=self.above),) if self.low is not None else ()
+        return low + ((Range(high=self.high, below=self.below),) if self.high is not None else ())
+
+    @property
     def loose(self) -> "Range":
-        """With ends that hold all that reads as they do, or, where they are outside, none of it. A trainer's rewards
-        are float32, and sums: what it calls 0.3 is stored as 0.30000001, or as 0.30000000000000004.
+        """The same range, with ends moved by the rounding error of a trainer's rewards, which are float32 and sums: 0.3
+        is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too.
         """
         low = None if self.low is None else self.low + (_slack(self.low) if self.above else -_slack(self.low))
         high = None if self.high is None else self.high + (-_slack(self.high) if self.below else _slack(self.high))
         return Range(low, high, self.above, self.below)
 
     def within(self, other: "Range") -> "Range":
-        """What is in both."""
+        """The numbers that are in both."""
         lows = [(it.low, it.above) for it in (self, other) if it.low is not None]
         highs = [(it.high, not it.below) for it in (self, other) if it.high is not None]
         low, above = max(lows, default=(None, False))
-        high, holds = min(highs, default=(None, True))
-        return Range(low, high, above, not holds)
+        high, is_included = min(highs, default=(None, True))
+        return Range(low, high, above, not is_included)
 
 
 Value = str | Range | None
-"""A word or text, numbers, or None for what is not there."""
+"""A word or text, a range of numbers or times, or None for absence."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A rollout satisfies it by any of its values; one that is negated by none of them.
+    """A condition on one field. A rollout satisfies it by any of its values; if it is negated, by none of them.
 
     Attributes:
         field: a name in FIELDS.
-        values: alternatives, in one order whatever order they are given in: texts or ranges as the field has it, None
-            for what is absent. A range that lacks an end of its own, or is without two, is the only value.
-        key: which of the run's own names, for `rewards` and `metrics`; None elsewhere.
+        values: alternatives, sorted: texts or ranges, as the field's kind requires, or None for absence. A range that
+            excludes an end is the only value, and has one end if the term is negated.
+        key: for `rewards` and `metrics`, the name of one of the run's own; None for other fields.
 
     Raises:
-        FilterError: an unknown word, a number out of range, or something that its field cannot be.
+        FilterError: an unknown word, a number out of range, or a value that does not suit the field.
     """
 
     field: str
@@ -108,84 +113,89 @@ class Term:
         _check_key(field, self.key)
         values = tuple(dict.fromkeys(_checked(field, value) for value in _listed(self.values)))
         if not values:
-            raise FilterError(self.field, f"{self.field} lacks a value: write {field.example}, for one")
+            raise FilterError(self.field, f"{self.field} lacks a value, for example {field.example}")
         ranges = [value for value in values if isinstance(value, Range)]
         if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and _has_both_ends(ranges[0]))):
-            message = f"{self.field} takes a range that leaves out an end by itself only: write two terms"
+            message = f"{self.field} takes only one range if an end of it is excluded: write two terms"
             raise FilterError(self.field, message)
         object.__setattr__(self, "values", tuple(sorted(values, key=_order_of(field))))
 
     @property
     def name(self) -> str:
-        """The field's, with its key."""
+        """The field's name, with its key."""
         return self.field if self.key is None else f"{self.field}.{print_key(self.key)}"
 
     @property
     def range(self) -> Range | None:
-        """Where nothing but one range is asked for."""
+        """Its range if that is all it asks for, else None."""
         only = self.values[0]
         return only if isinstance(only, Range) and len(self.values) == 1 and not self.negated else None
 
+    @property
+    def is_plain(self) -> bool:
+        """True if a form can show it: one range, or alternatives of a field that has a single value, not negated. Two
+        such terms of one field can be merged into one.
+        """
+        field = FIELDS[self.field]
+        has_words = field.kind in {Kind.WORD, Kind.NAME} and not field.is_many
+        return self.range is not None or (has_words and not self.negated and None not in self.values)
+
     def __str__(self) -> str:
-        """As the language has it."""
+        """Prints it in the filter language."""
         minus, only = "-" if self.negated else "", self.values[0] if len(self.values) == 1 else None
         if isinstance(only, Range) and FIELDS[self.field].kind == Kind.TIME:
-            return f"{minus}{self.field}:{_print_moment(only)}"
+            return f"{minus}{self.field}:{_print_time(only)}"
         if isinstance(only, Range):
-            return " ".join(f"{minus}{self.name}{part}" for part in _compared(only))
+            return " ".join(f"{minus}{self.name}{part}" for part in _print_range(only))
         if isinstance(only, str) and self.field == "text":
             return minus + print_word(only)
         return f"{minus}{self.name}:{','.join(_print_value(value) for value in self.values)}"
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Describes it in words, as a chip on the page shows it."""
         field = FIELDS[self.field]
+        if field.kind == Kind.TIME and isinstance(self.values[0], Range):
+            return f"{self.field} {_print_time(self.values[0]).replace('T', ' ').replace('Z', ' UTC')}"
         name = field.label if self.key is None else f"{self.field}.{self.key}"
-        said = " or ".join(_said(value) for value in self.values)
+        values = " or ".join(_in_words(value) for value in self.values)
         colon = "" if isinstance(self.values[0], Range) else ":"
-        return f"{'not ' if self.negated else ''}{name}{colon} {said}"
+        return f"{'not ' if self.negated else ''}{name}{colon} {values}"
 
 
 def print_word(text: str) -> str:
-    """A text that stands without a field's name."""
+    """Prints a text to search for, which has no field's name before it."""
     plain = _BARE_WORD.fullmatch(text) and text.isprintable() and text not in OPERATORS_OF_OTHERS
     return text if plain else _quoted(text)
 
 
 def print_name(text: str) -> str:
-    """An alternative that stands behind a field's name."""
+    """Prints one value that follows a field's name."""
     plain = _BARE_VALUE.fullmatch(text) and text.isprintable() and text != ABSENT
     return text if plain else _quoted(text)
 
 
 def print_key(key: str) -> str:
-    """A name that stands behind a field's and a dot."""
+    """Prints a key, which follows a field's name and a dot."""
     return key if _BARE_KEY.fullmatch(key) and key.isprintable() else _quoted(key)
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises FilterError: it holds half a character, which neither a database nor a page takes."""
+    """Raises FilterError if the text has an unpaired surrogate, which neither a database nor a page accepts."""
     try:
         value.encode()
     except UnicodeEncodeError:
         raise FilterError(name, f"{name} {shortened(value)!r} is not valid Unicode text") from None
 
 
-def known_word(field: Field, value: str, words: type[StrEnum]) -> str:
-    """Raises FilterError."""
-    check_word(field.name, field.label, value, [word.value for word in words])
-    return value
-
-
 def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> float | None:
-    """Python's own number, for one of numpy's that a caller took from a DataFrame: SQLite knows no other."""
+    """Converts a number to Python's own type: SQLite does not accept numpy's, which a DataFrame contains."""
     if value is None:
         return None
     try:
         return convert(value)
     except (TypeError, ValueError):
-        message = f"{name} is {shortened(repr(value))}, which is not a number it can use"
+        message = f"{name} is {shortened(repr(value))}, which is not a number that it accepts"
         raise FilterError(name, message) from None
 
 
@@ -195,7 +205,7 @@ def _listed(values: Any) -> Iterable[Value]:
 
 def _check_key(field: Field, key: str | None) -> None:
     if field.has_key and not key:
-        message = f"{field.name} needs the name of one of them: write it as {field.example}"
+        message = f"{field.name} needs the name of one of them, for example {field.example}"
         raise FilterError(field.name, message)
     if key is not None and not field.has_key:
         raise FilterError(field.name, f"{field.name} has no parts: leave out .{shortened(key)}")
@@ -206,18 +216,20 @@ def _check_key(field: Field, key: str | None) -> None:
 def _checked(field: Field, value: Value) -> Value:
     if value is None:
         if not field.optional:
-            raise FilterError(field.name, f"{field.name} is something that every rollout has")
+            raise FilterError(field.name, f"every rollout has a value for {field.name}")
         return None
     if isinstance(value, Range) != (field.kind in NUMERIC or field.kind == Kind.TIME):
-        raise FilterError(field.name, f"{field.name} takes {field.kind.value}: write {field.example}, for one")
+        raise FilterError(field.name, f"{field.name} takes {field.kind.value}, for example {field.example}")
     if isinstance(value, Range):
         return _checked_range(field, value)
     check_text(field.name, value)
     if field.kind == Kind.TEXT and not value.strip():
-        raise FilterError(field.name, f"{field.name} lacks the words to look for")
+        raise FilterError(field.name, f"{field.name} lacks the words to search for")
     if field.name == "text" and not any(character.isalnum() for character in value):
-        raise FilterError(field.name, f"text {shortened(value)!r} has no letter and no digit, and only words are found")
-    return value if field.words is None else known_word(field, value, field.words)
+        raise FilterError(field.name, f"text {shortened(value)!r} has no letter and no digit: search for a word")
+    if field.words is not None:
+        check_word(field.name, field.label, value, [word.value for word in field.words])
+    return value
 
 
 def _checked_range(field: Field, given: Range) -> Range:
@@ -232,7 +244,7 @@ def _checked_range(field: Field, given: Range) -> Range:
             check_number(field.name, end)
     found = Range(low, high, given.above and low is not None, given.below and high is not None)
     if low is None and high is None:
-        raise FilterError(field.name, f"{field.name} lacks a value: write {field.example}, for one")
+        raise FilterError(field.name, f"{field.name} lacks a value, for example {field.example}")
     if found.is_empty and low is not None and high is not None:
         raise FilterError(field.name, f"{field.name} {print_number(low)} is above {print_number(high)}: swap them")
     return found
@@ -243,7 +255,7 @@ def _has_both_ends(it: Range) -> bool:
 
 
 def _order_of(field: Field) -> Callable[[Value], tuple[bool, Any]]:
-    """Words in the order in which they are defined, names in that of the alphabet, numbers by size, absence last."""
+    """A sort key of values: words in the order of their enum, names by the alphabet, numbers by size, absence last."""
     places = {word.value: place for place, word in enumerate(field.words or ())}
 
     def order(value: Value) -> tuple[bool, Any]:
@@ -266,8 +278,8 @@ def _print_value(value: Value) -> str:
     return low if low == high else f"{low}..{high}"
 
 
-def _compared(it: Range) -> list[str]:
-    """A range that stands alone."""
+def _print_range(it: Range) -> list[str]:
+    """Prints a range that is a term's only value: `:a..b`, or a comparison for each end."""
     if it.is_closed and _has_both_ends(it):
         return [f":{_print_value(it)}"]
     low = [] if it.low is None else [f"{'>' if it.above else '>='}{print_number(it.low)}"]
@@ -275,17 +287,17 @@ def _compared(it: Range) -> list[str]:
     return low + high
 
 
-def _print_moment(it: Range) -> str:
-    """A time has one end: `since` the lower, `until` the upper."""
+def _print_time(it: Range) -> str:
+    """Prints the one end that a time has: `since` the lower, `until` the upper."""
     return print_time(int((it.high if it.low is None else it.low) or 0))
 
 
 def _quoted(text: str) -> str:
-    """What a browser's field would drop, and what nobody could see there, is written as an escape."""
+    """Quotes a text; characters that are invisible, or that a browser's input field drops, become escapes."""
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text) + '"'
 
 
-def _said(value: Value) -> str:
+def _in_words(value: Value) -> str:
     if value is None:
         return ABSENT
     if isinstance(value, str):

@@ -9,7 +9,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Value
-from logs_ui.recorder.queries.sql.matching import is_value
+from logs_ui.recorder.queries.sql.matching import in_range, is_value
 from logs_ui.recorder.storage.dialects import spread
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
@@ -57,9 +57,8 @@ def holds(
     """
     if name in _OF_ROW:
         return is_value(_OF_ROW[name](), value)
-    rows = [col(_Row.run_id) == run_id, col(_Row.status) != Status.RUNNING]
-    rows += [col(_Row.step) >= filter.step_min] if filter.step_min is not None else []
-    rows += [col(_Row.step) <= filter.step_max] if filter.step_max is not None else []
+    ended, steps = col(_Row.status) != Status.RUNNING, in_range(col(_Row.step), filter.range("step"))
+    rows = [col(_Row.run_id) == run_id, ended, steps]
     if span is not None:
         there = select(col(_Row.group)).where(col(_Row.id).between(*span), col(_Row.run_id) + 0 == run_id)
         rows = [col(_Row.group).in_(there), col(_Row.run_id) + 0 == run_id, *rows[1:]]

@@ -39,7 +39,7 @@ def in_range(column: Any, it: Range) -> ColumnElement[bool]:
         return exactly
     low = [column > it.low if it.above else column >= it.low] if it.low is not None else []
     high = [column < it.high if it.below else column <= it.high] if it.high is not None else []
-    return and_(*low, *high)
+    return and_(true(), *low, *high)
 
 
 def is_value(column: Any, value: Value) -> ColumnElement[bool]:

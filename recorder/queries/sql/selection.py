@@ -1,6 +1,6 @@
 """What a filter means in SQL: its conditions, its order, and where in that order a page begins."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -17,7 +17,6 @@ from logs_ui.recorder.queries.sql.matching import (
     column_of,
     has_error,
     in_range,
-    is_value,
     stored_elsewhere,
 )
 from logs_ui.recorder.storage.clock import now_us
@@ -26,12 +25,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
 from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 
 _ID = col(EvaluationRow.id)
-_KINDS: dict[str, Any] = {  # the columns of row_by_kind
-    "evals": col(EvaluationRow.eval_name),
-    "modes": col(EvaluationRow.mode),
-    "statuses": col(EvaluationRow.status),
-    "stop_reasons": col(EvaluationRow.stop_reason),
-}
+_KINDS = frozenset({"eval", "mode", "status", "stop"})  # columns of row_by_kind
 _SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), descending
     Sort.NEWEST: (None, True),
     Sort.OLDEST: (None, False),
@@ -47,7 +41,7 @@ DIED_AFTER_US = 60_000_000
 _NONE, _ALL = -1, 2**63 - 1  # of a run's rollouts, by when they began
 _NARROW_STEPS = 500  # up to so many, their rows are few enough to be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
-_INDEXED = frozenset({"eval", "mode", "status", "stop", "scored", "task", "step", "reward", "group", "id"})
+_INDEXED = frozenset({*_KINDS, "scored", "task", "step", "reward", "group", "id", "since", "until"})
 _LEADING = frozenset({"id", "group", "task", "tag", "is", "note", "text"})  # to rows that are few, as a rule
 _LISTED = frozenset({"tag", "is", "note"})
 _BY_ID = (Sort.NEWEST, Sort.OLDEST)
@@ -104,35 +98,20 @@ def conditions(
     holds all that is asked.
     """
     # A group is smaller than anything else that is known of a row, as are the rows that have words which few have.
-    of_group = filter.group is not None or any(it.field == "group" and not it.negated for it in filter.terms)
     within = span or _ids_of_steps(run_id, filter)
-    is_small = span is not None or of_group or is_listed(filter)
+    is_small = (
+        span is not None or is_listed(filter) or any(it.field == "group" and not it.negated for it in filter.terms)
+    )
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     if span is not None:
         found.append(_ID.between(*span))
         use = Use.ROWS
-    for attribute, column in _KINDS.items():
-        values = getattr(filter, attribute)
-        served = use != Use.ROWS or (attribute == "statuses" and _is_rare(filter))
-        stored = column if served else func.coalesce(column, "")
-        found += [_of_kind(stored, attribute, values, _is_lost(run_id, filter))] if values else []
     if _is_rare(filter):
         # Follows from what stands there already, but SQLite takes a partial index only where its words are repeated.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
-    found += [or_(*(_scored(Scored(word), run_id) for word in filter.scored))] if filter.scored else []
-    found += [_any_of(col(EvaluationRow.task), filter.tasks)] if filter.tasks else []
-    found += [col(EvaluationRow.group) == filter.group] if filter.group is not None else []
     if use == Use.KINDS and _is_narrow(filter):
         found.append(col(EvaluationRow.group) != "")  # true of all, but row_by_kind does not hold it: not to be tempted
-    rewards = Range(filter.reward_min, filter.reward_max).loose
-    for bounded, low, high in (
-        (_step(filter, use), filter.step_min, filter.step_max),
-        (_reward(filter, use), rewards.low, rewards.high),
-        (col(EvaluationRow.created), filter.since, filter.until),
-    ):
-        found += [bounded >= low] if low is not None else []
-        found += [bounded <= high] if high is not None else []
     found += [_term(term, run_id, filter, use, within) for term in filter.terms]
     if use == Use.NUMBER and _reads_the_table(filter):
         found.append(_ID > 0)  # true of all, and of the index that has the order in which they lie there
@@ -140,26 +119,25 @@ def conditions(
 
 
 def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether an index leads to few of a large run's rows, as a rule."""
+    """True if an index leads to few of a large run's rows, as a rule."""
     leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
-    return leads or _is_narrow(filter) or _is_rare(filter) or bool(filter.tasks) or filter.group is not None
+    return leads or _is_narrow(filter) or _is_rare(filter)
 
 
 def is_listed(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether the ids of a few rows are listed elsewhere: no index of the rows has an order of those."""
+    """True if the ids of a few rows are listed elsewhere: no index of the rows has an order of those."""
     return any((it.field in _LISTED and not it.negated) or _is_rare_text(it) for it in filter.terms)
 
 
 def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether it asks for more than all rollouts of a run, and no index leads to few of them."""
-    return not leads_to_few(filter) and replace(filter, sort=Sort.NEWEST) != RolloutFilter()
+    """True if it does not select all rollouts of a run, and no index leads to few of them."""
+    return bool(filter.terms) and not leads_to_few(filter)
 
 
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Of one that leads to many: whether the first rows of its order may stand anywhere, as far as indexes tell."""
-    kinds = {"eval", "mode", "status", "stop", "reward", "scored", "step"}
-    asked = {it.field for it in filter.terms} - kinds
-    return bool(asked) or filter.sort in _UNINDEXED or filter.since is not None or filter.until is not None
+    """For a filter that leads to many: True if the first rows of its order may lie anywhere, as far as indexes tell."""
+    kinds = {*_KINDS, "reward", "scored", "step"}
+    return filter.sort in _UNINDEXED or any(it.field not in kinds for it in filter.terms)
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
@@ -175,21 +153,16 @@ def lost_until(run_id: int) -> ColumnElement[int]:
 
 
 def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether StepStatistics can answer for it: they know a row's eval, mode and step alone."""
-    known = RolloutFilter(
-        evals=filter.evals, modes=filter.modes, step_min=filter.step_min, step_max=filter.step_max, sort=filter.sort
-    )
-    return filter == known
+    """True if StepStatistics can answer for it: they know a row's eval, mode and step alone."""
+    return filter.terms == filter.only("eval", "mode", "step").terms
 
 
 def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElement[bool]]:  # noqa: A002
-    """The same on StepStatistics, for a filter that they can answer for."""
-    found = [col(StepStatistics.run_id) == run_id]
-    found += [col(StepStatistics.eval_name).in_(filter.evals)] if filter.evals else []
-    found += [col(StepStatistics.mode).in_(filter.modes)] if filter.modes else []
-    found += [col(StepStatistics.step) >= filter.step_min] if filter.step_min is not None else []
-    found += [col(StepStatistics.step) <= filter.step_max] if filter.step_max is not None else []
-    return found
+    """The same conditions on StepStatistics, for a filter that they can answer for."""
+    it = StepStatistics
+    found = [col(it.run_id) == run_id, in_range(col(it.step), filter.range("step"))]
+    columns = {"eval": col(it.eval_name), "mode": col(it.mode)}
+    return found + [column.in_(words) for name, column in columns.items() if (words := filter.words(name))]
 
 
 def place_of(row: EvaluationRow, sort: Sort) -> Place:
@@ -233,15 +206,17 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
 
 
 def _is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether the index of steps leaves few enough rows."""
-    return filter.step_max is not None and filter.step_max - (filter.step_min or 0) < _NARROW_STEPS
+    """True if the index of steps leaves few enough rows."""
+    return _is_short(filter.range("step"))
+
+
+def _is_short(steps: Range) -> bool:
+    return steps.high is not None and steps.high - (steps.low or 0) < _NARROW_STEPS
 
 
 def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether the partial index of all rows that are not ok has what is asked."""
-    if filter.statuses:
-        return Status.OK not in filter.statuses
-    return any(it.field == "status" and it.negated and Status.OK in it.values for it in filter.terms)
+    """True if the partial index of all rows that are not ok has what is asked."""
+    return any(it.field == "status" and (Status.OK in it.values) == it.negated for it in filter.terms)
 
 
 def _is_rare_text(term: Term) -> bool:
@@ -249,76 +224,72 @@ def _is_rare_text(term: Term) -> bool:
 
 
 def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether so few are asked for that they are sorted sooner than found in the order of all: at most what ran when
+    """True if so few are asked for that they are sorted sooner than found in the order of all: at most what ran when
     its process ended.
     """
-    return bool(filter.statuses) and {Status.RUNNING, Status.ABORTED}.issuperset(filter.statuses)
+    statuses = filter.words("status")
+    return bool(statuses) and {Status.RUNNING, Status.ABORTED}.issuperset(statuses)
 
 
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
-    """Whether a term needs a column that no index has, and nothing leads to few rows."""
-    few = _is_narrow(filter) or _is_rare(filter) or filter.tasks or filter.group is not None
+    """True if a term needs a column that no index has, and nothing leads to few rows."""
     leads = any(it.field in _LEADING and not it.negated for it in filter.terms)
-    return not (few or leads) and any(it.field not in _INDEXED for it in filter.terms)
-
-
-def _step(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    return col(EvaluationRow.step) if _is_narrow(filter) or use == Use.NUMBER else col(EvaluationRow.step) + 0
+    few = leads or _is_narrow(filter) or _is_rare(filter)
+    return not few and any(it.field not in _INDEXED for it in filter.terms)
 
 
 def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     if use == Use.ROWS:
         served = filter.sort in _BY_REWARD and not _is_rare(filter)
     else:
-        alone = not filter.tasks and not any(getattr(filter, attribute) for attribute in _KINDS)
-        alone = alone and all(it.field == "reward" for it in filter.terms)
-        served = use == Use.NUMBER and alone and filter.since is None and filter.until is None
+        alone = all(it.field in {"reward", "step", "scored", "group"} for it in filter.terms)
+        served = use == Use.NUMBER and alone and not any(it.field == "step" and not it.is_plain for it in filter.terms)
     return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
 
 
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
-    """Between which ids the rows of a narrow range of steps lie; None of any other."""
+    """The first and the last id of the rows of a narrow range of steps; None for any other filter."""
     if not _is_narrow(filter):
         return None
-    row = EvaluationRow
     # In an expression: the index of steps has all that is asked, that of ids would be read until a step is found.
-    ends = select(func.min(_ID + 0), func.max(_ID + 0)).where(col(row.run_id) == run_id)
-    ends = ends.where(col(row.step) <= filter.step_max)
-    ends = ends if filter.step_min is None else ends.where(col(row.step) >= filter.step_min)
+    ends = select(func.min(_ID + 0), func.max(_ID + 0)).where(col(EvaluationRow.run_id) == run_id)
+    ends = ends.where(in_range(col(EvaluationRow.step), filter.range("step")))
     return tuple(ends.with_only_columns(end).scalar_subquery() for end in ends.selected_columns)  # type: ignore[return-value]
 
 
 def _term(
     term: Term, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
 ) -> ColumnElement[bool]:  # fmt: skip
-    return any_of(term, [_value(term, value, run_id, filter, use, within) for value in term.values])
+    if not term.is_plain or term.range is not None or FIELDS[term.field].column is None:
+        return any_of(term, [_value(term, value, run_id, filter, use, within) for value in term.values])
+    column = column_of(term.field)
+    if term.field in _KINDS and use == Use.ROWS and not (term.field == "status" and _is_rare(filter)):
+        column = func.coalesce(column, "")
+    return _of_kind(column, term.field, filter.words(term.field), _is_lost(run_id, filter))
 
 
 def _value(
     term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
 ) -> ColumnElement[bool]:  # fmt: skip
-    if term.field == "scored":
-        return _scored(Scored(str(value)), run_id)
-    if term.field == "error":
-        return has_error(value, _is_lost(run_id, filter))
+    if term.field in {"scored", "error"}:
+        return (
+            _scored(Scored(str(value)), run_id)
+            if term.field == "scored"
+            else has_error(value, _is_lost(run_id, filter))
+        )
     if term.field in derived.FIELDS:
         span = within if within is not None and isinstance(within[0], int) else None
         return derived.holds(term.field, _loose(term, value), run_id, filter, span)
     if FIELDS[term.field].column is None:
         return stored_elsewhere(term, value, run_id, within)
-    return _of_column(term, value, run_id, filter, use)
-
-
-def _of_column(term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use) -> ColumnElement[bool]:  # noqa: A002
     if isinstance(value, Range):
         return in_range(_numbers(term, filter, use), _loose(term, value))
     stored = column_of(term.field)
     # Of several alternatives an index would give rows that have to be collected and sorted.
     column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored
-    if term.field in {"status", "stop"} and isinstance(value, str):
-        return _of_kind(column, FIELDS[term.field].attribute or "", (value,), _is_lost(run_id, filter))
-    found = is_value(column, value)
-    return and_(found, not_(_is_lost(run_id, filter))) if term.field == "stop" else found
+    lost = _is_lost(run_id, filter)
+    found = column.is_(None) if value is None else _of_kind(column, term.field, (value,), lost)
+    return and_(found, not_(lost)) if term.field == "stop" and value is None else found
 
 
 def _loose(term: Term, value: Value) -> Any:
@@ -334,9 +305,9 @@ def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
         by_id = only is not None and (only.low == only.high or filter.sort in _BY_ID)
         return _ID if by_id else _ID + 0
     if term.field == "step":
-        ends = [(it.low, it.high) for it in term.values if isinstance(it, Range)]
-        few = all(low is not None and high is not None and high - low < _NARROW_STEPS for low, high in ends)
-        return col(EvaluationRow.step) if few and not term.negated and len(ends) < 10 else col(EvaluationRow.step) + 0
+        few = len(term.values) < 10 and all(isinstance(it, Range) and _is_short(it) for it in term.values)
+        served = not term.negated and (few or (use == Use.NUMBER and only is not None))
+        return col(EvaluationRow.step) if served else col(EvaluationRow.step) + 0
     return column_of(term.field)
 
 
@@ -364,14 +335,14 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
     return and_(found, col(row.returned).is_(None)) if _is_rare(filter) else found
 
 
-def _of_kind(column: Any, attribute: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> ColumnElement[bool]:
-    """`column` holds what is stored, `values` are what is shown."""
-    if attribute == "statuses" and Status.RUNNING in values and Status.ABORTED not in values:
+def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> ColumnElement[bool]:
+    """`column` holds what is stored; `values` are what pages show, where lost rows are aborted."""
+    if field == "status" and Status.RUNNING in values and Status.ABORTED not in values:
         return and_(_any_of(column, values), not_(lost))
-    if attribute == "statuses" and Status.ABORTED in values and Status.RUNNING not in values:
+    if field == "status" and Status.ABORTED in values and Status.RUNNING not in values:
         running = (Status.RUNNING.value,)
         return and_(_any_of(column, values + running), or_(_any_of(column, values), lost))
-    if attribute == "stop_reasons" and StopReason.ABORTED in values:
+    if field == "stop" and StopReason.ABORTED in values:
         return or_(_any_of(column, values), lost)
     return _any_of(column, values)
 

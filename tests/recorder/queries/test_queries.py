@@ -23,7 +23,6 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     Scored,
     Sort,
     parse_where,
-    strict_rewards,
 )
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
@@ -87,27 +86,7 @@ def everything_of(engine: Engine, run_id: int) -> list[EvaluationRow]:
 
 
 def matches(row: EvaluationRow, where: RolloutFilter, *, alive: bool = False) -> bool:
-    lists = (
-        (where.evals, row.eval_name),
-        (where.modes, row.mode),
-        (where.statuses, row.status),
-        (where.stop_reasons, row.stop_reason),
-        (where.scored, scored_of(row, alive=alive)),
-        (where.tasks, row.task),
-    )
-    ranges = (
-        (where.step_min, row.step, where.step_max),
-        (where.since, row.created, where.until),
-    )
-    rewards = Range(where.reward_min, where.reward_max)
-    return (
-        all(not values or value in values for values, value in lists)
-        and (where.group is None or row.group == where.group)
-        and all(low is None or (value is not None and value >= low) for low, value, _ in ranges)
-        and all(high is None or (value is not None and value <= high) for _, value, high in ranges)
-        and (rewards == Range() or (row.reward is not None and is_within(row.reward, rewards, exactly=False)))
-        and all(holds(term, row, alive=alive) for term in where.terms)
-    )
+    return all(holds(term, row, alive=alive) for term in where.terms)
 
 
 def is_within(value: float, it: Range, *, exactly: bool) -> bool:
@@ -245,7 +224,7 @@ def filters(draw: st.DrawFn) -> RolloutFilter:
         sort=draw(st.sampled_from(Sort)),
     )
     try:
-        return dataclasses.replace(made, terms=parse_where(" ".join(draw(st.lists(lines, max_size=2)))).terms)
+        return made.with_terms(*parse_where(" ".join(draw(st.lists(lines, max_size=2)))).terms)
     except FilterError:  # what was drawn excludes one another
         return made
 
@@ -334,20 +313,21 @@ def test_a_facet_says_how_many_rows_its_value_would_give(
     rows = everything_of(database, run_id)
     found = queries.facets(database, run_id, where)
     of_row: dict[str, Callable[[EvaluationRow], str | None]] = {
-        "evals": lambda row: row.eval_name,
-        "modes": lambda row: row.mode,
-        "statuses": lambda row: row.status,
-        "stop_reasons": lambda row: row.stop_reason,
+        "eval": lambda row: row.eval_name,
+        "mode": lambda row: row.mode,
+        "status": lambda row: row.status,
+        "stop": lambda row: row.stop_reason,
         "scored": lambda row: scored_of(row, alive=alive),
-        "tasks": lambda row: row.task,
+        "task": lambda row: row.task,
     }
+    names = {"eval": "evals", "mode": "modes", "status": "statuses", "stop": "stop_reasons", "task": "tasks"}
     for name, value_of in of_row.items():
-        cleared: dict[str, Any] = {name: ()}
-        others = dataclasses.replace(where, **cleared)
+        others = where.without(name)
         expected = Counter(value_of(row) for row in rows if matches(row, others, alive=alive))
         known = {value_of(row) for row in rows}
         del expected[None]
-        assert dict(getattr(found, name)) == dict.fromkeys([*getattr(where, name), *known - {None}], 0) | expected
+        counted = dict(getattr(found, names.get(name, name)))
+        assert counted == dict.fromkeys([*where.words(name), *known - {None}], 0) | expected
 
 
 @FEW
@@ -357,8 +337,7 @@ def test_the_bins_of_a_histogram_hold_the_rewards_between_their_edges(
 ) -> None:
     run_id = add_run(database, made)
     rows = everything_of(database, run_id)
-    rest = tuple(term for term in where.terms if term is not strict_rewards(where))
-    others = dataclasses.replace(where, reward_min=None, reward_max=None, terms=rest)
+    others = where.without("reward")
     finite = [(row, row.reward) for row in rows if row.reward is not None and np.isfinite(row.reward)]
     rewards = [reward for row, reward in finite if matches(row, others)]
     found = queries.reward_histogram(database, run_id, where, bins)

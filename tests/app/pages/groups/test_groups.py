@@ -153,11 +153,12 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
 
 
 def _matches(row: EvaluationRow, chosen: RolloutFilter) -> bool:
+    steps = chosen.range("step")
     return (
-        (not chosen.stop_reasons or row.stop_reason in chosen.stop_reasons)
-        and (not chosen.statuses or row.status in chosen.statuses)
-        and (not chosen.modes or row.mode in chosen.modes)
-        and (chosen.step_min or 0) <= row.step <= (chosen.step_max or 99)
+        row.stop_reason in (chosen.words("stop") or [row.stop_reason])
+        and row.status in (chosen.words("status") or [row.status])
+        and row.mode in (chosen.words("mode") or [row.mode])
+        and (steps.low or 0) <= row.step <= (steps.high or 99)
     )
 
 
