@@ -68,7 +68,7 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Meanwhile the public functions of `queries`, and what reads the columns of a diagnosis, are measured."""
-        named = [(queries, name) for name in queries.__all__ if _is_function(getattr(queries, name))]
+        named = [(queries, name) for name in vars(queries) if _is_function(getattr(queries, name))]
         places: list[tuple[Any, str]] = [*named, (RunColumns, "refresh")]
         kept = [(place, name, getattr(place, name)) for place, name in places]
         for place, name, function in kept:
