@@ -1,5 +1,5 @@
-"""What a page does not wait for: questions that are asked again in a thread of their own, while pages show the answers
-before. Only of an engine for which somebody said `begin`, as the dashboard does of its own.
+"""Refreshes slow figures in a background thread, while pages show the ones before. It works only for engines that were
+passed to `begin`, as the dashboard does with its own.
 """
 
 import logging
@@ -15,8 +15,8 @@ from logs_ui.recorder.queries.search.full_text import planning
 _log = logging.getLogger(__name__)
 
 
-class _Questions:
-    """Of one engine, one after the other."""
+class _Refresher:
+    """Runs the queries of one engine, one after the other."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -24,58 +24,58 @@ class _Questions:
         self._waiting: set[Hashable] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logs-ui-figures")
 
-    def ask(self, key: Hashable, question: Callable[[Connection], object]) -> None:
+    def submit(self, key: Hashable, query: Callable[[Connection], object]) -> None:
         with self._lock:
             if key in self._waiting:
                 return
             self._waiting.add(key)
-        self._thread.submit(self._asked, key, question)
+        self._thread.submit(self._run, key, query)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def _asked(self, key: Hashable, question: Callable[[Connection], object]) -> None:
+    def _run(self, key: Hashable, query: Callable[[Connection], object]) -> None:
         try:
             with self._engine.begin() as connection, planning(connection):
-                question(connection)
-        except Exception as error:  # noqa: BLE001 - a page that finds the answer too old asks itself, and says so
-            _log.debug("not asked again: %s", error)
+                query(connection)
+        except Exception as error:  # noqa: BLE001 - a page that finds the figure too old queries itself, and reports errors
+            _log.debug("not refreshed: %s", error)
         finally:
             with self._lock:
                 self._waiting.discard(key)
 
 
-_known: "WeakKeyDictionary[Engine, _Questions]" = WeakKeyDictionary()
+_refreshers: "WeakKeyDictionary[Engine, _Refresher]" = WeakKeyDictionary()
 
 
 def begin(engine: Engine) -> None:
-    """From now on questions of this engine may be asked later."""
-    _known[engine] = _Questions(engine)
+    """Starts a background thread for an engine."""
+    _refreshers[engine] = _Refresher(engine)
 
 
 def end(engine: Engine) -> None:
-    """Returns when the question that is being asked has its answer; the others are given up."""
-    questions = _known.pop(engine, None)
-    if questions is not None:
-        questions.close()
+    """Stops an engine's background thread after the query that is running; the others are dropped."""
+    refresher = _refreshers.pop(engine, None)
+    if refresher is not None:
+        refresher.close()
 
 
-def ask_later(engine: Engine, key: Hashable, question: Callable[[Connection], object]) -> bool:
-    """Has a question asked in a transaction of its own, once however often it is wanted meanwhile.
+def ask_later(engine: Engine, key: Hashable, query: Callable[[Connection], object]) -> bool:
+    """Queues a query, which runs in a transaction of its own; a key that is queued already is not queued again.
 
     Args:
-        engine: of the database.
-        key: names the question.
-        question: asks it of a connection, and keeps the answer where pages look for it.
+        engine: the database's.
+        key: names the query.
+        query: called with a connection; it stores the result where pages look for it.
 
     Returns:
-        False where nobody would ask it.
+        False if the engine has no background thread.
     """
-    questions = _known.get(engine)
-    if questions is None:
+    refresher = _refreshers.get(engine)
+    if refresher is None:
         return False
     try:
-        questions.ask(key, question)
-    except RuntimeError:  # it ends just now
+        refresher.submit(key, query)
+    except RuntimeError:  # the thread is being stopped
         return False
     return True

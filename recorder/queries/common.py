@@ -1,4 +1,4 @@
-"""What several subjects' SELECTs share."""
+"""Counts, limits and the reading of rows that several files of this package share."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,29 +14,28 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 Database = Engine | Connection
-"""What is read. A connection's transaction shows one moment, however many of these are asked; an engine, which takes a
-connection for each, the moment of each.
+"""The database to read. All queries on a connection see the same moment, that of its transaction; on an engine each
+query takes a connection of its own and sees its own moment.
 """
 
 COUNT_CAP = 10_000
-"""Counts stop here (`Count.exact` is then False): at a million rows an exact one takes 260 ms, a capped one 1.5."""
-
+"""Counts stop here (`Count.exact` is then False): of a million rows an exact count takes 260 ms, a capped one 1.5."""
 
 LARGE = 100_000
-"""Rollouts of a run from which on not all of them are diagnosed, or read for a pivot."""
+"""Runs with more rollouts than this are diagnosed, and read for a pivot, in part only."""
 
 MANY = 40_000
-"""Rollouts of a run from which on a page does not look at all of them for what no index has: of so many that takes
-30 ms, and a page asks several times.
+"""In runs with this many rollouts or more, a page does not scan all of them for a value that no index has: for so many
+a scan takes 30 ms, and a page needs several.
 """
 
 WINDOW = 10_000
-"""Rollouts that are looked at in place of all of those: the newest."""
+"""The number of newest rollouts that are scanned instead."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows; at least `value` where not exact."""
+    """A number of rows; if it is not exact, there are at least `value`."""
 
     value: int
     exact: bool
@@ -49,7 +48,7 @@ def counted(session: Session, selected: list[ColumnElement[bool]]) -> Count:
 
 
 def newest_ids(session: Session, run_id: int, step_max: float | None, number: int) -> Span:
-    """Of so many rollouts of a run, those up to a step: the ids between which they lie, about."""
+    """The first and last id of about `number` rollouts of a run: the newest up to a step."""
     row = EvaluationRow
     of_id: Any = col(row.id)
     of_run: list[Any] = [col(row.run_id) == run_id]
@@ -62,11 +61,11 @@ def newest_ids(session: Session, run_id: int, step_max: float | None, number: in
     return (session.scalar(below) or 0) + 1, high
 
 
-def shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """The same rows, no longer the session's; those of the run that are lost say so: see `selection.lost_until`."""
+def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> list[EvaluationRow]:
+    """Detaches rows from the session, and marks those whose process died as aborted: see `selection.lost_until`."""
     rows = list(stored)
     running = [row for row in rows if row.status == Status.RUNNING]
-    session.expunge_all()  # or it would try to write what is shown
+    session.expunge_all()  # else it would write the marks to the database
     until = (session.scalar(select(lost_until(run_id))) or 0) if running else 0
     for row in running:
         if row.created <= until:

@@ -1,4 +1,4 @@
-"""What runs are compared by: curves on the same axes, and what became of each task."""
+"""What the comparison of runs shows: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistic
 
 T = TypeVar("T")
 
-_BEST_SHARE = 0.01  # of the rewards are above what counts as solved where nothing else says
+_BEST_SHARE = 0.01  # share of the rewards above the default threshold of success
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Where a run stood at a step.
+    """A point of a run's curve.
 
     Attributes:
-        value: None where it was no finite number.
-        rollouts: of the run's mode, up to and with this step.
-        when: µs since the epoch, when one of the step's first rollouts began; None where the step has none.
+        value: None if it was not a finite number.
+        rollouts: number of rollouts of the run's mode up to this step, inclusive.
+        when: start of one of the step's first rollouts, in µs since the epoch; None if the step has none.
     """
 
     step: int
@@ -36,7 +36,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Solved:
-    """What counts as solved: at least so much of the reward, or of what one reward function gave."""
+    """The threshold of success: a minimum of the reward, or of one reward function's value."""
 
     at: float
     function: str | None = None
@@ -44,12 +44,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """The rollouts of one prompt in one batch that have a reward.
-
-    Attributes:
-        scored: how many they are.
-        solved: how many of them are.
-    """
+    """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved."""
 
     scored: int
     solved: int
@@ -65,7 +60,7 @@ class StepSize:
 
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
-    """Of the steps that have a reward, in order."""
+    """The steps that have a reward, in order."""
     step, scored = col(StepStatistics.step), whole_sum(col(StepStatistics.scored))
     query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
     with Session(db) as session:
@@ -82,21 +77,21 @@ def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[Cur
 
 
 def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) -> list[CurvePoint]:
-    """A figure that the trainer logged, by the step that it logged it at; evenly thinned to about `points`."""
+    """A figure that the trainer logged, by step; evenly thinned to about `points`."""
     query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
     with Session(db) as session:
         logged = _thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
         seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
         times = _times(session, run_id, mode, [step for step, _ in logged])
     found, rollouts, when = [], 0, None
-    for step, value in logged:  # what is logged between two of the mode's steps stands where the first of them does
+    for step, value in logged:  # a value that is logged between two of the mode's steps is placed at the first of them
         rollouts, when = seen.get(step, rollouts), times.get(step, when)
         found.append(CurvePoint(step, value, rollouts, when))
     return found
 
 
 def scalar_names(db: Database, run_id: int) -> set[str]:
-    """Of the figures that the trainer logged more than once."""
+    """Names of the figures that the trainer logged more than once."""
     name = col(Scalar.name)
     query = select(name).where(col(Scalar.run_id) == run_id).group_by(name).having(func.count() > 1)
     with Session(db) as session:
@@ -104,8 +99,8 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
 
 
 def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) -> float | None:
-    """The reward that one rollout in a hundred reaches, of those within the steps, inclusive; of few values that is the
-    highest. Where it is the lowest, too, the highest. None without rewards.
+    """The 99th percentile of the rewards within the steps, inclusive; the highest reward if that is also the lowest
+    one. None without rewards.
     """
     reward = col(EvaluationRow.reward)
     of_steps = _scored(run_id, mode, steps)
@@ -120,15 +115,14 @@ def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) ->
 def task_results(
     db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: Solved
 ) -> dict[str, list[GroupResult]]:
-    """What each task's groups came to, by task, within the steps, inclusive. A rollout whose task is not known belongs
-    to the task that is called nothing.
-    """
+    """Results of each task's groups within the steps, inclusive. Rollouts without a task are under ""."""
     row = EvaluationRow
     reward = col(row.reward)
-    task = func.coalesce(col(row.task), literal("", literal_execute=True))  # PostgreSQL knows it again in GROUP BY
-    given = reward if solved.function is None else number_in(col(row.rewards), solved.function)
+    # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
+    task = func.coalesce(col(row.task), literal("", literal_execute=True))
+    value = reward if solved.function is None else number_in(col(row.rewards), solved.function)
     query = (
-        select(task, func.count(), whole_sum(case((given >= solved.at, 1), else_=0)), total(reward))
+        select(task, func.count(), whole_sum(case((value >= solved.at, 1), else_=0)), total(reward))
         .where(*_scored(run_id, mode, steps))
         .group_by(task, col(row.group))
     )
@@ -165,7 +159,7 @@ def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:
-    """When one of the first rollouts of each step began: one look-up in the index for a step and eval."""
+    """The start of one of each step's first rollouts, in µs since the epoch: one index look-up per step and eval."""
     key, row = StepStatistics, EvaluationRow
     of_step = [col(getattr(row, name)) == col(getattr(key, name)) for name in ("run_id", "step", "eval_name", "mode")]
     begun = select(col(row.created)).where(*of_step).limit(1).scalar_subquery()
@@ -178,7 +172,7 @@ def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[i
 
 
 def _thinned(values: list[T], points: int) -> list[T]:
-    """The first, the last, and evenly between."""
+    """Evenly chosen values, with the first and the last."""
     if len(values) <= points:
         return values
     return [values[round(i * (len(values) - 1) / (points - 1))] for i in range(points)]

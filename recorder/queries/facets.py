@@ -1,4 +1,4 @@
-"""How many rollouts there are of each kind, under a filter."""
+"""Counts rollouts by task, eval, mode, status, stop reason and reward, under a filter."""
 
 import math
 from collections import Counter
@@ -18,22 +18,22 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 MOST_TASKS = 50
-"""Tasks that `facets` counts, at most, beside those that the filter names."""
+"""The maximum number of tasks that `facets` counts, besides those that the filter names."""
 
-_LARGEST = 1e300  # of a reward in a histogram: an infinite one would leave no room for the others
+_LARGEST = 1e300  # the largest reward in a histogram: an infinite one would leave no room for the others
 
 _FACETS = ("task", "eval", "mode", "status", "stop", "scored")
 
 Kinds = list[tuple[tuple[str | None, ...], int]]
-"""How many rows have the same shown task, eval, mode, status, stop reason, and part of `Scored`, in this order."""
+"""Numbers of rows by (task, eval, mode, status, stop reason, Scored), as pages show them."""
 
 
 @dataclass(frozen=True)
 class Facets:
-    """How many rows each value would give under the other parts of the filter: (value, count).
+    """How many rows each value would select together with the other parts of the filter: (value, count).
 
-    The values and their order are the run's own, whatever the filter, so that nothing moves under a reader's hand: all
-    that its rows have, in the order of their enum, else by name. `tasks` holds the 50 most frequent of the run.
+    The values and their order depend only on the run, not on the filter, so that nothing moves while a reader clicks:
+    all values that occur, in the order of their enum, else by name. `tasks` are the run's 50 most frequent.
     """
 
     evals: list[tuple[str, int]]
@@ -46,7 +46,7 @@ class Facets:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Rewards in bins of equal width: `counts[i]` of [low + i*width, low + (i+1)*width), the last one closed."""
+    """Rewards in bins of equal width: `counts[i]` are in [low + i*width, low + (i+1)*width); the last bin is closed."""
 
     low: float
     width: float
@@ -56,8 +56,14 @@ class Histogram:
 def facets(
     db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None, span: Span | None = None  # noqa: A002
 ) -> Facets:  # fmt: skip
-    """Beside the run's own values, those that the filter names are there, too. `whole` is `kinds` of the whole run,
-    where that is known; `span`: where to count.
+    """Counts the run's values and those that the filter names.
+
+    Args:
+        db: the database.
+        run_id: the run.
+        filter: the rollouts; each facet is counted without the filter's own choice in it.
+        whole: `kinds` of the whole run, if the caller has it.
+        span: the ids to count in; all by default.
     """
     chosen = [filter.words(name) for name in _FACETS]
     ranges = filter.without(*_FACETS)
@@ -92,20 +98,19 @@ def facets(
 def reward_histogram(
     db: Database, run_id: int, filter: RolloutFilter, bins: int = 24, *, span: Span | None = None  # noqa: A002
 ) -> Histogram | None:  # fmt: skip
-    """Under the filter less its reward range, of a span's rows where one is given; None where no row has a reward. The
-    bins span the run's own rewards.
+    """Rewards under the filter without its reward range, within a span of ids if one is given. The bins cover all of
+    the run's rewards. None if no row has a reward.
     """
     reward = col(EvaluationRow.reward)
     of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
-    ends = [
-        select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)
-    ]  # two seeks in an index
+    # Two subqueries are two seeks in an index; one SELECT of both would scan it.
+    ends = [select(end(reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
     others = replace(filter.without("reward"), sort=Sort.NEWEST)
     with Session(db) as session:
         low, high = session.execute(select(*ends)).one()
         if low is None or high is None:
             return None
-        if low == high:  # any width will do: the one reward there is stands in the middle
+        if low == high:  # any width will do: the only reward is shown in the middle
             low, high = low - 0.5, high + 0.5
         width = (high - low) / bins
         if not others.terms and span is None:
@@ -120,8 +125,8 @@ def reward_histogram(
 
 
 def _counts(session: Session, run_id: int, edges: list[float]) -> tuple[int, ...]:
-    """Rewards of a whole run from each edge to the next: the index of rewards counts them one after the other, where a
-    GROUP BY would sort as many rows as there are.
+    """Counts the rewards of a whole run from each edge to the next, bin by bin in the index of rewards: a GROUP BY
+    would sort all rows.
     """
     reward = col(EvaluationRow.reward)
     of_run = select(func.count()).where(col(EvaluationRow.run_id) == run_id)
@@ -131,7 +136,7 @@ def _counts(session: Session, run_id: int, edges: list[float]) -> tuple[int, ...
 
 
 def _edge(low: float, width: float, i: int) -> float:
-    """The lowest reward of the i-th bin, as `(reward - low) / width` places it."""
+    """The lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
     if not i:
         return low
     found = low + i * width
@@ -146,17 +151,18 @@ def _edge(low: float, width: float, i: int) -> float:
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002
-    """How many rows there are of each combination of shown values."""
+    """Numbers of rows by combination of values."""
     with Session(db) as session:
         return _kinds(session, run_id, filter)
 
 
 def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
     row = EvaluationRow
-    # In one pass, in the order of the index that covers them.
+    # One pass, in the order of the index that covers these columns.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
     grouped = select(*columns, func.count(), func.count(col(row.reward))).group_by(*columns)
-    # Not grouped in SQL: that order would tempt SQLite away from the index of rewards, where the few that lack one are.
+    # Not grouped in SQL: SQLite would then choose the order of row_by_kind, and not the index of rewards, in which the
+    # few rows without a reward are next to each other.
     awaiting = conditions(run_id, filter.with_parts(scored=Scored.AWAITING), Use.KINDS, span)
     awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
     aborted = conditions(run_id, filter.with_parts(statuses=Status.ABORTED), Use.KINDS, span)
@@ -166,7 +172,7 @@ def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | No
         waiting = awaited[tuple(values)]
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
-        found.update({(*values, part): of_part for part, of_part in parts.items()})
+        found.update({(*values, part): count for part, count in parts.items()})
     for *values, is_scored in session.execute(lost):
         part = Scored.YES if is_scored else None
         found[*values, part] -= 1

@@ -1,4 +1,4 @@
-"""The rollouts of a filter, a group at a time."""
+"""Reads the rollouts of a filter group by group."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from logs_ui.recorder.vocabulary import Status
 
 
 class Place(NamedTuple):
-    """Of a group: the step of its rollouts, and their ids."""
+    """A group: the id of its first rollout, its step, and the ids of its rollouts."""
 
     first: int
     step: int
@@ -25,10 +25,10 @@ class Place(NamedTuple):
 
 
 def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # noqa: A002
-    """The groups of the filter's rollouts that were scored, or could have been, in the order in which they begin."""
+    """The groups of the filter's rollouts that returned or have a reward, in the order in which they began."""
     row = EvaluationRow
-    could_be = or_(col(row.status) == Status.OK, col(row.reward).is_not(None))
-    selected = (*conditions(run_id, filter, Use.NUMBER), could_be)
+    can_be_scored = or_(col(row.status) == Status.OK, col(row.reward).is_not(None))
+    selected = (*conditions(run_id, filter, Use.NUMBER), can_be_scored)
     groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
     with Session(db) as session:
         for group, row_id, step in session.execute(select(col(row.group), col(row.id), col(row.step)).where(*selected)):
@@ -38,7 +38,7 @@ def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # 
 
 
 def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:  # noqa: A002
-    """Reward functions of which the newest of the filter's scored rollouts has a value, None included."""
+    """Names of the reward functions that the newest scored rollout of the filter has a value or None for."""
     rewards = col(EvaluationRow.rewards)
     selected = (*conditions(run_id, filter, Use.NUMBER), col(EvaluationRow.scored).is_not(None), rewards.is_not(None))
     query = select(rewards).where(*selected).order_by(col(EvaluationRow.id).desc()).limit(1)
@@ -47,7 +47,7 @@ def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:
 
 
 def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[Rollout]:
-    """These, by id, in reads that are short; those that are there no more are left out.
+    """Reads rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out.
 
     Raises:
         DatabaseError: the payload of one is damaged.

@@ -1,4 +1,4 @@
-"""What the groups of a run come to, and the orders that need to know of all of them."""
+"""Figures of all groups of a run, for the orders of the table that need them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from logs_ui.recorder.storage.dialects import product, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 
 WINDOW = 10_000
-"""Rollouts that a survey adds up, at most, save where a single step has more."""
+"""The maximum number of rollouts that a survey reads, unless a single step has more."""
 
 _Row = EvaluationRow
 _id: Any = col(EvaluationRow.id)
@@ -36,7 +36,7 @@ class GroupSort(StrEnum):
 
 
 class Tally(NamedTuple):
-    """What a survey knows of one group. `mean` and `spread` as a `Group` has them; `newest`: its highest row id."""
+    """Figures of one group. `mean` and `spread` are those of `Group`; `newest` is its highest row id."""
 
     name: str
     step: int
@@ -52,8 +52,8 @@ class Survey:
 
     Attributes:
         tallies: the newest first.
-        step_min, step_max: of the steps that were looked at; None without any.
-        is_whole: whether that is all that the filter leaves.
+        step_min, step_max: the steps that were read; None if there are none.
+        is_whole: True if that is all that the filter selects.
     """
 
     tallies: list[Tally]
@@ -63,7 +63,7 @@ class Survey:
 
 
 def survey(db: Database, run_id: int, filter: RolloutFilter, ends: Ends) -> Survey:  # noqa: A002
-    """One pass over the index of steps, so many of which as WINDOW allows."""
+    """Reads the newest steps, as many as WINDOW allows, in one pass over the index of steps."""
     with Session(db) as session:
         steps = _newest_steps(session, run_id, filter)
         if not steps.shown:
@@ -81,7 +81,7 @@ def surveyed_groups(
     db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], *,
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
-    """Those of a survey that are of these kinds (empty: of any), in this order, from `after` on."""
+    """A page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
     placed = _placed(found, sort, kinds)
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
@@ -97,8 +97,8 @@ def surveyed_groups(
 def beside_in_survey(
     db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], name: str
 ) -> tuple[int | None, int | None]:
-    """Ids, as `Group.id`, of the group before and of the one after that of this name, as `surveyed_groups` has them;
-    None at the ends, and of one that is not among them.
+    """Ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`; None at
+    the ends, and if the group is not among them.
     """
     names = [tally.name for _, tally in _placed(found, sort, kinds)]
     if name not in names:
@@ -111,14 +111,14 @@ def beside_in_survey(
 
 
 def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
-    """Those of these kinds with their places, in order."""
+    """The groups of these kinds, each with its sort key, in order."""
     key = _KEYS[sort]
     placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
     return sorted(placed, key=lambda pair: pair[0])
 
 
 class _Steps(NamedTuple):
-    """What a survey looks at: these steps, rows from `first_id` on (None: all of them)."""
+    """The part of a run that a survey reads: these steps, and in them rows above `first_id` (None: all rows)."""
 
     shown: list[int]
     is_whole: bool
@@ -138,13 +138,13 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
         together += rollouts
     if len(steps) != 1 or together <= WINDOW:
         return _Steps(steps, is_whole=True, first_id=None)
-    # A single step of very many, as an evaluation's that names none.
+    # A single step with very many rollouts: an evaluation that names no step is all step 0.
     newest = select(_id).where(col(_Row.run_id) == run_id).order_by(_id.desc()).offset(WINDOW).limit(1)
     return _Steps(steps, is_whole=False, first_id=session.scalar(newest))
 
 
 def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa: A002
-    """The SELECT of (group, step, newest id, scored, lowest, highest, sum, sum of squares)."""
+    """The SELECT of (group, step, newest id, number of rewards, lowest, highest, sum, sum of squares)."""
     low, high = min(steps.shown), max(steps.shown)
     of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)
@@ -174,7 +174,7 @@ def _dead_rank(tally: Tally) -> float:
     return order.index(tally.kind)
 
 
-_KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # those without a figure come last
+_KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # groups without a figure come last
     GroupSort.NEWEST: lambda _: 0,
     GroupSort.LOWEST_MEAN: lambda tally: math.inf if tally.mean is None else tally.mean,
     GroupSort.LARGEST_SPREAD: lambda tally: math.inf if tally.spread is None else -tally.spread,

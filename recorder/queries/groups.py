@@ -1,7 +1,7 @@
-"""Groups: a page of them, what they come to, and one with its rollouts.
+"""Pages of groups.
 
-A filter leaves the groups of which at least one rollout matches; such a group is shown whole. Its place among the
-others is that of its newest rollout that matches.
+A filter selects the groups of which at least one rollout matches, and such a group is shown with all of its rollouts.
+Groups are ordered by their newest rollout that matches.
 """
 
 import math
@@ -23,10 +23,10 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 ALIKE = 1e-6
-"""Rewards that lie no further apart than this are one reward: no advantage comes of them."""
+"""Rewards that differ by no more than this count as equal: they give no advantage."""
 
-_CHUNK, _LARGEST_CHUNK = 512, 8_192  # rows read at once while groups are looked for
-_MOST_NEW = 5_000  # rows that are looked at for new groups
+_CHUNK, _LARGEST_CHUNK = 512, 8_192  # rows per SELECT while groups are searched for
+_MOST_NEW = 5_000  # rows that are scanned for new groups
 
 _Row = EvaluationRow
 _id: Any = col(EvaluationRow.id)
@@ -35,35 +35,35 @@ _name, _reward = col(_Row.group), col(_Row.reward)
 
 
 class Kind(StrEnum):
-    """What the rewards of a group teach."""
+    """Kinds of groups by what GRPO learns from their rewards."""
 
     MIXED = "mixed"
-    """They differ: the better half is reinforced, the worse is not."""
+    """They differ: better rollouts are reinforced."""
     FAILED = "failed"
-    """All alike, and nothing, less, or the lowest of the run: no advantage."""
+    """All equal, and 0, negative, or the lowest of the run: no advantage."""
     PASSED = "passed"
-    """All alike, and the highest of the run: no advantage."""
+    """All equal, and the highest of the run: no advantage."""
     LEVEL = "level"
-    """All alike, somewhere between: no advantage."""
+    """All equal, between those: no advantage."""
     UNSCORED = "unscored"
-    """Fewer than two rollouts have a reward yet: nothing can be said."""
+    """Fewer than two rollouts have a reward yet."""
 
 
 DEAD = (Kind.FAILED, Kind.PASSED, Kind.LEVEL)
-"""Groups whose rewards are all alike."""
+"""Kinds of groups with zero variance."""
 
 
 class Ends(NamedTuple):
-    """The lowest and the highest reward of a run; None without any."""
+    """The lowest and the highest reward of a run; None without rewards."""
 
     low: float | None
     high: float | None
 
     def kind(self, low: float | None, high: float | None, scored: int) -> Kind:
-        """Of a group with these lowest and highest rewards, which `scored` of its rollouts have."""
+        """The kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one."""
         if scored < 2 or low is None or high is None:
             return Kind.UNSCORED
-        if not high - low <= ALIKE:  # also where it is no number
+        if not high - low <= ALIKE:  # true for NaN, too
             return Kind.MIXED
         lowest, highest = self.low or 0.0, self.high or 0.0
         if high >= highest - ALIKE and highest - lowest > ALIKE:
@@ -72,7 +72,7 @@ class Ends(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A rollout as a group's line needs it. `status` and `stop_reason` as every reader is shown them."""
+    """The columns of a rollout that a group's line shows. Rollouts whose process died are `aborted`."""
 
     id: int
     group: str
@@ -94,8 +94,8 @@ class Group:
     """A line of the table of groups.
 
     Attributes:
-        id: of the first of its rollouts, which its address and its place on the page go by.
-        name: as it is recorded.
+        id: of its first rollout; it stands for the group in addresses and on the page.
+        name: the recorded `group`.
         members: by generation.
     """
 
@@ -106,18 +106,18 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """Those that there are, by generation."""
+        """The rewards that are known, by generation."""
         return [member.reward for member in self.members if member.reward is not None]
 
     @property
     def mean(self) -> float | None:
-        """None without a reward, or where one is infinite."""
+        """The mean reward; None without rewards, or if one is infinite."""
         known = self.rewards
         return math.fsum(known) / len(known) if known and all(map(math.isfinite, known)) else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over n - 1, as TRL divides by; None for fewer than two rewards."""
+        """The standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
         known, mean = self.rewards, self.mean
         if mean is None or len(known) < 2:
             return None
@@ -125,35 +125,35 @@ class Group:
 
     @property
     def truncated(self) -> int:
-        """How many were cut off at their token limit."""
+        """The number of rollouts that hit their token limit."""
         return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
 
     @property
     def errors(self) -> int:
-        """How many raised, or were cut off with their process."""
+        """The number of rollouts that raised, or whose process died."""
         return sum(member.status in {Status.ERROR, Status.ABORTED} for member in self.members)
 
     @property
     def changed(self) -> int:
-        """The last `changed` of its rows."""
+        """The highest `changed` of its rows."""
         return max(member.changed for member in self.members)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all of its rollouts were scored."""
+        """True if all of its rollouts were scored."""
         return all(member.scored is not None for member in self.members)
 
 
 @dataclass(frozen=True)
 class GroupPage:
-    """Some groups in order, and where the next begins (None at the end)."""
+    """Some groups in order, and where the next page begins (None at the end)."""
 
     groups: list[Group]
     next: Cursor | None
 
 
 def reward_ends(db: Database, run_id: int) -> Ends:
-    """Two seeks in the index of rewards."""
+    """The run's lowest and highest reward: two seeks in the index of rewards."""
     of_run = (_run == run_id, _reward.is_not(None))
     ends = [select(end(_reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
     with Session(db) as session:
@@ -164,7 +164,7 @@ def reward_ends(db: Database, run_id: int) -> Ends:
 def newest_groups(
     db: Database, run_id: int, filter: RolloutFilter, ends: Ends, *, after: int | None = None, limit: int = 50  # noqa: A002
 ) -> GroupPage:  # fmt: skip
-    """Of however many: the newest first, those whose newest matching row is below `after`."""
+    """The newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
         shown_places = places[:limit]
@@ -173,13 +173,13 @@ def newest_groups(
 
 
 def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
-    """These groups of the run, whole, in this order."""
+    """Groups of these names, with all of their rollouts, in this order."""
     with Session(db) as session:
         return _groups(session, run_id, names, ends)
 
 
 def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
-    """How many groups of the filter have no row up to this id, and some after it."""
+    """Counts the groups of the filter all of whose rows have a higher id."""
     selected = conditions(run_id, filter, Use.ROWS)
     newer = select(_name).where(*selected, since_id < _id).limit(_MOST_NEW)
     with Session(db) as session:
@@ -191,7 +191,7 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
 
 
 def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends) -> list[Group]:
-    """The groups that these rollouts of the run are in, in this order, each once."""
+    """The groups of these rollouts, in the rollouts' order, each once."""
     ids = list(row_ids)
     with Session(db) as session:
         query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
@@ -205,9 +205,8 @@ def beside(
     filter: RolloutFilter,  # noqa: A002
     rows: Sequence[EvaluationRow],
 ) -> tuple[int | None, int | None]:
-    """Ids, as `Group.id`, of the group before and of the one after this one, the newest first; None at the ends.
-
-    A group that is not in the filter has those between which it would stand.
+    """Ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group that
+    the filter does not select, the groups between which it would be.
     """
     ids = [row.id or 0 for row in rows]
     selected = conditions(run_id, filter, Use.ROWS)
@@ -222,7 +221,7 @@ def beside(
 
 
 def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | None, limit: int) -> list[tuple[str, int]]:  # noqa: A002
-    """(group, its highest matching id) from below `after` on, the newest first, as they are met on the way."""
+    """Collects (group, its highest matching id) for ids below `after`, the newest first, chunk by chunk."""
     newest = replace(filter, sort=Sort.NEWEST)
     selected = conditions(run_id, newest, Use.ROWS)
     found: dict[str, int] = {}
@@ -234,7 +233,7 @@ def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | Non
         for row_id, name in rows:
             met.setdefault(name, row_id)
         fresh = {name: row_id for name, row_id in met.items() if name not in found}
-        if after is not None:  # what has a row above was on a page before
+        if after is not None:  # a group with a higher row was on an earlier page
             highest = _highest(session, selected, fresh)
             fresh = {name: row_id for name, row_id in fresh.items() if highest[name] < after}
         found |= fresh
@@ -249,7 +248,7 @@ def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> 
 
 
 def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[str, int]) -> dict[str, int]:
-    """The same groups with their highest id that is selected: most often it was met."""
+    """The groups with their highest matching id, which is most often the one that is known."""
     lowest = min(met.values(), default=0)
     others = select(_id, _name).where(_name.in_(met), lowest < _id + 0)
     above = [row_id for row_id, name in session.execute(others) if row_id > met[name]] if met else []
@@ -260,13 +259,12 @@ def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[st
 
 
 def _first(session: Session, row_id: int | None) -> int | None:
-    """The first rollout of the group that this one is in."""
+    """The id of the first rollout of this rollout's group."""
     name = select(_name).where(_id == row_id).scalar_subquery()
     return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
 
 
 def _groups(session: Session, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
-    """These, whole, in this order."""
     columns = [getattr(_Row, name) for name in Member._fields]
     query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
     members: dict[str, list[Member]] = defaultdict(list)

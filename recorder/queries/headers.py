@@ -1,4 +1,4 @@
-"""Columns of many rollouts without what only an open one needs: no payload is read, and no row becomes an object."""
+"""Reads columns of many rollouts, without payloads, and without an object per row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,21 +19,27 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _ALWAYS = ("id", "uid", "created")
-_SAID = ("status", "stop_reason", "error")  # of rows that are lost
-_AT_ONCE = 500  # rows that are Python's objects at a time: of more, the processor waits for memory
+_OF_LOST = ("status", "stop_reason", "error")  # columns that are replaced in rows whose process died
+_AT_ONCE = 500  # rows fetched at once: with more, their Python objects no longer fit into the processor's cache
 
 Values = dict[str, Sequence[Any]]
-"""By column."""
+"""Values by column."""
 
 
 def headers(
     db: Database, run_id: int, filter: RolloutFilter, names: Sequence[str], *, chunk: int = 4_000  # noqa: A002
 ) -> Iterator[Values]:  # fmt: skip
-    """All rows of the filter, oldest first, in short reads, as `rows.rollouts` has them, a few at a time: columns of
-    `evaluation_row`, those of `names` and `id`, `uid`, `created`; with one of `status`, `stop_reason`, `error` all of
-    them.
+    """Reads columns of all rows of a filter, oldest first, a few hundred rows at a time.
+
+    Args:
+        db: the database.
+        run_id: the run.
+        filter: the rows.
+        names: columns of `evaluation_row`; `id`, `uid` and `created` are always added, and with one of `status`,
+            `stop_reason` and `error` the other two.
+        chunk: rows per SELECT: a long read would keep the write-ahead log from being reused.
     """
-    wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_SAID).isdisjoint(names) else _SAID), *names)))
+    wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_OF_LOST).isdisjoint(names) else _OF_LOST), *names)))
     nested = [name for name in wanted if isinstance(_column(name).type, JSON)]
     columns = [_text(name) if name in nested else _column(name) for name in wanted]
     last: int | None = 0
@@ -43,13 +49,13 @@ def headers(
                 some = col(EvaluationRow.id).in_(ids_after(run_id, filter, last, chunk))
             query = select(*columns).where(some).order_by(col(EvaluationRow.id))
             last = None
-            # As the driver has them: SQLAlchemy would go through every row, and every value of JSON.
+            # Straight from the driver: SQLAlchemy would convert each row, and each value of JSON.
             cursor = session.connection().execute(query).cursor
             while rows := cursor.fetchmany(_AT_ONCE):
                 found: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
                 found |= {name: orjson.loads(f"[{','.join(found[name])}]") for name in nested}
                 if Status.RUNNING in found.get("status", ()):
-                    found |= _said_of_lost(found, session.scalar(select(lost_until(run_id))) or 0)
+                    found |= _lost_as_aborted(found, session.scalar(select(lost_until(run_id))) or 0)
                 last = found["id"][-1]
                 yield found
 
@@ -59,15 +65,15 @@ def _column(name: str) -> Any:
 
 
 def _text(name: str) -> ColumnElement[str]:
-    """Of JSON: many together are read at once."""
+    """A JSON column as text: many values are parsed in one call."""
     return func.coalesce(cast(_column(name), String), literal("null", literal_execute=True))
 
 
-def _said_of_lost(found: Values, until: int) -> Values:
-    """What is said in place of it where a row will never return: see `selection.lost_until`."""
-    said: dict[str, list[Any]] = {name: list(found[name]) for name in _SAID}
+def _lost_as_aborted(found: Values, until: int) -> Values:
+    """Replaces status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
+    shown: dict[str, list[Any]] = {name: list(found[name]) for name in _OF_LOST}
     for at, (status, created) in enumerate(zip(found["status"], found["created"], strict=True)):
         if status == Status.RUNNING and created <= until:
-            said["status"][at], said["stop_reason"][at] = Status.ABORTED.value, StopReason.ABORTED.value
-            said["error"][at] = said["error"][at] or LOST_ERROR
-    return {**said}
+            shown["status"][at], shown["stop_reason"][at] = Status.ABORTED.value, StopReason.ABORTED.value
+            shown["error"][at] = shown["error"][at] or LOST_ERROR
+    return {**shown}

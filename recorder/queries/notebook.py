@@ -1,8 +1,7 @@
-"""What people say of runs and rollouts: stars, tags and written notes, in the schema `notes` of a PostgreSQL database,
-and in a database of their own beside SQLite's. Written here; read through any reading connection, to which both are the
-schema `notes`.
+"""Writes stars, tags and notes of people: in the schema `notes` of a PostgreSQL database, or in a sidecar file beside
+SQLite's. A reading connection sees either as the schema `notes`.
 
-A rollout is named by its run's uid and its own, a run by its uid and no row's.
+A rollout is identified by its run's uid and its own, a run by its uid and an empty row uid.
 """
 
 import getpass
@@ -27,12 +26,12 @@ from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
 NOTE_LENGTH = 20_000
-"""Characters of a note; what is longer is refused."""
+"""The maximum number of characters of a note; a longer one is refused."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is annotated.
+    """A run or a rollout that is annotated.
 
     Attributes:
         run: a run's uid.
@@ -44,8 +43,10 @@ class Subject:
 
 
 class Notebook:
-    """Writes annotations of one database's runs and rollouts. Each change is a transaction of its own; of two people
-    who change the same thing the last has it.
+    """Writes annotations of one database's runs and rollouts. Each change is a transaction of its own; the last one
+    wins.
+
+    All methods that write raise DatabaseError if the notes cannot be written.
     """
 
     def __init__(self, db: Address) -> None:
@@ -53,18 +54,18 @@ class Notebook:
 
     @property
     def place(self) -> str:
-        """Where they are kept, for people: a file, or a schema of a server's database."""
+        """The place of the notes, for messages: a file, or a schema of a server's database."""
         if isinstance(self._db, Path):
             return str(NOTES.path(self._db))
         return f"{without_password(self._db)}, schema {NOTES.schema}"
 
     @property
     def is_apart(self) -> bool:
-        """Whether that is a file in another folder than the database's, which cannot be written to."""
+        """True if they are in a file elsewhere, because the database's folder cannot be written to."""
         return isinstance(self._db, Path) and NOTES.path(self._db) != NOTES.beside(self._db)
 
     def star(self, subject: Subject, *, starred: bool) -> None:
-        """Raises DatabaseError: it cannot be written."""
+        """Adds or removes the star."""
         with self._writing() as connection:
             if starred:
                 _put(connection, Star, vars(subject), {})
@@ -72,21 +73,17 @@ class Notebook:
                 _delete(connection, Star, vars(subject))
 
     def tag(self, subject: Subject, tag: str) -> None:
-        """Raises DatabaseError: it cannot be written."""
+        """Adds a tag."""
         with self._writing() as connection:
             _put(connection, PersonalTag, {**vars(subject), "tag": tag_of(tag)}, {})
 
     def untag(self, subject: Subject, tag: str) -> None:
-        """Raises DatabaseError: it cannot be written."""
+        """Removes a tag."""
         with self._writing() as connection:
             _delete(connection, PersonalTag, {**vars(subject), "tag": tag})
 
     def note(self, subject: Subject, text: str) -> None:
-        """A blank text removes the note.
-
-        Raises:
-            DatabaseError: it cannot be written.
-        """
+        """Replaces the note; a blank text removes it."""
         text = (column(text) or "").strip()
         with self._writing() as connection:
             if text:
@@ -95,15 +92,7 @@ class Notebook:
                 _delete(connection, Note, vars(subject))
 
     def diagnosis(self, run: str, settings: Settings | None) -> None:
-        """What a run's diagnosis is held against from now on.
-
-        Args:
-            run: its uid.
-            settings: all of them; None: again what was recorded with the run.
-
-        Raises:
-            DatabaseError: it cannot be written.
-        """
+        """Saves the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
         with self._writing() as connection:
             if settings is None:
                 _delete(connection, SavedSettings, {"run": run})
@@ -122,23 +111,23 @@ class Notebook:
 
 
 def starred(run_id: int) -> ColumnElement[bool]:
-    """Of a run's rollouts those with a star. They are few: let them lead to the rows."""
+    """A condition: the run's rollouts with a star."""
     return _among(run_id, Star)
 
 
 def noted(run_id: int, text: str = "") -> ColumnElement[bool]:
-    """Of a run's rollouts those whose note holds `text`, in whatever case its ASCII letters are."""
+    """A condition: the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
     return _among(run_id, Note, *([col(Note.text).icontains(text, autoescape=True)] if text else []))
 
 
 def tagged(run_id: int, tag: str) -> ColumnElement[bool]:
-    """Of a run's rollouts those with exactly this tag, whether from the rollout function or from a person."""
+    """A condition: the run's rollouts with exactly this tag, whether the rollout function or a person gave it."""
     recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id, col(RowTag.tag) == tag)
     return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, col(PersonalTag.tag) == tag)))
 
 
 def _among(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Not an EXISTS, which would look up each row of the run."""
+    """Lists ids of the few annotated rows: an EXISTS would be evaluated for each row of the run."""
     return col(EvaluationRow.id).in_(_ids(run_id, table, *conditions))
 
 
@@ -150,8 +139,9 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 
 def _put(connection: Connection, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any]) -> None:
-    said = {**values, "author": _author(), "changed": now_us()}
-    connection.execute(insert(table).values(**key, **said).on_conflict_do_update(index_elements=list(key), set_=said))
+    columns = {**values, "author": _author(), "changed": now_us()}
+    upsert = insert(table).values(**key, **columns)
+    connection.execute(upsert.on_conflict_do_update(index_elements=list(key), set_=columns))
 
 
 def _delete(connection: Connection, table: Any, key: dict[str, Any]) -> None:
@@ -159,7 +149,7 @@ def _delete(connection: Connection, table: Any, key: dict[str, Any]) -> None:
 
 
 def _author() -> str | None:
-    """None where the system knows no name for the process's user, as in many containers."""
+    """The process's user; None if the system has no name for it, as in many containers."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

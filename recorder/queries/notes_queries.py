@@ -1,4 +1,4 @@
-"""What people, and rollout functions, said of runs and rollouts: stars, tags, notes."""
+"""Reads stars, notes and tags of runs and rollouts, from people and from rollout functions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
-_ITSELF = ""  # in place of a rollout's uid: the run's own
+_ITSELF = ""  # the row uid of annotations of the run itself
 _MOST_TAGS = 200
 
 
@@ -27,14 +27,14 @@ _SAID = union_all(_kind(Star, null()), _kind(PersonalTag, col(PersonalTag.tag)),
 
 @dataclass(frozen=True)
 class Annotation:
-    """What is said of one run, or of one rollout.
+    """Annotations of one run or rollout.
 
     Attributes:
         recorded: tags from the rollout function, in alphabetical order; a run has none.
-        tags: from people, in alphabetical order.
-        note: as somebody wrote it; None without one.
-        author: user name of who wrote the note last; None without a note, or where it is not known.
-        written: µs since the epoch of the note's last change; None without one.
+        tags: tags from people, in alphabetical order.
+        note: None if there is no note.
+        author: user name of the note's last author; None without a note, or if it is not known.
+        written: time of the note's last change, in µs since the epoch; None without a note.
     """
 
     starred: bool = False
@@ -46,17 +46,17 @@ class Annotation:
 
     @property
     def all_tags(self) -> tuple[str, ...]:
-        """Whoever they are from, each once, in alphabetical order."""
+        """Tags from people and from the rollout function, each once, in alphabetical order."""
         return tuple(sorted({*self.recorded, *self.tags}))
 
 
 NOTHING = Annotation()
-"""Of what nobody said anything."""
+"""The annotation of a run or rollout that has none."""
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """How many rollouts of a run have a star, a person's tag, and a note."""
+    """Numbers of a run's rollouts that have a star, a person's tag, or a note."""
 
     starred: int
     tagged: int
@@ -64,7 +64,7 @@ class Annotated:
 
 
 def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[int, Annotation]:
-    """Of these rollouts of a run, by id; those of which nothing is said are left out."""
+    """Annotations of these rollouts of a run, by id; rollouts without any are left out."""
     ids = {row.uid: row.id or 0 for row in rows}
     if not ids:
         return {}
@@ -75,7 +75,7 @@ def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[i
 
 
 def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
-    """Likewise, of those whose ids lie between these: of many, without a question that names each."""
+    """Annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
     of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
     named = _SAID.join(EvaluationRow, col(EvaluationRow.uid) == _SAID.c.row)
     ids = (
@@ -89,25 +89,25 @@ def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[i
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
-    """Of one rollout."""
+    """Annotations of one rollout."""
     return annotations(db, run, [row]).get(row.id or 0, NOTHING)
 
 
 def run_annotations(db: Database) -> dict[str, Annotation]:
-    """Of runs themselves, by uid; those of which nothing is said are left out."""
+    """Annotations of runs, by uid; runs without any are left out."""
     with Session(db) as session:
         return {run: found for (run, _), found in _said(session, _SAID.c.row == _ITSELF).items()}
 
 
 def known_tags(db: Database, run_id: int) -> list[str]:
-    """To choose from: a person's of any run, and those that this run's rollout function gave; in alphabetical order."""
+    """Tags to suggest: people's tags of any run, and those from this run's rollout function; in alphabetical order."""
     people = select(col(PersonalTag.tag)).distinct().order_by(col(PersonalTag.tag)).limit(_MOST_TAGS)
     with Session(db) as session:
         return sorted({*session.scalars(people), *recorded_tags(session.connection(), run_id)})
 
 
 def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[str]:
-    """Those that the run's rollout function gave, in alphabetical order; a look-up in the index for each."""
+    """Tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
     tag, of_run = col(RowTag.tag), col(RowTag.run_id) == run_id
     tags = select(func.min(tag).label("tag")).where(of_run).cte("tags", recursive=True)
     following = select(func.min(tag)).where(of_run, tag > tags.c.tag).scalar_subquery()
@@ -117,7 +117,7 @@ def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[st
 
 
 def annotated(db: Database, run_uid: str) -> Annotated:
-    """Counts of one run."""
+    """Counts the annotated rollouts of one run."""
     with Session(db) as session:
 
         def rows(table: type[Star | PersonalTag | Note]) -> int:
@@ -128,14 +128,14 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 
 
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
-    """What somebody set for the diagnosis of a run; None where nobody did."""
+    """The saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
     with Session(db) as session:
         return session.scalar(saved) if _is_there(session) else None
 
 
 def _is_there(session: Session) -> bool:
-    """Whether the table is: an SQLite file that was written before there was one lacks it."""
+    """True if the table of settings exists: a notes file from an earlier version has none."""
     if session.connection().dialect.name != "sqlite":
         return True
     asked = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
@@ -143,7 +143,7 @@ def _is_there(session: Session) -> bool:
 
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
-    """Tags of rollout functions, by the row's id."""
+    """Tags from rollout functions, by row id."""
     tags: dict[int, list[str]] = {}
     found = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
     for row_id, tag in session.execute(found):
@@ -156,7 +156,7 @@ def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation
 
 
 def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:
-    """By uids of run and row."""
+    """Annotations by people, by the uids of run and row."""
     rows = session.execute(select(_SAID).where(*conditions).order_by(_SAID.c.run, _SAID.c.row)).all()
     return {key: _annotation(list(of_one)) for key, of_one in groupby(rows, key=lambda said: (said.run, said.row))}
 

@@ -1,4 +1,4 @@
-"""One group: its rows, and those of its rollouts that are opened."""
+"""Reads one group: its rows, and the payloads of its rollouts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import RolloutNotFoundError
-from logs_ui.recorder.queries.common import Database, shown
+from logs_ui.recorder.queries.common import Database, as_shown
 from logs_ui.recorder.queries.rollout_list import Rollout, read
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
@@ -19,7 +19,7 @@ _name = col(_Row.group)
 
 
 def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
-    """All rows of the group that a rollout is in: the highest reward first, those without one last.
+    """All rows of a rollout's group: the highest reward first, rows without a reward last.
 
     Raises:
         RolloutNotFoundError: the run has no rollout of that id.
@@ -27,28 +27,28 @@ def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
     name = select(_name).where(_id == row_id, _run + 0 == run_id).scalar_subquery()
     query = select(_Row).where(_name == name, _run + 0 == run_id)
     with Session(db) as session:
-        rows = shown(session, run_id, session.scalars(query))
+        rows = as_shown(session, run_id, session.scalars(query))
     if not rows:
-        raise RolloutNotFoundError(f"This run has no rollout {row_id}, and so no group of it.")
+        raise RolloutNotFoundError(f"This run has no rollout {row_id}.")
     return sorted(rows, key=by_reward)
 
 
 def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
-    """Those of the run that have these ids, in their order; without payloads."""
+    """Rows of the run by their ids, in the order of the ids; without payloads."""
     row = EvaluationRow
     wanted = list(row_ids)
     query = select(row).where(col(row.id).in_(wanted), col(row.run_id) == run_id)
     with Session(db) as session:
-        return sorted(shown(session, run_id, session.scalars(query)), key=lambda it: wanted.index(it.id or 0))
+        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda it: wanted.index(it.id or 0))
 
 
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
-    """Sort key: the highest reward first, those without one last, and equal ones by generation."""
+    """A sort key: the highest reward first, no reward last, equal rewards by generation."""
     return row.reward is None, -(row.reward or 0.0), row.generation, row.id or 0
 
 
 def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
-    """These rollouts with all that was recorded, by id: as many of them as may be held in memory together.
+    """Rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`.
 
     Raises:
         DatabaseError: the payload of one is damaged.
@@ -59,7 +59,7 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
 
 
 def run_of(db: Database, row_id: int) -> Run:
-    """The run that a rollout is of.
+    """The run of a rollout.
 
     Raises:
         RolloutNotFoundError: no run has a rollout of that id.

@@ -1,4 +1,4 @@
-"""How a query gets payloads: each as it is stored, with what it begins with."""
+"""Adds the columns of payloads, and of their shared payload starts, to a query."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ _before_content, _before_tokens = _starts.alias("before_content"), _starts.alias
 
 
 def with_contents(query: Any) -> Any:
-    """A query of `rollout_payload` with two columns more, which `payload.unpack_content` takes."""
+    """Adds two columns to a query of `rollout_payload`: the arguments of `payload.unpack_content`."""
     query = query.add_columns(col(_payload.content), _before_content.c.data.label("before_content"))
     return query.outerjoin(_before_content, _before_content.c.id == col(_payload.content_start))
 
 
 def with_tokens(query: Any) -> Any:
-    """A query of `rollout_payload` with two columns more, which `payload.unpack_tokens` takes."""
+    """Adds two columns to a query of `rollout_payload`: the arguments of `payload.unpack_tokens`."""
     query = query.add_columns(col(_payload.tokens), _before_tokens.c.data.label("before_tokens"))
     return query.outerjoin(_before_tokens, _before_tokens.c.id == col(_payload.tokens_start))
 
 
 def with_payloads(query: Any) -> Any:
-    """A query of `evaluation_row` with all four, each None where the rollout has none."""
+    """Adds all four columns to a query of `evaluation_row`; each is None if the rollout has no such payload."""
     return with_tokens(with_contents(query.outerjoin(_payload, col(_payload.row_id) == col(EvaluationRow.id))))

@@ -1,4 +1,4 @@
-"""Rollouts by two of their properties: how many, and what they came to."""
+"""Pivot tables: rollouts by two of their properties, with a count, a mean or a share per cell."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,48 +26,48 @@ from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StepStat
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
-"""Headings of a pivot; what lies beyond is added up."""
+"""The maximum numbers of headings of a pivot; the rest is only in the totals."""
 MOST_COUNTED = 20_000
-"""Rollouts that a pivot of a run of more than LARGE looks at: the newest of those that match."""
+"""The number of newest matching rollouts that a pivot reads in a run of more than LARGE."""
 
 _BUCKETS = 20  # of steps, at most
 
 
 class Dimension(StrEnum):
-    """What rollouts are told apart by."""
+    """Properties that rows and columns of a pivot can stand for."""
 
     TASK = "task"
     STEP = "step"
-    """In ranges of steps, so that there are at most 20 of them."""
+    """In ranges of steps, at most 20."""
     EVAL = "eval"
     STOP = "stop"
     STATUS = "status"
     MODE = "mode"
     TAG = "tag"
-    """A rollout that has several is counted with each."""
+    """A rollout with several tags is counted for each of them."""
     MODEL = "model"
     AGE = "age"
-    """Steps between the policy that made it and the step under which it is logged."""
+    """Steps between the policy that made the rollout and the step under which it is logged."""
 
 
 class Measure(StrEnum):
-    """What is said of the rollouts of a cell."""
+    """What a cell shows of its rollouts."""
 
     COUNT = "count"
     REWARD = "reward"
-    """The mean, as of tokens, turns and seconds, over those that have one."""
+    """The mean over the rollouts that have a reward; tokens, turns and seconds likewise."""
     TOKENS = "tokens"
     TURNS = "turns"
     SECONDS = "seconds"
     TRUNCATED = "truncated"
-    """The share of those that came to an end that hit their token limit, 0 to 1."""
+    """The share of ended rollouts that hit their token limit, 0 to 1."""
     ERRORS = "errors"
-    """The share of those that came to an end that are of status `error`, 0 to 1."""
+    """The share of ended rollouts with the status `error`, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A row or a column: of one value (None: of those that lack it), or of the steps from `value` to `until`."""
+    """A row or column: one value (None: rollouts without one), or the steps from `value` to `until`."""
 
     value: str | int | None
     until: int | None = None
@@ -75,7 +75,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Cell:
-    """Some rollouts: how many, and of their measure the sum, and over how many of them."""
+    """The number of rollouts, the sum of their measure, and the number of rollouts that have it."""
 
     count: int = 0
     total: float = 0.0
@@ -83,7 +83,7 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """None where no rollout has one."""
+        """The mean of the measure; None if no rollout has it."""
         return self.total / self.known if self.known else None
 
     def __add__(self, other: "Cell") -> "Cell":
@@ -92,14 +92,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pivot:
-    """
+    """A pivot table.
+
     Attributes:
-        rows, columns: at most MOST_ROWS and MOST_COLUMNS: steps in their order, else those with most rollouts first.
+        rows, columns: at most MOST_ROWS and MOST_COLUMNS headings: steps in order, others by number of rollouts.
         cells: by (row, column); pairs without rollouts are left out.
-        of_rows, of_columns: over all columns, or rows, those beyond included.
-        overall: over everything. A rollout with several tags is in it as often.
-        rows_beyond, columns_beyond: how many more headings there are.
-        counted: how many of the newest rollouts it is made of, where there are more; None where it is made of all.
+        of_rows, of_columns: totals over all columns, or rows, including those without a heading.
+        overall: the total. A rollout with several tags is counted for each of them.
+        rows_beyond, columns_beyond: number of headings that are left out.
+        counted: number of newest rollouts that were read; None if all were.
     """
 
     rows: list[Heading]
@@ -115,22 +116,22 @@ class Pivot:
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Of `width` steps each, from `low` on; the last ends at `high`."""
+    """Ranges of `width` steps each, from `low` on; the last one ends at `high`."""
 
     low: int = 0
     high: int = 0
     width: int = 1
 
     def first(self, dimension: Dimension, column: Any) -> Any:
-        """Of steps, the first of their bucket; of any other column, itself."""
+        """An expression for the first step of a step's range; any other column unchanged."""
         if dimension != Dimension.STEP or self.width == 1:
             return column
-        # As themselves: PostgreSQL knows them again in GROUP BY.
+        # Not as parameters: PostgreSQL would not see that the expression is the same in GROUP BY.
         low, width = (literal(value, literal_execute=True) for value in (self.low, self.width))
         return column - (column - low) % width
 
     def heading(self, dimension: Dimension, value: str | int | None) -> Heading:
-        """Of what `first` gives."""
+        """The heading of a value of `first`."""
         if dimension != Dimension.STEP or not isinstance(value, int) or self.width == 1:
             return Heading(value)
         return Heading(value, min(value + self.width - 1, max(self.high, value)))
@@ -139,8 +140,9 @@ class _Buckets:
 def pivot(
     db: Database, run_id: int, filter: RolloutFilter, rows: Dimension, columns: Dimension, measure: Measure  # noqa: A002
 ) -> Pivot:  # fmt: skip
-    """Of all rollouts of the filter where step statistics have the answer, or the run is not larger than LARGE; else
-    of the newest MOST_COUNTED, or, of a filter that no index serves, of those of them that match.
+    """Makes a pivot of the filter's rollouts. All are counted if the run has at most LARGE rollouts, or if step
+    statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no
+    index serves the filter.
     """
     by_step = in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS
     with Session(db) as session:
@@ -176,7 +178,7 @@ def _from_rows(
     run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
     limit: int | None, span: Span | None,
 ) -> Select[Any]:  # fmt: skip
-    """Only what is asked for is read: an index may hold it."""
+    """Selects only the columns it needs: an index may contain them all."""
     own: dict[Dimension, Any] = _properties(run_id)
     asked = [
         buckets.first(it, own[it]).label(f"by_{it.value}")
@@ -201,7 +203,7 @@ def _from_rows(
 
 
 def _properties(run_id: int) -> dict[Dimension, Any]:
-    """As they are shown: see `selection.lost_until`."""
+    """Expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
     row = EvaluationRow
     lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
     return {
@@ -217,7 +219,7 @@ def _properties(run_id: int) -> dict[Dimension, Any]:
 
 
 def _values() -> dict[Measure, Any]:
-    """Of one rollout; None where it takes no part in the mean. Shares are of those that came to an end."""
+    """Expressions of the measures of one rollout; NULL if it does not count in the mean."""
     row = EvaluationRow
     ended = col(row.status).in_((Status.OK.value, Status.ERROR.value))
     return {
@@ -232,7 +234,7 @@ def _values() -> dict[Measure, Any]:
 
 
 def _tags(run_id: int) -> Any:
-    """(row_id, tag) of a run's rollouts, whoever gave it, each once."""
+    """A subquery of (row_id, tag) of a run's rollouts, from people and rollout functions, each once."""
     of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
     named = and_(col(EvaluationRow.run_id) == run_id, col(EvaluationRow.uid) == col(PersonalTag.row))
     personal = select(col(EvaluationRow.id), col(PersonalTag.tag)).join(PersonalTag, named)
@@ -242,13 +244,13 @@ def _tags(run_id: int) -> Any:
     ).subquery()
 
 
-_OF_KINDS = set(Dimension) - {Dimension.TAG, Dimension.MODEL, Dimension.AGE}  # in the index of kinds
+_OF_KINDS = set(Dimension) - {Dimension.TAG, Dimension.MODEL, Dimension.AGE}  # columns of the index row_by_kind
 _OF_STATISTICS: dict[Dimension, Any] = {
     Dimension.STEP: col(StepStatistics.step),
     Dimension.EVAL: col(StepStatistics.eval_name),
     Dimension.MODE: col(StepStatistics.mode),
 }
-_SUMS: dict[Measure, tuple[Any, Any]] = {  # of a step, and over how many rollouts
+_SUMS: dict[Measure, tuple[Any, Any]] = {  # columns of step statistics: the sum, and the number of rollouts
     Measure.COUNT: (col(StepStatistics.rollouts), col(StepStatistics.rollouts)),
     Measure.REWARD: (col(StepStatistics.reward_sum), col(StepStatistics.scored)),
 }
@@ -260,7 +262,7 @@ def _size(session: Session, run_id: int) -> int:
 
 
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
-    """Of the least of 1, 2, 5, 10, ... steps with which few enough hold all that the filter may leave."""
+    """Ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
     step = col(StepStatistics.step)
     query = select(func.min(step), func.max(step)).where(*statistics_conditions(run_id, filter.only("step")))
     low, high = session.execute(query).one()
@@ -295,7 +297,7 @@ def _pivot(
 
 
 def _shown(totals: dict[Heading, Cell], dimension: Dimension, most: int) -> list[Heading]:
-    """Those with most rollouts; numbers in their order, else the most frequent first."""
+    """The headings with most rollouts; numbers in order, others the most frequent first."""
     frequent = sorted(totals, key=lambda it: (-totals[it].count, it.value is None, str(it.value)))[:most]
     if dimension not in _NUMBERED:
         return frequent

@@ -1,4 +1,4 @@
-"""Rollouts: a page of them, all of them, one of them."""
+"""Reads rollouts: a page, all of a filter, a single one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
-from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, counted, newest_ids, shown
+from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, as_shown, counted, newest_ids
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.queries.search.full_text import planning
@@ -31,18 +31,18 @@ from logs_ui.recorder.storage.dialects import mean, total, whole_sum
 from logs_ui.recorder.storage.payload import Tokens, unpack_content, unpack_tokens, unpacked_size
 from logs_ui.recorder.storage.tables import EvaluationRow, Image, StepStatistics
 
-_CHUNK_BYTES = 32 << 20  # unpacked, of the rollouts that are held in memory together; one that has more comes alone
+_CHUNK_BYTES = 32 << 20  # unpacked payloads in memory at once; a larger rollout is read alone
 
 _WITH_PAYLOADS = with_payloads(select(EvaluationRow))
-_AT_ONCE = 10  # packed payloads in memory
+_AT_ONCE = 10  # packed payloads fetched at once
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a page ended: the sort key and the id of its last row.
+    """The end of a page: the sort key and the id of its last row.
 
-    `key` is None for rows that lack the key: they come last. In an order by id, which needs none, it is how many
-    rollouts were looked through, where no index leads to them.
+    `key` is None for rows without the key, which come last. An order by id needs no key; there it is the number of
+    rollouts that were scanned so far, if no index serves the filter.
     """
 
     key: float | int | None
@@ -51,12 +51,11 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows in order, and where the next begins (None at the end).
+    """Some rows in order, and where the next page begins (None at the end).
 
     Attributes:
-        looked_at: how many rollouts they were looked for in, with those of the pages before, where time was over before
-            there were enough of them, or all of the run's were too many to be put in order; None where that makes no
-            difference.
+        looked_at: number of rollouts scanned so far, if the scan was stopped by its time limit, or the run is too large
+            to be sorted. None if the page is complete.
     """
 
     rows: list[EvaluationRow]
@@ -66,15 +65,15 @@ class Page:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One row with all that was recorded of it.
+    """One row with its payload.
 
     Attributes:
-        messages: OpenAI's chat form: role, content, optionally reasoning_content, tool_calls, name.
-        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error, and of
-            model calls that were seen `generation`. Turn 0 is the reset.
-        sampling: parameters of its generations.
-        metadata: what else is known (attribution, traceback, extra fields of the rollout function, ...).
-        tokens: None before it returned.
+        messages: in OpenAI's chat format: role, content, optionally reasoning_content, tool_calls, name.
+        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error, and `generation` for
+            recorded model calls. Turn 0 is the reset.
+        sampling: sampling parameters of its generations.
+        metadata: everything else (attribution, traceback, extra fields of the rollout function, ...).
+        tokens: None before the rollout returned.
     """
 
     row: EvaluationRow
@@ -87,15 +86,15 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A rollout's place within a filter's order.
+    """A rollout's place in a filter's order.
 
     Attributes:
-        previous, next: ids of the one before and after; None at the ends, or where none was found in time. A rollout
-            that is not in the filter has those between which it would stand.
-        inside: whether it is in the filter.
-        position: from 1; None where it is not in the filter, beyond COUNT_CAP, or not known.
-        count: of the filter's rows.
-        unsure: which of `previous` and `next` may be there, further away than was looked in time.
+        previous, next: ids of the rollouts before and after; None at the ends, or if none was found in time. For a
+            rollout that the filter does not select, those between which it would be.
+        inside: True if the filter selects it.
+        position: from 1; None if the filter does not select it, beyond COUNT_CAP, or if it is not known.
+        count: number of the filter's rows.
+        unsure: those of `previous` and `next` that may exist, but were not found in time.
     """
 
     previous: int | None
@@ -107,7 +106,7 @@ class Neighbours:
 
 
 def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
-    """Keyset paging on (sort key, id); rows without the sort key come last, by id in the order's own direction."""
+    """A page, by keyset paging on (sort key, id). Rows without the key come last, by id in the order's direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
         rows = in_order(session, run_id, filter, place, limit + 1)
@@ -117,26 +116,26 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
 
 
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
-    """Where to count what a filter leaves of a large run: see `common.WINDOW`."""
+    """The ids to count in, if the run is large and no index serves the filter: see `common.WINDOW`."""
     with Session(db) as session:
         return newest_ids(session, run_id, filter.range("step").high, WINDOW)
 
 
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
-    """The highest id of its rows; 0 where it has none."""
+    """The highest id of the filter's rows; 0 if it has none."""
     top = page(db, run_id, replace(filter, sort=Sort.NEWEST), limit=1).rows
     return top[0].id or 0 if top else 0
 
 
 def count(db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None) -> Count:  # noqa: A002
-    """Up to COUNT_CAP; where a span is given, of its rows alone, and so never exact."""
+    """Counts the filter's rows, up to COUNT_CAP. Within a span of ids the count is never exact."""
     with Session(db) as session:
         found = counted(session, conditions(run_id, filter, Use.NUMBER, span))
         return found if span is None else replace(found, exact=False)
 
 
 def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
-    """Of all its rows, however many: for an export, which reads them anyway."""
+    """Counts all of the filter's rows, for an export, which reads them anyway."""
     query = select(func.count()).select_from(EvaluationRow).where(*conditions(run_id, filter, Use.NUMBER))
     with Session(db) as session:
         return session.scalar(query) or 0
@@ -145,7 +144,7 @@ def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noq
 def mean_reward(
     db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None  # noqa: A002
 ) -> float | None:  # fmt: skip
-    """Over the filter's rows that have one, those of a span where one is given; None where none has."""
+    """The mean reward of the filter's rows, within a span of ids if one is given; None if no row has a reward."""
     query: Any = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
@@ -156,7 +155,7 @@ def mean_reward(
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
-    """Everything of one rollout.
+    """Reads one rollout with its payload.
 
     Raises:
         RolloutNotFoundError: the run has no rollout of that id.
@@ -172,13 +171,13 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
     """An image that an observation refers to.
 
     Raises:
-        ImageNotFoundError: there is none of that hash.
+        ImageNotFoundError: the database has no image of that hash.
     """
     with Session(db) as session:
         found = session.get(Image, hash)
     if found is None:
         raise ImageNotFoundError(
-            f"There is no image {hash[:64]!r}. What refers to it may have been recorded elsewhere."
+            f"There is no image {hash[:64]!r} in this database. The rollout may have been recorded in another one."
         )
     return found
 
@@ -186,7 +185,7 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
 def neighbours(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count | None = None  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """Where `row` stands in the filter's order, or would stand. `total` is `count` of it, where that is known."""
+    """The place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
@@ -207,22 +206,22 @@ def neighbours(
 
 
 def group_of(db: Database, row: EvaluationRow) -> list[EvaluationRow]:
-    """All rows of its group, by generation."""
+    """All rows of a row's group, by generation."""
     of_group = (col(EvaluationRow.group) == row.group, col(EvaluationRow.run_id) == row.run_id)
     query = select(EvaluationRow).where(*of_group).order_by(col(EvaluationRow.generation), col(EvaluationRow.id))
     with Session(db) as session:
-        return shown(session, row.run_id, session.scalars(query))
+        return as_shown(session, row.run_id, session.scalars(query))
 
 
 def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
-    """How many rows of the filter have a higher id."""
+    """Counts the filter's rows with a higher id."""
     with Session(db) as session:
         return counted(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
 def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
-    """All of them, oldest first, in reads that are short, as a long one would pin the write-ahead log, and small: of
-    at most `chunk` rows, and of fewer where they are large.
+    """Reads all rollouts of a filter, oldest first, in chunks of at most `chunk` rows, or fewer if they are large. A
+    single long read would keep the write-ahead log from being reused.
 
     Raises:
         DatabaseError: the payload of one is damaged.
@@ -240,8 +239,8 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 2
 
 
 def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Select[Any]:  # noqa: A002
-    """Of the filter's next rows behind the id `last`, oldest first. The ids alone: where no index has their order,
-    SQLite sorts what it reads.
+    """A SELECT of the filter's next ids after `last`, oldest first. Ids alone, since SQLite sorts all columns that it
+    reads if no index has the order.
     """
     (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
     query = select(col(EvaluationRow.id)).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
@@ -258,21 +257,23 @@ def in_order(
     backwards: bool = False,
     span: Span | None = None,
 ) -> list[EvaluationRow]:
-    """The first ones from a place on, or those before it; of a span's rows where one is given."""
+    """The first rows after a place, or before it; within a span of ids if one is given."""
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS, span)
     for section in sections(filter, after, backwards=backwards):
         rows += _in_section(session, selected, section, limit - len(rows), by_id=is_listed(filter))
         if len(rows) == limit:
             break
-    return shown(session, run_id, rows)
+    return as_shown(session, run_id, rows)
 
 
 def _in_section(
     session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int, *, by_id: bool = False
 ) -> list[EvaluationRow]:
-    """The first rows of a section, read in an index's order; of the last key, more rows may share it than were read.
-    With `by_id` the ids of them are sorted, not all of their columns, where they come from a list.
+    """The first rows of a section, in an index's order.
+
+    Rows that share the last key may be more than were read, and are read again in their own order: see `Ties`. With
+    `by_id` the rows come from a list of ids, and only ids are sorted, not all columns.
     """
     query = select(EvaluationRow).where(*selected)
     if by_id:
@@ -291,7 +292,7 @@ def _in_section(
 
 
 def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
-    """By id; those after the first only as far as all come to _CHUNK_BYTES."""
+    """Reads rollouts by id, until their payloads exceed _CHUNK_BYTES; always at least one."""
     query: Any = _WITH_PAYLOADS.where(*selected).order_by(col(EvaluationRow.id)).execution_options(yield_per=_AT_ONCE)
     found: list[Rollout] = []
     size = 0
@@ -301,12 +302,12 @@ def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[
         size += unpacked_size(*content) + unpacked_size(*tokens)
         if size > _CHUNK_BYTES:
             break
-    shown(session, run_id, (rollout.row for rollout in found))
+    as_shown(session, run_id, (rollout.row for rollout in found))
     return found
 
 
 def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> Rollout:
-    """Of payloads, each with its start."""
+    """Unpacks payloads, each given with its payload start."""
     try:
         content = unpack_content(*packed_content)
         return Rollout(
@@ -317,8 +318,8 @@ def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens:
             metadata=content.get("metadata") or {},
             tokens=unpack_tokens(*tokens),
         )
-    except Exception as error:  # zstd, JSON, numpy: each has its own for bytes that are not what they were
+    except Exception as error:  # zstd, JSON and numpy each raise errors of their own for damaged bytes
         raise DatabaseError(
-            f"What was recorded of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a "
-            f"copy, or do without it: delete the row_id {row.id} from the table rollout_payload."
+            f"The payload of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a copy, "
+            f"or delete the payload: the row with row_id {row.id} of the table rollout_payload."
         ) from error

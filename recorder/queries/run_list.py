@@ -1,4 +1,4 @@
-"""The list of runs: those that are wanted, page by page, with what people said of them."""
+"""The list of runs: filtered, page by page, with annotations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,14 +39,15 @@ DIED = "died"
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs are wanted.
+    """Selects runs.
 
     Attributes:
-        words: each is in the name, id, project, model, an eval, a tag, the note, or a value of the arguments; a number
-            is one of those; `name=value` is an argument or a package's version; `project:word` is in the project.
+        words: each must occur in the name, id, project, model, an eval, a tag, the note, or a value of the arguments. A
+            number must equal a value; `name=value` is an argument or a package's version; `project:word` occurs in the
+            project.
         states: any of these: a RunState, or `died`.
-        tags: all of these, as people gave them.
-        starred: only those with a star.
+        tags: all of these, given by people.
+        starred: True: only runs with a star.
         projects: any of these.
     """
 
@@ -59,7 +60,7 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run, and what people said of it."""
+    """A run with its annotation."""
 
     summary: RunSummary
     said: Annotation
@@ -70,7 +71,7 @@ class RunList:
     """A page of runs, newest first.
 
     Attributes:
-        next: where the following page begins; None at the end.
+        next: the start of the next page; None at the end.
     """
 
     runs: list[ListedRun]
@@ -79,15 +80,15 @@ class RunList:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """How many runs there are.
+    """Numbers of runs.
 
     Attributes:
-        all: whatever is wanted.
-        matching: of those that are wanted.
-        states: by state, of those that are wanted in any state.
-        tags: by tag, of all.
-        starred: of all.
-        projects: by project, of all that have one; most runs first.
+        all: all runs.
+        matching: runs that the filter selects.
+        states: by state: runs that the filter would select in any state.
+        tags: by tag: all runs.
+        starred: all runs with a star.
+        projects: by project, most runs first: all runs that have one.
     """
 
     all: int
@@ -101,7 +102,7 @@ class RunCounts:
 def list_runs(
     db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int, now: int | None = None
 ) -> RunList:
-    """Those that are wanted, from a place on."""
+    """A page of the filter's runs, newest first."""
     now = _now(db, now)
     newest = (col(Run.created), col(Run.id))
     query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
@@ -115,14 +116,14 @@ def list_runs(
 
 
 def these_runs(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[ListedRun]:
-    """By their numbers; those that there are."""
+    """Runs by their numbers; missing ones are left out."""
     with Session(db) as session:
         runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
         return _listed(session, runs, _now(session.connection(), now))
 
 
 def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> RunCounts:
-    """All counts are exact: there are never many runs."""
+    """Counts runs, exactly: there are never many."""
     now = _now(db, now)
     in_any_state = replace(chosen, states=())
     state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
@@ -145,20 +146,20 @@ def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> Ru
 
 
 def newest_run(db: Database) -> int:
-    """The highest number of a run; 0 where there is none."""
+    """The highest number of a run; 0 without runs."""
     with Session(db) as session:
         return session.scalar(select(func.max(col(Run.id)))) or 0
 
 
 def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None = None) -> int:
-    """How many are wanted that came after this one."""
+    """Counts the filter's runs with a higher number."""
     wanted = _conditions(chosen, _now(db, now))
     with Session(db) as session:
         return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
 
 
 def run_marks(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[tuple[Any, ...]]:
-    """What changes with anything that the list says of these runs, but for what people said."""
+    """Values that change whenever the list's entries of these runs do, annotations excepted."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
     query = select(*map(col, columns), _state(_now(db, now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
     with Session(db) as session:
@@ -175,7 +176,7 @@ def _state(now: int) -> ColumnElement[str]:
 
 
 def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
-    conditions = [_holds(word) for word in chosen.words]
+    conditions = [_contains(word) for word in chosen.words]
     conditions += [col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags]
     if chosen.states:
         conditions.append(_state(now).in_(chosen.states))
@@ -186,7 +187,7 @@ def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _holds(word: str) -> ColumnElement[bool]:
+def _contains(word: str) -> ColumnElement[bool]:
     field_name, colon, project = word.partition(":")
     if colon and project and field_name.lower() == "project":
         return col(Run.project).icontains(project, autoescape=True)
@@ -195,11 +196,11 @@ def _holds(word: str) -> ColumnElement[bool]:
         return or_(_argument(col(Run.config), name, value), _argument(col(Run.versions), name, value))
     named_by = (col(Run.name), col(Run.uid), col(Run.model), col(Run.project))
     named = [column.icontains(word, autoescape=True) for column in named_by]
-    said = [
+    annotated = [
         col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
     ]
-    return or_(*named, col(Run.id).in_(_evaluating(word)), *said, _has_value(word))
+    return or_(*named, col(Run.id).in_(_evaluating(word)), *annotated, _has_value(word))
 
 
 def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
@@ -207,15 +208,15 @@ def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
 
 
 def _evaluating(word: str) -> Any:
-    """Ids of the runs of which an eval's name holds the word."""
+    """A SELECT of the ids of runs with an eval whose name contains the word."""
     names = _eval_names()
     return select(names.c.run).where(names.c.name.icontains(word, autoescape=True))
 
 
 @cache
 def _eval_names() -> Any:
-    """Each eval's name of each run, once: a look-up for each name, not for each step. All queries have the same object,
-    which may stand several times in one.
+    """Each eval name of each run, once, by one index look-up per name instead of per step. Cached, because a query that
+    contains it several times needs the same object.
     """
     key, name = StepStatistics, col(StepStatistics.eval_name)
     modes = union_all(*(select(literal(mode.value).label("mode")) for mode in Mode)).subquery()
@@ -231,14 +232,16 @@ def _eval_names() -> Any:
 
 
 def _has_value(word: str) -> ColumnElement[bool]:
-    """Whether a value of the arguments holds it, or is the number. Names do not count: all runs share them."""
+    """A condition: a value of the arguments contains the word, or equals the number. Names do not count: all runs have
+    the same.
+    """
     each = json_each(col(Run.config))
-    written = _number(word)
-    if written is not None:
-        return exists(select(1).select_from(each).where(number(each) == written))
-    held = each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(word, autoescape=True)
-    is_there = cast(col(Run.config), String).icontains(word, autoescape=True)  # opens no JSON that lacks it
-    return is_there & exists(select(1).select_from(each).where(held))
+    value = _number(word)
+    if value is not None:
+        return exists(select(1).select_from(each).where(number(each) == value))
+    is_in_value = each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(word, autoescape=True)
+    is_there = cast(col(Run.config), String).icontains(word, autoescape=True)  # spares parsing most JSON
+    return is_there & exists(select(1).select_from(each).where(is_in_value))
 
 
 def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
@@ -260,5 +263,5 @@ def _number(written: str) -> float | None:
 
 
 def _listed(session: Session, runs: Sequence[Run], now: int) -> list[ListedRun]:
-    said, found = run_annotations(session.connection()), known_totals(session, runs)
-    return [ListedRun(summary(run, found.get(run.id or 0, Totals()), now), said.get(run.uid, NOTHING)) for run in runs]
+    notes, found = run_annotations(session.connection()), known_totals(session, runs)
+    return [ListedRun(summary(run, found.get(run.id or 0, Totals()), now), notes.get(run.uid, NOTHING)) for run in runs]

@@ -1,4 +1,4 @@
-"""What a run calls things: its evals, tasks, models, tags, reward functions and metrics."""
+"""Names that occur in a run: evals, tasks, models, tags, reward functions and metrics."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,31 +14,32 @@ from logs_ui.recorder.queries.notes_queries import known_tags
 from logs_ui.recorder.queries.sql.matching import has_key
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 
-_SAMPLE = 1_000  # newest rows that are asked for what no index lists
+_SAMPLE = 1_000  # newest rows that are read for names that no index lists
 
 
 def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "task")) -> dict[str, list[str]]:
-    """By field, in order, each once.
+    """Names by field, sorted, each once.
 
     Args:
-        db: what is read.
+        db: the database.
         run_id: the run's number.
-        fields: those to look at, of `eval`, `task`, `tag`, `model`, `rewards` and `metrics`. Evals and tasks are all
-            there; of tags the first, in the alphabet's order; of the others those of the newest rollouts.
+        fields: some of `eval`, `task`, `tag`, `model`, `rewards` and `metrics`. Evals and tasks are complete; tags are
+        the
+            first 200 by the alphabet; the others are those of the newest 1,000 rollouts.
     """
     with Session(db) as session:
         return {field: _KNOWN[field](session, run_id) for field in fields}
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
-    """Holds what a filter names against what the run has.
+    """Checks that a run has all that a filter names.
 
     Raises:
         FilterError: the run has no such eval, task, model, tag, reward function or metric; names the nearest.
     """
     named = named_in(filter)
     known = known_values(db, run_id, named)
-    for field in _NOT_ALL & named.keys():
+    for field in _INCOMPLETE & named.keys():
         known[field] += [
             value for value in named[field] if value not in known[field] and _has(db, run_id, field, value)
         ]
@@ -51,7 +52,7 @@ def _evals(session: Session, run_id: int) -> list[str]:
 
 
 def _tasks(session: Session, run_id: int) -> list[str]:
-    """A loose index scan: never a DISTINCT over all rows."""
+    """A loose index scan: one look-up per task, where DISTINCT would read all rows."""
     task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
     tasks = select(func.min(task).label("task")).where(of_run).cte("tasks", recursive=True)
     following = select(func.min(task)).where(of_run, task > tasks.c.task).scalar_subquery()
@@ -81,7 +82,7 @@ def _newest(run_id: int, column: Any) -> Select[Any]:
 
 
 def _has(db: Database, run_id: int, field: str, value: str) -> bool:
-    """Looks at all rows, for what is not listed."""
+    """Searches all rows for a name that `known_values` did not list."""
     row = EvaluationRow
     is_there = {
         "tag": lambda: tagged(run_id, value),
@@ -102,4 +103,4 @@ _KNOWN: dict[str, Callable[[Session, int], list[str]]] = {
     "rewards": _rewards,
     "metrics": _metrics,
 }
-_NOT_ALL = {"tag", "model", "rewards", "metrics"}
+_INCOMPLETE = {"tag", "model", "rewards", "metrics"}

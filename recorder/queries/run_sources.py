@@ -1,4 +1,4 @@
-"""What runs are made of beside their arguments: sources, templates, changes of the working tree."""
+"""Reads the sources of runs: code of functions, templates, changes of the working tree."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -13,9 +13,7 @@ from logs_ui.recorder.storage.tables import RunSource, Text
 
 
 def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:
-    """Of these runs, by their numbers, without the texts; in the order of kind and name. A run without any is left
-    out.
-    """
+    """Sources of runs, without their texts, by the run's number; in the order of kind and name."""
     query = (
         select(RunSource).where(col(RunSource.run_id).in_(run_ids)).order_by(col(RunSource.kind), col(RunSource.name))
     )
@@ -27,7 +25,7 @@ def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSou
 
 
 def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
-    """By hash; those that there are."""
+    """Texts by hash; missing ones are left out."""
     with Session(db) as session:
         stored = session.execute(select(col(Text.hash), col(Text.data)).where(col(Text.hash).in_(list(hashes))))
         return {digest: zstandard.decompress(data).decode() for digest, data in stored}

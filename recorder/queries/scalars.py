@@ -1,4 +1,4 @@
-"""Figures that the trainer logged."""
+"""Reads the figures that the trainer logged."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,26 +15,26 @@ from logs_ui.recorder.storage.tables import Scalar
 
 @dataclass(frozen=True)
 class ScalarCurve:
-    """A figure that the trainer logs: (step, value), None where it was no finite number."""
+    """A figure that the trainer logs, as (step, value); a value is None if it was not a finite number."""
 
     name: str
     points: tuple[tuple[int, float | None], ...]
 
 
 def scalars(db: Database, run_id: int) -> list[Scalar]:
-    """By name, step."""
+    """All scalars of a run, by name and step."""
     key = (col(Scalar.name), col(Scalar.step))
     with Session(db) as session:
         return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
 
 
 def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
-    """By name; of a longer one every n-th point and the last, so that there are at most `points` + 1 of each."""
+    """Curves by name. Longer ones are thinned to every n-th point and the last: at most `points` + 1."""
     name, of_run = col(Scalar.name), col(Scalar.run_id) == run_id
     longest = select(func.count().label("number")).where(of_run).group_by(name).subquery()
     with Session(db) as session:
         is_long = (session.scalar(select(func.max(longest.c.number))) or 0) > points
-        # Not the session's own way, which takes as long for so many rows as all else on their page.
+        # On the connection: the session's rows would take as long as all else on the page.
         found = session.connection().execute(_thinned(run_id, points) if is_long else _all(run_id)).all()
     return [
         ScalarCurve(name, tuple([(step, value) for _, step, value in of_curve]))
@@ -67,6 +67,6 @@ def _thinned(run_id: int, points: int) -> Any:
 
 
 def last_logged_step(db: Database, run_id: int) -> int | None:
-    """The highest step that has a scalar; None where none has."""
+    """The highest step that has a scalar; None without scalars."""
     with Session(db) as session:
         return session.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))
