@@ -1,8 +1,13 @@
-"""What all tests stand on."""
+"""Options, order and fixtures of all tests.
+
+Tests share what is slow to make: each process runs whole files, so that a server, a model or a page that a file's tests
+only read is made once.
+"""
 
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -19,6 +24,7 @@ from logs_ui.recorder.delivery.job_queue import Job
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire, is_plain
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.storage.address import Address
+from tests.support import exhaustive
 from tests.support.chromium import chromium
 from tests.support.postgres import DATABASES, drop_database, fresh_database, make_database
 from tests.support.writers import ending_writers
@@ -30,6 +36,10 @@ os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Some hundred processes are started, and each would compile all that it imports anew, which takes it a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us with `&`: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,6 +50,33 @@ TWO_RANKS = "two_ranks_"
 """In the name of each test with a pair of ranks, which takes long to start: one process runs all of them."""
 
 _PATIENCE_MS = 60_000  # of whatever waits for a page, on a machine that does much else
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--exhaustive`."""
+    parser.addoption("--exhaustive", action="store_true", help="all patterns, seeds and examples, not a few of each")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Runs the whole suite in several processes where nobody says how many. One file is sooner done in this process,
+    and `--pdb` needs it. `-n 0` and `-p no:xdist` keep everything in it, too.
+    """
+    is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not hasattr(config, "workerinput")
+    is_open = config.getoption("numprocesses", 0) is None and not config.option.usepdb
+    if is_whole and is_open and not config.option.collectonly:
+        config.option.numprocesses = _processes()  # xdist reads it in the same hook, after this
+
+
+def _processes() -> int:
+    """Return as many as there are cores: two at least, since tests wait, and eight at most, since each takes 1 GB."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(cores, 2), 8)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses between a few cases and all, before tests are imported."""
+    exhaustive.configure(exhaustive=config.getoption("exhaustive"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,22 +93,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Files(config, log)
-
-
-_died = list[Any]()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: Any) -> None:
-    """One of the processes that run tests ended; an error is what it died of."""
-    if error is not None:
-        _died.append(node)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where one died, failed tests are not all that is amiss: `.ci/once_more` repeats nothing then."""
-    if _died:
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.hookimpl(wrapper=True)

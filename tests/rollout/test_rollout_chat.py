@@ -13,6 +13,7 @@ from logs_ui.rollout.models.token_episode import Answer, Finish, Trajectory
 from logs_ui.rollout.play.chat_template import Chat, ChatTemplateError, Message
 from logs_ui.rollout.play.evaluation_dataset import Prompts
 from logs_ui.rollout.play.play import prompt_alone
+from tests.support.exhaustive import examples
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -108,7 +109,7 @@ texts = st.text(st.sampled_from("guess 1\n né<|"), min_size=1, max_size=20)
 turns = st.lists(st.tuples(st.lists(st.integers(15, 300), max_size=6), st.booleans(), texts), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(name=st.sampled_from(sorted(TEMPLATES)), plain=st.booleans(), turns=turns, first=texts)
 def test_what_the_trainer_gets_is_what_the_model_saw_and_sampled(
     *, name: str, plain: bool, turns: Any, first: str

@@ -38,6 +38,7 @@ from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.chat_template import Chat
 from tests.end_to_end.test_harness import CheckedGames, Games, feedback_of
 from tests.rollout.test_rollout_chat import TEMPLATES, make_tokenizer
+from tests.support.exhaustive import examples
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, served
 from tests.support.training import GROUP, ROWS, guess_server, make_trainer
 
@@ -354,7 +355,7 @@ told = st.text(st.sampled_from("guess 1\n né<|"), min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(turns=answers, said=told, budget=st.integers(8, 400), calls=st.integers(1, 3))
 def test_the_ids_are_those_that_the_model_saw_and_sampled(
     name: str, turns: list[tuple[list[int], bool]], said: str, budget: int, calls: int

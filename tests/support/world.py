@@ -20,6 +20,7 @@ from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute
 from logs_ui.recorder.rows.attribution.row_calls import Returned
+from tests.support.exhaustive import cases
 
 ROWS, GROUP, TURNS = 16, 4, 3
 END, HINT, NEWLINE = 90, 91, 92
@@ -218,6 +219,12 @@ def recorded(
     completions = [np.array(row.completion, np.int32) for row in world.rows]
     seen = seen_as(Seen(log.generations, log.environment_calls, log.notes))
     return world, attribute(prompts, completions, seen, decode, returned(world))
+
+
+def worlds(alike: int) -> list[tuple[int, tuple[int, int]]]:
+    """Return seeds and modes: one of each mode, and exhaustively the first mode with so many seeds."""
+    every = [*enumerate(MODES[:1] * alike + MODES[1:])]
+    return [*cases([*every[1 - len(MODES) :], *every[: 1 - len(MODES)]], len(MODES))]
 
 
 Order = Callable[[list[Row]], list[Row]]

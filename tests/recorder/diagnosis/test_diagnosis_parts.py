@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.vocabulary import StopReason
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, rows_of
+from tests.support.exhaustive import cases
 
 MANY, STEPS = 480, 30
 PLACES = np.arange(MANY)
@@ -34,7 +35,7 @@ def of_two(first: Floats, second: Floats, names: tuple[str, str] = ("format", "c
     return rows_of(MANY, steps=STEPS, reward=2 * first + second, parts=parts, weights={names[0]: 2, names[1]: 1})
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(4), 2))
 def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: int) -> None:
     rows = of_two(drawn(0.3 + 0.45 * TIME, seed), drawn(0.5 - 0.35 * TIME, seed + 100))
     assert 0.7 < shares(rows)["format"] < 0.9
@@ -52,7 +53,7 @@ def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: in
         (0.5 + 0 * TIME, 0.45 - 0.2 * TIME),  # one falls, and the other does not rise for it
     ],
 )
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(4), 2))
 def test_a_function_that_decides_alone_is_no_fault_where_none_falls_for_it(
     chances: tuple[Floats, Floats], seed: int
 ) -> None:
@@ -92,7 +93,7 @@ def judged_by_length(seed: int, *, growth: float = 2.0) -> Rows:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(4), 2))
 def test_a_judge_that_follows_length_all_along_is_found(seed: int) -> None:
     rows = judged_by_length(seed)
     found = card(diagnose_rows(rows), "length")
@@ -113,7 +114,7 @@ def longer_where_right(kind: str, seed: int) -> Rows:
 
 
 @pytest.mark.parametrize("kind", ["graded", "right or wrong"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(4), 2))
 def test_right_answers_that_are_longer_are_healthy(kind: str, seed: int) -> None:
     assert "length" not in ids(diagnose_rows(longer_where_right(kind, seed)))
 

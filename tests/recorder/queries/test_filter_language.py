@@ -12,6 +12,7 @@ from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field, Kind
 from logs_ui.recorder.queries.filters.filter_language import mended, parse_terms, place_at, without
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where
 from logs_ui.recorder.queries.filters.terms import Range, Term
+from tests.support.exhaustive import examples
 from tests.support.terms import terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
@@ -24,13 +25,13 @@ def refusal(text: str) -> FilterError:
     return caught.value
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(terms())
 def test_what_a_term_prints_is_read_as_that_term(term: Term) -> None:
     assert RolloutFilter(terms=parse_terms(str(term))) == RolloutFilter(terms=(term,))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text(alphabet='ab1 .,:<>=!-"\\\n{u}_é') | st.text(), st.integers(0, 20))
 def test_any_text_is_read_or_refused_and_has_a_place_at_any_cursor(text: str, at: int) -> None:
     place = place_at(text, min(at, len(text)))

@@ -21,6 +21,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
 )
 from logs_ui.recorder.queries.filters.terms import Range, Term
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
+from tests.support.exhaustive import examples
 from tests.support.terms import TEXTS, terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
@@ -69,21 +70,21 @@ def refusal(query: str) -> FilterError:
     return caught.value
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(filters())
 def test_reading_is_the_opposite_of_printing(where: RolloutFilter) -> None:
     assert parse_filter(parse_qsl(urlencode(print_filter(where)))) == where
     assert parse_where(print_where(where)) == replace(where, sort=Sort.NEWEST)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(filters())
 def test_a_line_is_one_line_that_a_browsers_field_keeps_and_shows(where: RolloutFilter) -> None:
     assert print_where(where).isprintable()
     assert len(print_where(where).splitlines()) <= 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(filters())
 def test_taking_all_parts_away_leaves_nothing_but_the_order(where: RolloutFilter) -> None:
     for _ in range(100):

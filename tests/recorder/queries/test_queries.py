@@ -32,12 +32,13 @@ from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.support import factory
+from tests.support.exhaustive import examples
 from tests.support.postgres import DATABASES, fresh_database
 
 EVERYTHING = RolloutFilter()
 FAILURES = ("environment_error", "timeout", "at_capacity", "exception", "aborted")
 UNDER_WAY = {"state": "running", "heartbeat": time.time_ns() // 1000 + 3_600_000_000}
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.storage.tables import PayloadStart, RolloutPayload
 from logs_ui.recorder.upkeep import check, delete_run, merge, prune
+from tests.support.exhaustive import examples
 
 IDS = st.lists(st.sampled_from([0, 1, 65_535, 65_536, 151_935, 2**31 - 1, -1]), max_size=9)
 PROMPT = [{"role": "user", "content": "What is it? " * 60}]
@@ -87,7 +88,7 @@ def as_played(run: str, prompts: int = 1) -> list[tuple[str, str, list[int], lis
 
 
 @given(IDS, IDS, st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_tokens_are_what_they_were(prompt: list[int], answer: list[int], has_logprobs: bool, has_mask: bool) -> None:  # noqa: FBT001
     logprobs = np.linspace(-9, 0, len(answer)).astype(np.float16) if has_logprobs else None
     mask = np.ones(len(answer), np.uint8) if has_mask else None

@@ -25,10 +25,11 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepDetails, Ste
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 from tests.support import factory
+from tests.support.exhaustive import examples
 
 NOW = 1_800_000_000_000_000
 LATER = NOW + 10_000_000
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMBERS = st.sampled_from([None, -1.5, 0.0, 0.1, 0.5, 1.0, 1.0, 250.0])
 COLUMNS = st.fixed_dictionaries(
     {},

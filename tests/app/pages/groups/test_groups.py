@@ -31,6 +31,7 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState, StopReason
+from tests.support.exhaustive import examples
 from tests.support.factory import HOSTILE_TASK, make_run
 from tests.support.postgres import DATABASES, fresh_database
 
@@ -495,7 +496,7 @@ def test_a_comparison_leads_back_to_the_filter_that_it_came_from(client: TestCli
 WORDS = st.lists(st.sampled_from(["a", "b", "cc", "\n", "  ", "d\te", "\u202e", "é"]), max_size=60).map(" ".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(WORDS, WORDS)
 def test_the_segments_are_the_texts(a: str, b: str) -> None:
     for segments, whole in zip(Differ().compare(a, b), (a, b), strict=True):

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from logs_ui.app.pages.rollout.token_text import TokenText, Vocabularies, Vocabulary
 from logs_ui.recorder.errors import LogsUIError
+from tests.support.exhaustive import examples
 
 WORDS = ("the", "cat", "sat", "on", "mat", "a", "s", ".", "é", "猫", "🐈", "##s", "n't")
 KINDS = ("bytes", "byte fallback", "metaspace", "word piece", "word ends", "no decoder")
@@ -67,7 +68,7 @@ def said(spelt: TokenText) -> list[str]:
     return [spelt.text[start:end] for start, end in zip(spelt.starts, spelt.ends, strict=True)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(KINDS), st.data())
 def test_tokens_say_together_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer(kind).get_vocab_size() - 1), max_size=40))

@@ -24,6 +24,7 @@ from tests.recorder.rows.attribution.test_patterns import (
     round_robin,
     sequential_with_a_client_each,
 )
+from tests.support.exhaustive import cases
 from tests.support.world import (
     GROUP,
     HINT,
@@ -108,7 +109,7 @@ def said_in(world: World, calls: RowCalls) -> list[Row]:
 @pytest.mark.parametrize("pattern", [*WHOLE, *IN_PART], ids=lambda pattern: pattern.__name__)
 def test_no_row_holds_anothers_calls_once_the_function_raised(pattern: Pattern) -> None:
     """Rows of a group are alike then: which of them a row's calls are on does not matter, as long as they are alone."""
-    for limit, mode in ((7, MODES[0]), (20, MODES[0]), (41, MODES[0]), (20, MODES[2])):
+    for limit, mode in cases([(20, MODES[2]), (41, MODES[0]), (7, MODES[0]), (20, MODES[0])], 2):
         world, found = cut_off(pattern, limit, mode)
         for place, calls in enumerate(found.rows):
             said, stepped = said_in(world, calls), stepped_in(world, calls)
@@ -191,7 +192,7 @@ def test_wherever_a_function_is_cut_off_no_row_holds_anothers_calls(
     play: Callable[[World, list[Row], int], None], order: Order
 ) -> None:
     """Two prompts. Which row of its prompt a row's calls are on does not matter, as long as they are one row's."""
-    for seed in range(6):
+    for seed in cases(range(6), 2):
         chance = random.Random(seed)
         group, turns, mode = chance.randint(2, 4), chance.randint(1, 3), chance.choice(MODES)
         for limit in range(2 * group * (1 + 2 * turns) + 1):

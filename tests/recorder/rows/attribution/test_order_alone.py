@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from logs_ui.recorder.rows.attribution import Attribution
+from tests.support.exhaustive import cases
 from tests.support.world import HINT, Client, Order, Row, World, answered, forward, recorded, strangers
 
 
@@ -28,14 +29,14 @@ def reset_ahead(world: World, rows: list[Row], turns: int = 1) -> None:
 
 
 def test_few_rows_that_repeat_themselves_show_their_order() -> None:
-    for seed in range(1, 5):
+    for seed in cases(range(1, 5), 2):
         world, found = played(lambda world, rows: reset_ahead(world, rows, 3), forward, seed, (2, 50), 8)
         assert (strangers(world, found), found.unattributed) == ([], 0)
 
 
 def test_one_answer_sent_as_two_numbers_is_no_accident_of_the_order() -> None:
     """Of sixteen rows a few repeat themselves, and all but one of these agree by chance."""
-    for seed in range(40):
+    for seed in cases(range(40), 8):
         order = partial(random.Random(seed).sample, k=16)
         world, found = played(reset_ahead, order, seed, (16, 50), 16)
         assert strangers(world, found) == [], seed

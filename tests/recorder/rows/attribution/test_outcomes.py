@@ -18,6 +18,7 @@ from logs_ui.recorder.capture.instruments import transformers
 from logs_ui.recorder.rows.attribution import Attribution, Seen
 from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
 from tests.recorder.rows.attribution.test_order_alone import reset_ahead
+from tests.support.exhaustive import cases
 from tests.support.world import (
     HINT,
     Client,
@@ -88,7 +89,7 @@ def test_what_the_model_is_given_next_tells_whose_it_is(order: Order, rows: int)
 
 
 def test_what_several_environments_show_tells_of_none_of_them() -> None:
-    for seed in range(30):
+    for seed in cases(range(30), 6):
         world, found = played(in_turns, partial(random.Random(seed).sample, k=8), sights=2, seed=seed)
         assert strangers(world, found) == [], seed
 
@@ -115,7 +116,7 @@ def test_what_the_model_is_not_given_tells_nothing(observation: Callable[[int], 
         calls = [replace(call, observation=orjson.dumps(observation(call.order))) for call in seen.environment_calls]
         return Seen(seen.generations, calls)
 
-    for seed in range(10):
+    for seed in cases(range(10), 3):
         world, found = played(in_turns, partial(random.Random(seed).sample, k=8), seed=seed, sights=9, seen_as=others)
         assert strangers(world, found) == [], seed
         assert "observation" not in evidence(found)

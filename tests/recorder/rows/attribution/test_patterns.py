@@ -13,13 +13,13 @@ import pytest
 
 from logs_ui.recorder.api.row_scope import current_row, row_scope, unrecorded
 from logs_ui.recorder.rows.attribution import Attribution
+from tests.support.exhaustive import cases
 from tests.support.troubled import TOLD, TOLD_IN_PART
 from tests.support.world import (
     END,
     FIRST,
     GROUP,
     HINT,
-    MODES,
     NEWLINE,
     ROWS,
     TURNS,
@@ -29,6 +29,7 @@ from tests.support.world import (
     answered,
     recorded,
     strangers,
+    worlds,
 )
 
 Pattern = Callable[[World], None]
@@ -498,7 +499,7 @@ IN_PART: dict[Pattern, int] = {
 
 @pytest.mark.parametrize("pattern", WHOLE, ids=lambda pattern: pattern.__name__)
 def test_each_call_is_its_rows(pattern: Pattern) -> None:
-    for seed, mode in enumerate(MODES[:1] * 5 + MODES[1:]):
+    for seed, mode in worlds(5):
         world, found = recorded(pattern, seed, mode)
         assert strangers(world, found) == []
         assert found.unattributed == 0
@@ -516,14 +517,14 @@ def with_their_steps(world: World, found: Attribution) -> int:
 
 @pytest.mark.parametrize("pattern", IN_PART, ids=lambda pattern: pattern.__name__)
 def test_what_cannot_be_told_is_nobodys(pattern: Pattern) -> None:
-    for seed, mode in enumerate(MODES[:1] * 9 + MODES[1:]):
+    for seed, mode in worlds(9):
         world, found = recorded(pattern, seed, mode)
         assert strangers(world, found) == []
         assert with_their_steps(world, found) >= IN_PART[pattern]
 
 
 def test_an_answer_that_nobody_could_parse_does_not_hide_what_the_others_show() -> None:
-    for seed in range(6):
+    for seed in cases(range(6), 2):
         _, found = recorded(lockstep_with_an_answer_that_nobody_could_parse, seed)
         assert found.unattributed == 0
 
@@ -569,7 +570,7 @@ def test_twins_that_said_in_their_scopes_what_they_did_keep_it() -> None:
                 world.reset(row, client)
                 world.step(row, client)
 
-    for seed in range(6):
+    for seed in cases(range(6), 2):
         world, found = recorded(scoped_steps, seed)
         assert (strangers(world, found), found.unattributed) == ([], 0)
         assert with_their_steps(world, found) == ROWS

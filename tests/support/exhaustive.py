@@ -1,0 +1,33 @@
+"""Decides how many cases the tests try that could try many: patterns, seeds and generated values.
+
+`python -m pytest` tries a few of each, `python -m pytest --exhaustive` (`make exhaustive`) all. conftest.py calls
+`configure` before the first test module is imported, so that parameters and decorators can use these functions.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import settings
+
+_One = TypeVar("_One")
+_is_exhaustive = False
+
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("exhaustive", max_examples=200, deadline=None)
+
+
+def configure(*, exhaustive: bool) -> None:
+    """Chooses between a few cases and all, for this process."""
+    global _is_exhaustive  # noqa: PLW0603 - one choice for a whole test run
+    _is_exhaustive = exhaustive
+    settings.load_profile("exhaustive" if exhaustive else "quick")
+
+
+def examples(number: int) -> int:
+    """Return how many examples hypothesis makes where it makes `number` exhaustively: a fifth, but not under ten."""
+    return number if _is_exhaustive else min(number, max(10, number // 5))
+
+
+def cases(every: Sequence[_One], few: int) -> Sequence[_One]:
+    """Return the first `few` of these, or all of them."""
+    return every if _is_exhaustive else every[:few]
