@@ -15,7 +15,7 @@ def _variants() -> list[Fault]:
     """Return two variants of each cause, exhaustively all. The second is another one from cause to cause, so that each
     kind of run occurs with some cause.
     """
-    chosen = []
+    chosen: list[Fault] = []
     for number, (_, found_with) in enumerate(itertools.groupby(FAULTS, lambda fault: fault.id.partition(":")[0])):
         first, *others = found_with
         turned = others[number % len(others) :] + others[: number % len(others)] if others else []
