@@ -1,5 +1,5 @@
-"""PostgreSQL, 15 or later: connections and their settings, and its errors said in plain words. `database.py` is the
-door. psycopg comes with `logs-ui[postgres]`, and is imported where an engine is made.
+"""Opens PostgreSQL databases (15 or later): connections, their settings, and errors in plain words. Used through
+`database.py`. psycopg comes with `logs-ui[postgres]`, and is imported when an engine is made.
 """
 
 import re
@@ -25,38 +25,36 @@ from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
 
 _CONNECT_SECONDS = 10
-_SETTINGS = {  # libpq's; a connection whose other end is gone without a word breaks after some 30 seconds
+_SETTINGS = {  # of libpq; a connection breaks some 30 seconds after its other end has disappeared
     "application_name": "logs-ui",
     "connect_timeout": _CONNECT_SECONDS,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
-    "prepare_threshold": None,  # psycopg's: statements prepared by name are lost behind a pooler of transactions
+    "prepare_threshold": None,  # of psycopg: behind a transaction pooler, statements prepared by name are lost
 }
 _PATIENCE = 30.0  # seconds
-_LOOK = 2.0  # seconds that a training's start waits to find out whether it can be recorded
+_LOOK = 2.0  # seconds that the start of a training waits to find out if it can be recorded
 _LONGEST = 60.0  # seconds for one statement of a recorder, whose changes wait on disk then
 _ENDING = 1.2  # times the patience for a lock, for one statement of a process that is about to end
-_LOCK = 0x6C6F6773  # of whoever makes the tables: any number that others do not take
+_LOCK = 0x6C6F6773  # advisory lock while tables are created: any number that other programs do not use
 _OLDEST = 15
 _TEMPORARY = ("08", "53", "55", "57", "58", "40")
-"""Classes of SQLSTATE after which the same may work later: connection, resources (disk, memory, connections), locks,
-an administrator's shutdown, the server's own system, and transactions that stood in each other's way.
+"""SQLSTATE classes after which a retry may work: connection, resources (disk, memory, connections), locks, shutdown by
+an administrator, the server's system, and conflicts between transactions.
 """
 _ROWS_FAULTS = ("21", "22", "23", "54", "42804", "42846", "42883", "42P08", "42P18")
-"""Classes of SQLSTATE that the value of a row brings about (a row met twice, data, constraints, limits), and, of
-statements that are wrong, those that are so by a value's type.
-"""
+"""SQLSTATE classes that the value of a row causes: a row met twice, data, constraints, limits, and wrong types."""
 _HOPELESS = (
     "does not exist", "createdb", "createuser", "does not take this password", "asks for a password",
     "no pg_hba.conf entry", "is a pooler's",
 )  # fmt: skip
-"""Of a connection that was refused libpq has words alone, which may be in another language: then it is tried again."""
+"""libpq reports a refused connection only in words. If these are in another language, it is tried again."""
 _ABOUT_THE_CONNECTION = re.compile(
     r"^(connection (failed|is bad): |consuming input failed: |connection to server at .*? failed: |FATAL: +)+"
 )
-"""What the URL says already."""
+"""Parts of a message that repeat what the URL says."""
 _IN_WORDS = {
     "42501": "does not let this user do that: its role lacks the right, which its owner can grant (docs/cluster.md)",
     "25006": "is read-only, as a standby is",
@@ -73,7 +71,7 @@ _BY_ITS_WORDS = {
     "unsupported startup parameter": "is a pooler's, which takes few parameters in an address: leave them out (what "
     "`options` would set can be the role's: ALTER ROLE ... SET ...)",
 }
-"""Of a connection that was refused libpq has words alone. The last two are PgBouncer's."""
+"""By patterns of libpq's messages. The last two are PgBouncer's."""
 
 
 def refuse_hopeless(url: URL, purpose: Purpose) -> None:
@@ -100,7 +98,9 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
         with engine.begin() as connection:
             if not _check_schema(url, connection, purpose=Purpose.RECORD):
                 connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-                if not _check_schema(url, connection, purpose=Purpose.RECORD):  # nobody made them meanwhile
+                if not _check_schema(
+                    url, connection, purpose=Purpose.RECORD
+                ):  # no other process created them meanwhile
                     _create(connection)
             is_behind = schema.is_behind(connection)
         if is_behind:
@@ -130,7 +130,7 @@ def reading_engine(url: URL) -> Engine:
 
 
 def sidecar_engine(url: URL) -> Engine:
-    """See `database.sidecar_engine`. What it writes is made with the other tables."""
+    """See `database.sidecar_engine`. Its tables were created with the others."""
     return _engine(url, read_only=False)
 
 
@@ -140,11 +140,11 @@ def errors_in_plain_words(url: URL) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise DatabaseError(_explained(url, error)) from None  # its chain is long, and says no more
+        raise DatabaseError(_explained(url, error)) from None  # the chain is long, and adds nothing
 
 
 def is_trouble_of_the_server(error: Exception) -> bool:
-    """Whether the same may work later. A connection that failed or broke has no SQLSTATE of its own."""
+    """True if a retry may work. A connection that failed or broke has no SQLSTATE of its own."""
     if not isinstance(error, DBAPIError) or not hasattr(error.orig, "sqlstate"):
         return False
     state = _state(error)
@@ -155,7 +155,7 @@ def is_trouble_of_the_server(error: Exception) -> bool:
 
 @contextmanager
 def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
-    """With errors in plain words."""
+    """Disposes of the engine if the block fails; errors are in plain words."""
     with errors_in_plain_words(url), ExitStack() as unless_it_works:
         unless_it_works.callback(engine.dispose)
         yield
@@ -163,8 +163,8 @@ def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
 
 
 def is_rows_fault(error: DBAPIError) -> bool:
-    """Whether the value of a row brought the error about. psycopg's own errors, of values that it cannot hand over,
-    have no SQLSTATE.
+    """True if the value of a row caused the error. psycopg's own errors, such as a value that it cannot pass on, have
+    no SQLSTATE.
     """
     state = _state(error)
     if error.connection_invalidated:
@@ -187,8 +187,8 @@ def _explained(url: URL, error: DBAPIError) -> str:
 
 
 def _reason(error: DBAPIError) -> str:
-    """In one line without a full stop. libpq's errors have several, of which those behind a tab are its guesses; of
-    several attempts at a connection, as at each address of a host, the last one's counts.
+    """The reason in one line without a full stop. libpq's messages have several lines; those after a tab are guesses.
+    Of several attempts to connect, as to each address of a host, the last one counts.
     """
     primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
     said = primary or str(error.orig).partition("\nMultiple connection attempts failed")[0]
@@ -198,7 +198,7 @@ def _reason(error: DBAPIError) -> str:
 
 
 def _state(error: BaseException | None) -> str:
-    """SQLSTATE; empty where there is none, as when there was no connection."""
+    """SQLSTATE; empty if there is none, as when there was no connection."""
     return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
 
 
@@ -226,7 +226,7 @@ def _engine(
             connect_args={name: value for name, value in settings.items() if name not in url.query},
             paramstyle="format",  # `prepared_statements.py` passes parameters by their places
             pool_pre_ping=True,
-            hide_parameters=True,  # in an error's words, which are logged
+            hide_parameters=True,  # in error messages, which are logged
             json_serializer=json_column,
             json_deserializer=orjson.loads,
             **moment,
@@ -279,10 +279,10 @@ def _refuse_empty(url: URL, *, there: bool) -> None:
 
 
 def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool:
-    """Whether the tables are there already.
+    """True if the tables exist.
 
     Raises:
-        RefusedDatabaseError: the server is too old, or they are of a schema that this program may not use so.
+        RefusedDatabaseError: the server is too old, or their schema may not be used for this purpose.
     """
     number = connection.dialect.server_version_info or (0,)
     if number < (_OLDEST,):

@@ -1,4 +1,4 @@
-"""What a database's user may do beside reading."""
+"""Checks what a PostgreSQL user may do besides reading."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ SELECT NOT pg_is_in_recovery() AND coalesce(
 
 @dataclass(frozen=True)
 class Rights:
-    """Of one user in one database.
+    """The rights of one user in one database.
 
     Attributes:
-        notes: to write stars, tags, notes and settings of diagnoses.
-        search: to fill the full-text index.
+        notes: may write stars, tags, notes and settings of diagnoses.
+        search: may fill the full-text index.
     """
 
     notes: bool
@@ -32,7 +32,7 @@ NONE = Rights(notes=False, search=False)
 
 
 def rights_of(engine: Engine) -> Rights:
-    """On PostgreSQL as its roles have it. SQLite's notes and index are files that the user can make somewhere."""
+    """Reads the user's rights from PostgreSQL. SQLite's notes and index are files that each user can create."""
     if engine.dialect.name == "sqlite":
         return Rights(notes=True, search=True)
     with engine.connect() as connection:
@@ -61,11 +61,10 @@ WHERE counter IS NOT NULL AND sequence IS NOT NULL
 
 
 def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
-    """Looks whether PostgreSQL lets the user do all that recording takes. What may happen to a server, as that a
-    standby becomes its primary, is not asked for.
+    """Checks that the user has all rights that recording needs. A standby is not refused: it may become the primary.
 
     Raises:
-        RefusedDatabaseError: it does not; says whom to ask for what.
+        RefusedDatabaseError: a right is missing; the message says who can grant it, and how.
     """
     user = str(connection.scalar(text("SELECT current_user")))
     granted = f"GRANT logs_ui_recorder TO {connection.dialect.identifier_preparer.quote(user)}; (docs/cluster.md)"
@@ -85,10 +84,10 @@ def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
 
 
 def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
-    """For a database that a recorder brings up to date by itself.
+    """Checks that the user may change tables, before a recorder migrates the database by itself.
 
     Raises:
-        RefusedDatabaseError: the user may not change its tables.
+        RefusedDatabaseError: the user may not.
     """
     if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
         raise RefusedDatabaseError(
@@ -102,7 +101,7 @@ def _migrate(url: URL) -> str:
 
 
 def _lacking(connection: Connection) -> list[tuple[str, str]]:
-    """What recording takes and the user has not: of tables and sequences, by name, the rights in words."""
+    """Names of tables and sequences, each with the rights that the user lacks on it."""
     tables = Table.metadata.sorted_tables
     counters = [None if it.autoincrement_column is None else it.autoincrement_column.name for it in tables]
     asked = {"tables": [it.name for it in tables], "columns": counters}

@@ -1,4 +1,4 @@
-"""Moves SQLite's write-ahead log into the database's file."""
+"""Moves SQLite's write-ahead log into the database's file, one process at a time."""
 
 import fcntl
 import logging
@@ -17,10 +17,10 @@ logger = logging.getLogger("logs_ui")
 
 
 def checkpoint(address: Address, engine: Engine, beyond: int) -> None:
-    """Where the log is larger than so many bytes; SQLite then begins it anew, and cuts its file to
-    `sqlite.WAL_BYTES`. SQLite before 3.51.3 can corrupt a database when two processes do so at once, so all that write
-    do it under one lock, and nobody waits for it. Where it fails, as on a full disk, nothing is lost: the log grows
-    until a later one works.
+    """Moves the log if it is larger than `beyond` bytes; SQLite then starts it again, and cuts its file to `WAL_BYTES`.
+
+    SQLite before 3.51.3 can corrupt a database if two processes do this at once, so all writers use one lock, and none
+    waits for it. If it fails, as on a full disk, nothing is lost: the log grows until a later checkpoint works.
     """
     if not isinstance(address, Path):
         return
@@ -45,11 +45,10 @@ def checkpoint_log(engine: Engine) -> None:
 
 @contextmanager
 def alone(log: Path, *, waits: bool) -> Iterator[None]:
-    """Under a lock of the log itself, on which SQLite has none of its own; it stays the same file as long as somebody
-    has the database open.
+    """Locks the log file, on which SQLite itself takes no lock. It stays the same file while the database is open.
 
     Raises:
-        OSError: there is no log; or, unless that is waited for, another holds the lock.
+        OSError: there is no log; or another process has the lock, and `waits` is False.
     """
     with log.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,20 +56,20 @@ def alone(log: Path, *, waits: bool) -> Iterator[None]:
 
 
 def log_of(path: Path) -> Path:
-    """SQLite's write-ahead log, which need not be there."""
+    """The path of SQLite's write-ahead log, which need not exist."""
     return path.with_name(f"{path.name}-wal")
 
 
 def sync_log(address: Address) -> None:
-    """So that what is committed survives a power failure: SQLite itself (synchronous=NORMAL) syncs its log no sooner
-    than it moves it. For whoever deletes what a transaction was made of.
+    """Writes the log to the disk, so that commits survive a power failure. SQLite (synchronous=NORMAL) does so only
+    before a checkpoint. Call it before deleting a file whose contents were committed.
 
     Raises:
         OSError: the disk answers with an error.
     """
     if not isinstance(address, Path):
         return
-    with suppress(FileNotFoundError):  # all of it was moved, and synced
+    with suppress(FileNotFoundError):  # a checkpoint moved and synced all of it
         for path in (log_of(address), address.parent):
             descriptor = os.open(path, os.O_RDONLY)
             try:

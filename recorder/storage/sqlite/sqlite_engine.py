@@ -1,4 +1,4 @@
-"""SQLite: connections and their settings, and its errors said in plain words. `database.py` is the door."""
+"""Opens SQLite files: connections, their settings, and errors in plain words. Used through `database.py`."""
 
 import os
 import sqlite3
@@ -22,19 +22,19 @@ from logs_ui.recorder.storage.sidecars import SIDECARS, Sidecar, tables
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
 
 WAL_BYTES = 4 << 20
-"""Size of the write-ahead log from which it is moved into the database, and to which its file is cut then."""
+"""Size from which the write-ahead log is moved into the database, and to which its file is then cut."""
 
 _BUSY_TIMEOUT_MS = 30_000
-# Not mapped: what a connection has mapped of a large file counts as the process's memory, for each connection anew.
+# Not mapped: mapped parts of a large file count as the process's memory, for each connection again.
 _READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-4000")
 _WRITE_PRAGMAS = (
     "synchronous=NORMAL",
     "temp_store=MEMORY",
     f"journal_size_limit={WAL_BYTES}",
-    "wal_autocheckpoint=0",  # the writer checkpoints under a lock of its own: see Writer
+    "wal_autocheckpoint=0",  # the writer checkpoints itself, under a lock: see `checkpoints.py`
 )
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
-_LOCKED = f"stays locked by another process. Find who holds it (fuser), or name {_ANOTHER}."
+_LOCKED = f"stays locked by another process. Find that process (fuser), or name {_ANOTHER}."
 _DISK_TROUBLE = {  # by SQLite's primary result code
     sqlite3.SQLITE_NOTADB: f"is not an SQLite database. Name {_ANOTHER}.",
     sqlite3.SQLITE_CORRUPT: f"is damaged. Restore it from a copy, or name {_ANOTHER}.",
@@ -54,11 +54,12 @@ _OF_TABLES = ("no such table", "no such column", "has no column named")
 
 
 def refuse_hopeless(path: Path, purpose: Purpose) -> None:
-    """Looks at once, waiting for no lock, whether the path can ever be used so. Nothing is made or changed there.
+    """Checks at once, without waiting for a lock, whether the path can ever be used for this. Nothing is created or
+    changed there.
 
     Raises:
-        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or cannot be
-            told now, passes.
+        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or is unknown
+            now, passes.
     """
     try:
         _look(path, purpose=purpose, busy_timeout_ms=0)
@@ -69,22 +70,12 @@ def refuse_hopeless(path: Path, purpose: Purpose) -> None:
 
 
 def writing_engine(path: Path, patience: float) -> Engine:
-    """An engine for the writer's thread; makes the file, its folder and its tables where they are missing. On a network
-    file system, where a write-ahead log cannot work, it keeps a rollback journal.
-
-    Args:
-        path: of the file.
-        patience: seconds that a statement waits for a lock.
-
-    Raises:
-        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
-        DatabaseError: not writable now.
+    """See `database.writing_engine`; `patience` is in seconds. On a network file system, where a write-ahead log cannot
+    work, the file keeps a rollback journal.
     """
     busy_ms = round(patience * 1000)
     with suppress(NoDatabaseError):
-        _look(
-            path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms
-        )  # before the journal mode is set, which writes to the file
+        _look(path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms)  # first: to set the journal mode writes the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = "WAL" if network_kind(path) is None else "DELETE"
@@ -109,30 +100,23 @@ def migrating_engine(path: Path) -> Engine:
 
 
 def reading_engine(path: Path) -> Engine:
-    """An engine that cannot write. A WAL database in a read-only folder can be read too. Its connections have the
-    databases beside it attached as they are now: `sidecars.identity()` tells when they are others.
-
-    Raises:
-        NoDatabaseError: no file, or an empty one.
-        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
-        DatabaseError: not readable now.
+    """See `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have the
+    sidecars attached that exist now: `sidecars.identity()` changes when they do.
     """
     _look(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
+
+        def attach(connection: sqlite3.Connection) -> None:
+            for sidecar in SIDECARS:
+                sidecar.attach(connection, path)
+
         uri = f"file:{_quoted(path)}?{_read_mode(path)}"
-        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=lambda connection: _attach_all(connection, path))
+        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=attach)
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
-    """An engine that writes a database beside another; makes the file, its folder and its tables where they are
-    missing. Its tables are under its schema for writers, too.
-
-    It keeps a rollback journal: what is written is little and seldom, network file systems bear it, and of a WAL only
-    one process may move the log into the file.
-
-    Raises:
-        RefusedDatabaseError: the file is somebody else's. It is left as it was.
-        DatabaseError: not writable now.
+    """See `database.sidecar_engine`. The file keeps a rollback journal: writes are small and rare, it works on network
+    file systems, and several processes may not checkpoint one write-ahead log.
     """
     path, beside = sidecar.path(db), sidecar.beside(db)
 
@@ -158,11 +142,7 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
 
 @contextmanager
 def errors_in_plain_words(path: Path) -> Iterator[None]:
-    """Turns the database's and the system's errors into one line that a user can act on.
-
-    Raises:
-        DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
-    """
+    """See `database.errors_in_plain_words`."""
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
@@ -174,13 +154,13 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """Whether the value of a row brought the error about; never where the tables are not those of ours. The driver's
-    own errors, of values that it cannot hand over, have no code.
+    """True if the value of a row caused the error; never if the tables are not ours. The driver's own errors, such as a
+    value that it cannot pass on, have no code.
     """
     code, said = _result_code(error), str(getattr(error, "orig", error))
     if code < 0:
         return "closed database" not in said
-    if code == sqlite3.SQLITE_ERROR:  # as of a sum that overflows
+    if code == sqlite3.SQLITE_ERROR:  # such as a sum that overflows
         return not any(words in said for words in _OF_TABLES)
     return code in _ROWS_FAULTS
 
@@ -193,7 +173,7 @@ def _explained(path: Path, error: Exception) -> str:
 
 
 def _result_code(error: Exception) -> int:
-    """SQLite's primary result code, -1 where it gave none. Never its words: those of SQLAlchemy hold the row's text."""
+    """SQLite's primary result code, or -1. Not its message: SQLAlchemy's contains the row's text."""
     code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
     return code if code < 0 else code & 0xFF
 
@@ -201,7 +181,7 @@ def _result_code(error: Exception) -> int:
 def _engine(
     uri: str, pragmas: tuple[str, ...], *, immediate: bool, prepare: Callable[[sqlite3.Connection], None] | None = None
 ) -> Engine:
-    """`prepare` is given each connection before the pragmas, of which one may forbid it to write."""
+    # `prepare` gets each connection before the pragmas, of which one may make it read-only.
 
     def connect() -> sqlite3.Connection:
         full = uri + ("&" if "?" in uri else "?") + "cache=private"
@@ -216,11 +196,12 @@ def _engine(
         "sqlite://",
         creator=connect,
         poolclass=QueuePool,
-        hide_parameters=True,  # in an error's words, which are logged
+        hide_parameters=True,  # in error messages, which are logged
         json_serializer=json_column,
         json_deserializer=orjson.loads,
     )
-    # A deferred one shows the moment of its first SELECT, and cannot turn to writing once another has written since.
+    # A deferred transaction reads the moment of its first SELECT; it cannot write any more once another one has
+    # written.
     begins = "BEGIN IMMEDIATE" if immediate else "BEGIN DEFERRED"
 
     @event.listens_for(engine, "begin")
@@ -230,20 +211,16 @@ def _engine(
     return engine
 
 
-def _attach_all(connection: sqlite3.Connection, db: Path) -> None:
-    for sidecar in SIDECARS:
-        sidecar.attach(connection, db)
-
-
 def _copy(source: Path, target: Path) -> None:
-    """Of a database that cannot be written to any more."""
+    """Copies a database that may be in a read-only folder."""
     with closing(sqlite3.connect(f"file:{_quoted(source)}?{_read_mode(source)}", uri=True)) as connection:
         connection.execute("VACUUM INTO ?", [str(target)])
 
 
 def _read_mode(path: Path) -> str:
-    """`mode=ro` cannot open a WAL database where the -shm file cannot be made; where there is no -wal nobody writes. On
-    a network file system another machine may write: by a rollback journal, which `mode=ro` can always open.
+    """How to open a file only to read it. `mode=ro` cannot open a WAL database if the -shm file cannot be created;
+    without a -wal file nobody writes. On a network file system another machine may write, with a rollback journal:
+    `mode=ro` can always open that.
     """
     if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
         return "mode=ro"
@@ -258,14 +235,14 @@ def _read_mode(path: Path) -> str:
 
 
 def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
-    """Whether the file holds tables of ours, of a schema that is known. Somebody else's stays as it was, to the byte,
-    and nothing is left beside it, not even the -shm file that a reading connection makes: where there is no -wal,
-    nobody writes to a WAL database, and `immutable` reads it, as any other, without locks and files of its own.
+    """Checks that the file has our tables, of a known schema. A foreign file stays as it was, to the byte, and nothing
+    is left beside it, not even the -shm file of a reading connection: without a -wal file nobody writes, and
+    `immutable` reads any database without locks or files of its own.
 
     Raises:
         NoDatabaseError: no file, or no tables in it.
-        RefusedDatabaseError: no database, somebody else's, or newer than this program.
-        DatabaseError: it cannot be told now.
+        RefusedDatabaseError: no database, a foreign one, or newer than this program.
+        DatabaseError: it is unknown now, as while the file is locked.
     """
     with errors_in_plain_words(path):
         try:
@@ -288,10 +265,10 @@ def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_
 
 
 def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
-    """Whether the tables are there already.
+    """True if the tables exist.
 
     Raises:
-        RefusedDatabaseError: they are somebody else's, or of a schema that this program may not use so.
+        RefusedDatabaseError: they are foreign, or of a schema that this program may not use for this purpose.
     """
     if not inspect(connection).get_table_names():
         return False
