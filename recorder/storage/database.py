@@ -1,6 +1,5 @@
-"""Connections to a database, wherever it is, and SQL errors said in plain words. What is asked of it stands in
-`queries`, what is written in `row_writes.py`; what is SQLite's alone in `sqlite_engine.py`, and PostgreSQL's in
-`postgres_engine.py`.
+"""Opens a database, SQLite or PostgreSQL, and turns SQL errors into plain words. Queries are in `queries/`, writes in
+`writes/`; `sqlite_engine.py` and `postgres_engine.py` hold what differs.
 """
 
 import sqlite3
@@ -22,12 +21,12 @@ _PATIENCE = 30.0  # seconds
 
 
 def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None:
-    """Looks at once, waiting for no lock, whether there can ever be recorded, or read. Nothing is made or changed
-    there.
+    """Checks at once, without waiting for a lock, whether this database can ever be recorded into, or read. Nothing is
+    created or changed there.
 
     Raises:
-        RefusedDatabaseError: never, as things are and this user's rights. What may change by itself (a lock, a disk
-            that is full or not mounted, a server that is not up), or cannot be told now, passes.
+        RefusedDatabaseError: it never can, with this user's rights. What may change by itself (a lock, a disk that is
+            full or not mounted, a server that is down), or is unknown now, passes.
     """
     if isinstance(address, Path):
         sqlite_engine.refuse_hopeless(address, purpose)
@@ -38,14 +37,13 @@ def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None
 def writing_engine(
     address: Address, patience: float | None = None, is_hurried: Callable[[], bool] = lambda: False
 ) -> Engine:
-    """An engine for the writer's thread; makes the tables where they are missing, and SQLite's file and its folder.
+    """Opens an engine that writes; creates the tables if they are missing, and SQLite's file and its folder.
 
     Args:
         address: of the database.
-        patience: seconds that a statement waits for a lock, a connection for a server, and either, some more, for an
-            answer; None for 30, and for an answer as long as it takes. A server that is slow, and not away, is given a
-            minute.
-        is_hurried: tells whether even that is too long, as where the process is about to end.
+        patience: seconds that a statement waits for a lock, and a connection for a server; a server then has a minute
+            to answer a statement. None: 30 seconds, and as long as an answer takes.
+        is_hurried: True if a minute is too long, as when the process is about to end: then `patience` and a fifth.
 
     Raises:
         RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
@@ -57,8 +55,8 @@ def writing_engine(
 
 
 def reading_engine(address: Address) -> Engine:
-    """An engine that cannot write. Each of its transactions shows one moment. To its connections notes and search are
-    schemas of the database; SQLite has them attached as their files are now: `identity()` tells when they are others.
+    """Opens an engine that cannot write. Each transaction shows the database at one moment. Its connections see notes
+    and search as schemas of the database. On SQLite these are files, attached as they are now: see `identity()`.
 
     Raises:
         NoDatabaseError: no file, or no tables in it yet.
@@ -71,7 +69,7 @@ def reading_engine(address: Address) -> Engine:
 
 
 def migrating_engine(address: Address) -> Engine:
-    """An engine that writes a database of whichever schema there has been, as it is. For `schema.migrate` alone.
+    """Opens an engine that writes a database of any earlier schema, for `schema.migrate` only.
 
     Raises:
         NoDatabaseError: no file, or no tables in it yet.
@@ -84,11 +82,11 @@ def migrating_engine(address: Address) -> Engine:
 
 
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
-    """An engine that writes notes, or the full-text index, under their own schema; makes SQLite's file, its folder and
-    its tables where they are missing.
+    """Opens an engine that writes notes, or the full-text index, under their own schema; creates SQLite's file, its
+    folder and its tables if they are missing.
 
     Raises:
-        RefusedDatabaseError: the file is somebody else's. It is left as it was.
+        RefusedDatabaseError: the file is foreign. It is left as it was.
         DatabaseError: not writable now.
     """
     if isinstance(address, Path):
@@ -101,20 +99,19 @@ def errors_in_plain_words(address: Address) -> Iterator[None]:
     """Turns the database's and the system's errors into one line that a user can act on.
 
     Raises:
-        DatabaseError: instead of them; a RefusedDatabaseError where trying again is no use.
+        DatabaseError: instead of them; a RefusedDatabaseError if a retry is no use.
     """
-    said = (
-        sqlite_engine.errors_in_plain_words(address)
-        if isinstance(address, Path)
-        else postgres_engine.errors_in_plain_words(address)
-    )
-    with said:
-        yield
+    if isinstance(address, Path):
+        with sqlite_engine.errors_in_plain_words(address):
+            yield
+    else:
+        with postgres_engine.errors_in_plain_words(address):
+            yield
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """Whether a row brought it about, and the others can be written now. All else is to be tried again later: a disk
-    that is locked, full, failing or unmounted, a server that is away or out of room, tables that are gone.
+    """True if a row caused the error, so that the others can be written now. All other errors are to be retried later:
+    a disk that is locked, full, failing or unmounted, a server that is away or full, tables that are gone.
     """
     if isinstance(getattr(error, "orig", error), sqlite3.Error):
         return sqlite_engine.is_rows_fault(error)
@@ -124,7 +121,7 @@ def is_rows_fault(error: Exception) -> bool:
 
 
 def identity(address: Address) -> tuple[FileIdentity | None, ...]:
-    """Of the database and of what is attached to it: connections that were made when it was another must be made anew.
-    None stands for a file that is not there, or is empty still. A server's never changes: its connections break.
+    """Identifies the database's file and those attached to it: if it changes, connections must be opened again. None
+    stands for a file that is missing or empty. A server's never changes: its connections break.
     """
     return sidecars.identity(address) if isinstance(address, Path) else ((0, 0),)

@@ -1,5 +1,5 @@
-"""Which file system a path lies on: where other machines write too, SQLite's write-ahead log cannot work, as it needs
-memory that all of its processes share, and locks are not to be relied on (https://sqlite.org/wal.html, "Overview").
+"""Finds out if a path lies on a network file system. If other machines write there, SQLite's write-ahead log cannot
+work, because its processes share memory, and locks are unreliable (https://sqlite.org/wal.html, "Overview").
 """
 
 import os
@@ -10,85 +10,52 @@ from typing import NamedTuple
 from logs_ui.recorder.errors import LogsUIError
 
 VARIABLE = "LOGS_UI_FILE_SYSTEM"
-"""`local` or `network` in place of what the system says of the file system that the database lies on."""
+"""Environment variable: `local` or `network` overrides what the system reports."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_NETWORK = frozenset(
-    {
-        "9p",
-        "acfs",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "dvs",
-        "fuse.ceph-fuse",
-        "fuse.cephfs",
-        "fuse.curlftpfs",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.juicefs",
-        "fuse.mountpoint-s3",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "fuse.weka",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "moosefs",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "wekafs",
-    }
-)
-"""As mountinfo calls those that several machines may have mounted at once."""
+_NETWORK = frozenset({
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "dvs", "fuse.ceph-fuse", "fuse.cephfs",
+    "fuse.curlftpfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.mountpoint-s3", "fuse.rclone",
+    "fuse.s3fs", "fuse.sshfs", "fuse.weka", "gfs2", "glusterfs", "gpfs", "lustre", "moosefs", "ncpfs", "nfs",
+    "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vboxsf", "wekafs",
+})  # fmt: skip
+"""Types in mountinfo of file systems that several machines may mount at once."""
 
 
 class Mount(NamedTuple):
-    """A file system, and where it is mounted."""
+    """A mount point and the type of its file system."""
 
     point: str
     kind: str
 
 
 def network_kind(path: Path) -> str | None:
-    """What network file system the path lies on, as `nfs4`; None where it lies on none, or cannot be told. The path
-    need not exist. LOGS_UI_FILE_SYSTEM overrules it: `network` is then the kind, too.
+    """Return the type of the network file system that the path lies on, such as `nfs4`; None if it lies on none, or if
+    that is unknown. The path need not exist. LOGS_UI_FILE_SYSTEM overrides it; the type is then `network`.
 
     Raises:
         LogsUIError: LOGS_UI_FILE_SYSTEM is neither `local` nor `network`.
     """
     said = os.environ.get(VARIABLE, "").strip().lower()
     if said not in {"", "local", "network"}:
-        raise LogsUIError(f"{VARIABLE} is {said[:40]!r}: it takes local or network. Without it the system is asked.")
+        raise LogsUIError(f"{VARIABLE} is {said[:40]!r}: it takes local or network. Without it, the system decides.")
     if said:
         return said if said == "network" else None
     try:
         mounts = _MOUNTS.read_text(errors="surrogateescape")
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return None
     mount = mount_of(os.path.realpath(path), mounts)
     return mount.kind if mount is not None and mount.kind in _NETWORK else None
 
 
 def mount_of(path: str, mountinfo: str) -> Mount | None:
-    """The last of the mounts that the longest prefix of an absolute path, without links, names: it covers the others.
+    """Return the mount that a path lies on: the longest mount point above it. Of equal ones the last covers the others.
 
     Args:
-        path: as `os.path.realpath` gives it.
-        mountinfo: text of /proc/self/mountinfo, as proc(5) describes it.
+        path: absolute and without links, as `os.path.realpath` returns it.
+        mountinfo: the text of /proc/self/mountinfo, see proc(5).
     """
     found: Mount | None = None
     for line in mountinfo.splitlines():
@@ -99,7 +66,7 @@ def mount_of(path: str, mountinfo: str) -> Mount | None:
 
 
 def _parsed(line: str) -> Mount | None:
-    """Fields before the separator vary in number; the mount point is the fifth, the type the first after it."""
+    # The number of fields before the separator varies; the mount point is the fifth, the type the first after it.
     before, separator, after = line.partition(" - ")
     fields, kinds = before.split(" "), after.split(" ")
     if not separator or len(fields) < 6 or not kinds[0]:

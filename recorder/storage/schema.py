@@ -1,7 +1,7 @@
-"""Which schema a database has: whether this program can read and write it, and how it is brought up to date.
+"""Checks the schema of a database, and migrates it.
 
-The table `logs_ui_schema` says beside its number which schemas a program must know, at least, to read and to write it,
-so that programs from before it was made can tell, too.
+Beside the number of the schema, the table `logs_ui_schema` stores which schema a program must know, at least, to read
+and to write it: so older programs can decide, too.
 """
 
 import time
@@ -23,17 +23,17 @@ _UPGRADE = "Upgrade with: pip install -U logs-ui"
 
 
 class Purpose(Enum):
-    """What a database is opened for."""
+    """The reason why a database is opened."""
 
     READ = auto()
     RECORD = auto()
-    """What stops nobody is brought up to date then."""
+    """Additive migrations are applied then."""
     MIGRATE = auto()
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a database says of its schema: see `SchemaVersion`."""
+    """The stored version of a database's schema: see `SchemaVersion`."""
 
     version: int
     oldest_reader: int
@@ -41,7 +41,7 @@ class Stamp:
 
 
 def make(connection: Connection) -> None:
-    """All tables of the newest schema, in a database that has none of them."""
+    """Creates all tables of the newest schema, in a database that has none of them."""
     Table.metadata.create_all(connection)
     stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": _now()}
     for migration in migrations.MIGRATIONS:
@@ -50,20 +50,15 @@ def make(connection: Connection) -> None:
 
 
 def known() -> int:
-    """The schema that this program was made for."""
+    """The newest schema that this program knows."""
     return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
 
 
 def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool:
-    """Whether it is there, and this program may use it.
-
-    Args:
-        address: of the database.
-        connection: to it.
-        purpose: of the connections to come.
+    """Return True if the schema exists.
 
     Raises:
-        RefusedDatabaseError: it may not; the message says what to do.
+        RefusedDatabaseError: this program may not use it for this purpose; the message says what to do.
     """
     there, said = _columns(connection), shown(address)
     if SchemaVersion.__tablename__ not in {table for table, _ in there}:
@@ -87,20 +82,18 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool
 
 
 def bring_up_to_date(engine: Engine) -> None:
-    """What a recorder does with a database that `is_behind`, and that `check` lets it write: all that is pending stops
-    nobody.
-    """
+    """Applies what is pending to a database that `check` lets a recorder write: additive migrations only."""
     for _ in migrate(engine, refuse=lambda _, __: None):
         pass
 
 
 def is_behind(connection: Connection) -> bool:
-    """Whether a migration is pending."""
+    """True if a migration is pending."""
     return bool(pending(stamp_of(connection)))
 
 
 def refuse_outgrown(said: str, connection: Connection) -> None:
-    """For a recorder, in each of its transactions: somebody may have migrated the database under it.
+    """Checks in each transaction of a recorder that the database was not migrated meanwhile.
 
     Raises:
         RefusedDatabaseError: this program must not write it any more.
@@ -122,27 +115,27 @@ def stamp_of(connection: Connection) -> Stamp:
 
 
 def pending(stamp: Stamp) -> list[Migration]:
-    """Those that are still to be applied, in order."""
+    """The migrations that are still to be applied, in order."""
     return [step for step in migrations.MIGRATIONS if step.number > stamp.version]
 
 
 def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> Iterator[Migration]:
-    """Applies what is pending, each in a transaction of its own: whatever ends it, what was applied stays, and what was
-    not is applied next time. Of several that do so at once, one applies each.
+    """Applies what is pending, each migration in its own transaction: after an interruption the rest is applied next
+    time. If several processes do so at once, each migration is applied once.
 
     Args:
-        engine: that writes.
-        refuse: raises where a migration must not be applied now; it is asked within its transaction.
+        engine: a writing engine.
+        refuse: called within the transaction; raises if this migration must not be applied now.
 
     Yields:
-        Each once it is applied, by whomever.
+        Each migration once it is applied, by this process or another.
     """
     with engine.connect() as connection:
         steps = pending(stamp_of(connection))
     for step in steps:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                # Writers read the table in each of their transactions: those under way end first, others wait.
+                # Writers read this table in each transaction: those that have begun end first, others wait.
                 connection.exec_driver_sql(f"LOCK TABLE {SchemaVersion.__tablename__} IN ACCESS EXCLUSIVE MODE")
             if stamp_of(connection).version < step.number:
                 refuse(connection, step)
@@ -171,7 +164,7 @@ def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
 
 
 def _columns(connection: Connection) -> set[tuple[str, str]]:
-    """Of all tables of the database's own schema, as (table, column)."""
+    """All columns of the database's own schema, as (table, column)."""
     if connection.dialect.name == "sqlite":
         names = (
             "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
@@ -182,7 +175,7 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
 
 
 def _lacking(there: set[tuple[str, str]], only: str | None = None) -> str | None:
-    """The first column of ours, as `table.column`, that the database has not; of one table, or of all."""
+    """The first of our columns, as `table.column`, that the database lacks; of one table, or of all."""
     tables = [table for table in Table.metadata.sorted_tables if only in {None, table.name}]
     wanted = ((table.name, column.name) for table in tables for column in table.columns)
     return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)

@@ -1,8 +1,8 @@
-"""Databases beside the recorder's, each in a file of its own: whoever fills them never takes the training's write lock,
-and never touches its file. To readers each is a schema of the one database (`notes.star`).
+"""Sidecars: SQLite files beside the recorder's for notes and the full-text index, so that those who write them never
+take the training's write lock. Readers see each as a schema of the database (`notes.star`).
 
-A further one is a `Sidecar` in `SIDECARS`. Its tables are declared under its schema (`MetaData(schema=...)`, or written
-so in its statements); every reading connection has it attached; `database.sidecar_engine()` writes it.
+To add one, add a `Sidecar` to `SIDECARS` and declare its tables under its schema (`MetaData(schema=...)`). Every
+reading connection has it attached; `database.sidecar_engine()` writes it.
 """
 
 import hashlib
@@ -28,19 +28,18 @@ _log = logging.getLogger(__name__)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 FileIdentity = tuple[int, ...]
-"""Device and inode; of what is read without locks also whether it has a write-ahead log, when it changed, and its size.
-"""
+"""Device and inode; for a file that is read without locks also: has a write-ahead log, time of change, size."""
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """One kind of them.
+    """One kind of sidecar.
 
     Attributes:
-        schema: its name in SQL, and within the file's: `runs.db` has a `runs.notes.db`.
-        tables: a file that lacks one of them is not of its kind.
-        create: gives the statements that make them where they are missing, each name with the schema before it.
-        refuge: gives the folder that it lies in where the database's own cannot be written to.
+        schema: its name in SQL, and part of its file's name: `runs.db` has a `runs.notes.db`.
+        tables: a file that lacks one of them is not of this kind.
+        create: returns the statements that create missing tables, each name with the schema before it.
+        refuge: returns the folder to use if the database's own cannot be written to.
     """
 
     schema: str
@@ -49,7 +48,7 @@ class Sidecar:
     refuge: Callable[[], Path]
 
     def path(self, db: Path) -> Path:
-        """Where it is written. It need not be there."""
+        """The path that is written; the file need not exist."""
         beside = self.beside(db)
         if os.access(beside.parent, os.W_OK):
             return beside
@@ -57,17 +56,17 @@ class Sidecar:
         return self.refuge() / f"{db.stem}-{place}.{self.schema}.db"
 
     def beside(self, db: Path) -> Path:
-        """Where it lies as long as the database's folder can be written to."""
+        """The path beside the database, used while that folder can be written to."""
         return db.with_name(f"{db.stem}.{self.schema}{db.suffix}")
 
     def readable(self, db: Path) -> Path | None:
-        """The file that there is; None where it has yet to be written. In a folder that can no longer be written to,
-        what was written there counts until something newer lies elsewhere.
+        """The existing file; None if there is none yet. If the database's folder can no longer be written to, the file
+        there counts until there is a newer one in the refuge.
         """
         return next((file for file in (self.path(db), self.beside(db)) if _size(file)), None)
 
     def attach(self, connection: sqlite3.Connection, db: Path) -> None:
-        """Lets a connection read it: the file, else empty tables in memory, so that there always are some."""
+        """Attaches the file to a connection; if there is none, attaches empty tables in memory."""
         file = self.readable(db)
         if file is not None and self._attach_file(connection, file):
             return
@@ -76,7 +75,7 @@ class Sidecar:
             connection.execute(statement)
 
     def _attach_file(self, connection: sqlite3.Connection, file: Path) -> bool:
-        """Whether it is one of this kind. A damaged one must not take the pages with it that it is only beside."""
+        """Returns True if the file is of this kind. A damaged sidecar must not break the pages."""
         try:
             _finish_rollback(file)
             connection.execute(f"ATTACH ? AS {self.schema}", [f"{file.absolute().as_uri()}?mode=ro"])
@@ -87,37 +86,34 @@ class Sidecar:
             if error.sqlite_errorcode & 0xFF in _BUSY:
                 raise
             reason = str(error)
-        _log.warning("%s cannot be read, and what it holds is not shown: %s", file, reason)
-        with suppress(sqlite3.DatabaseError):  # as where it could not be attached
+        _log.warning("%s cannot be read, and its contents are not shown: %s", file, reason)
+        with suppress(sqlite3.DatabaseError):  # such as one that was never attached
             connection.execute(f"DETACH {self.schema}")
         return False
 
 
 def _finish_rollback(file: Path) -> None:
-    """Of a process that was killed while it wrote: readers that may not write cannot."""
+    # A process that was killed while it wrote leaves a journal, which a connection in mode=ro cannot roll back.
     if _size(file.with_name(f"{file.name}-journal")):
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             tables(connection, "main")
 
 
 def tables(connection: sqlite3.Connection, schema: str) -> set[str]:
-    """Names of those that a schema has."""
+    """The names of a schema's tables."""
     return {name for (name,) in connection.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'")}  # noqa: S608 - a schema of ours
 
 
 def identity(db: Path) -> tuple[FileIdentity | None, ...]:
-    """Of the database's file and of those beside it: connections that were made when it was another must be made anew.
-    None stands for a file that is not there, or is empty still.
-    """
+    """See `database.identity`."""
     return _identity(db, frozen=not os.access(db.parent, os.W_OK)), *(
         _identity(file) if (file := it.readable(db)) else None for it in SIDECARS
     )
 
 
 def _identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
-    """A database that is taken for frozen, as in a folder that may not be written to (see `sqlite.reading_engine`), may
-    be written by others all the same: a connection sees it as it was.
-    """
+    # A file in a read-only folder is opened as if it never changed (see `sqlite_engine._read_mode`); if another user
+    # writes it all the same, old connections must not be used any more.
     try:
         status = file.stat()
     except OSError:
@@ -129,7 +125,7 @@ def _identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
 
 
 def _size(file: Path) -> int:
-    """Never opened for it: closing the file again would drop the locks that this process holds on it."""
+    # Not opened: to close the file again would drop the locks that this process holds on it.
     try:
         return file.stat().st_size
     except OSError:
@@ -146,7 +142,7 @@ NOTES = Sidecar(
     schema="notes",
     tables=frozenset(table.name for table in NotesTable.metadata.sorted_tables) - {SavedSettings.__tablename__},
     create=_create_notes,
-    # Not the cache's, which anybody may clear: somebody wrote them.
+    # Not in the cache, which anybody may clear: people wrote them.
     refuge=lambda: Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "notes",
 )
 SEARCH = Sidecar(

@@ -1,4 +1,4 @@
-"""What one step's rollouts come to, in SQL: the writer stores it, and readers work out what it has not stored yet."""
+"""SQL for the sums of one step's rollouts: the writer stores them, and readers compute what is not stored yet."""
 
 from typing import Any, NamedTuple
 
@@ -34,19 +34,19 @@ from logs_ui.recorder.vocabulary import Status, StopReason
 
 OF_STEP = ("mode", "eval_name", "step")
 
-_MEASURES = {"tokens": "completion_tokens", "turns": "turns", "seconds": "seconds"}  # by the column of a row
-_DEAD = 1e-6  # rewards of a group that are no further apart give no advantage
-_LARGEST = 1.7e308  # beyond it lie the infinities, which JSON cannot hold
+_MEASURES = {"tokens": "completion_tokens", "turns": "turns", "seconds": "seconds"}  # by their columns
+_DEAD = 1e-6  # rewards of a group no further apart than this give no advantage
+_LARGEST = 1.7e308  # the largest float: JSON has no infinity
 
 
 class RewardSums(NamedTuple):
-    """Of what one reward function gave to a step's rollouts.
+    """The rewards of one function over a step's rollouts.
 
     Attributes:
-        number: rollouts that it gave a number.
-        total: of those numbers.
-        counted: the same times their weights, over the rollouts that have a reward: over all functions, and divided by
-            how many those are, it adds up to the mean reward. Where none was recorded, a weight is 1.
+        number: rollouts for which it returned a number.
+        total: the sum of those numbers.
+        counted: the sum of the numbers times their weights (1 if not recorded), over the rollouts that have a reward.
+            Added up over all functions and divided by these rollouts, it is the mean reward.
         binary: how many of the numbers are 0 or 1.
     """
 
@@ -57,8 +57,8 @@ class RewardSums(NamedTuple):
 
 
 def sums() -> Select[Any]:
-    """Columns of StepStatistics, for the step that `of_run`, `of_mode`, `of_eval_name` and `of_step` name; no row where
-    it has no rollouts. One covering index holds all of it.
+    """Selects the columns of StepStatistics for the step of the parameters `of_run`, `of_mode`, `of_eval_name` and
+    `of_step`; no row if it has no rollouts. One covering index contains all that it reads.
     """
     row = EvaluationRow
     key: list[Any] = [col(row.run_id), *(col(getattr(row, name)) for name in OF_STEP)]
@@ -78,7 +78,7 @@ def sums() -> Select[Any]:
 
 
 def details() -> Select[Any]:
-    """Columns of StepDetails but `made`, likewise; always one row."""
+    """Selects the columns of StepDetails except `made`, with the parameters of `sums`; always one row."""
     row = EvaluationRow
     names = ("status", "stop_reason", "reward", "group", "rewards", "reward_weights", *_MEASURES.values())
     rows = select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
@@ -92,7 +92,7 @@ def details() -> Select[Any]:
         type_coerce(_rewards(rows), JSON).label("rewards"),
     ]
     joined = measures.join(quantiles, true()).join(groups, true())
-    # Where SQLite reads a JOIN's last condition, it takes the ON of an ON CONFLICT for another.
+    # Without a WHERE, SQLite reads the ON of a following ON CONFLICT as a condition of the last JOIN.
     return select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined).where(true())
 
 
@@ -103,7 +103,7 @@ def _of_step() -> list[ColumnElement[bool]]:
 
 
 def _counts(rows: CTE, name: str) -> Any:
-    """How many have each value, as an object."""
+    """The number of rollouts by value, as a JSON object."""
     value = rows.c[name]
     counted = select(value.label("value"), func.count().label("number")).where(value.is_not(None)).group_by(value)
     found = counted.subquery()
@@ -126,7 +126,7 @@ def _measures(rows: CTE) -> Select[Any]:
 
 
 def _quantiles(rows: CTE) -> Select[Any]:
-    """Between the two nearest rewards: each counts as much as its place is near to the one that is meant."""
+    """Interpolates between the two nearest rewards, weighted by how near their ranks are."""
     place = (func.row_number().over(order_by=rows.c.reward) - 1).label("place")
     last = (func.count().over() - 1).label("last")
     ranked = select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
@@ -147,7 +147,7 @@ def _groups(rows: CTE) -> Any:
 
 
 def _rewards(rows: CTE) -> Any:
-    """An object of RewardSums, by the function's name."""
+    """A JSON object of RewardSums by the function's name."""
     given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
     value, weight = number(given), func.coalesce(number(weights), 1.0)
     counted = case((rows.c.reward.is_not(None), product(value, weight)))
