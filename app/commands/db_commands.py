@@ -1,4 +1,4 @@
-"""`logs-ui db`: a look at a database, and what it needs now and then."""
+"""The commands `logs-ui db ...`, which show and maintain a database."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from logs_ui.recorder.upkeep.info import Info
     from logs_ui.recorder.upkeep.merge import MergedRun
 
-db = typer.Typer(help="Look at a database, check it, give its room back, merge others into it, or bring it up to date.")
+db = typer.Typer(help="Show, check, vacuum, merge or migrate a database, or delete a run.")
 
-_DELETE_STOPPED = "Stopped. What is gone stays gone; the same command goes on with the rest."
-_MERGE_STOPPED = "Stopped. What was copied is there; the same command goes on with the rest."
+_DELETE_STOPPED = "Stopped. What is deleted stays deleted; the same command continues with the rest."
+_MERGE_STOPPED = "Stopped. What was copied stays; the same command continues with the rest."
 _NO_RUN = "There is no run to merge."
 _VACUUM_STOPPED = "Stopped. The database is as it was."
 _DAMAGED = 1
-_SKIPPED = 3  # tables that are named
+_SKIPPED = 3  # skipped tables that are named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-db.command(short_help="Take in what waits on disk for it.")(ingest)
+db.command(short_help="Store what waits on disk for it.")(ingest)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -109,13 +109,15 @@ def vacuum(db: Database = None) -> None:
 @db.command(short_help="Copy the runs of other databases into one.")
 def merge(
     others: Annotated[list[str], typer.Argument(metavar="PATH|URL", help="The databases to copy from.")],
-    into: Annotated[str, typer.Option("--into", metavar="PATH|URL", help="The one that gets them; made if missing.")],
+    into: Annotated[
+        str, typer.Option("--into", metavar="PATH|URL", help="The database to copy into; created if missing.")
+    ],
     run: Annotated[
         list[str] | None, typer.Option("--run", metavar="RUN", help="Only this one; may be repeated.")
     ] = None,
 ) -> None:
-    """Copy runs with their rollouts, figures, images, stars, tags and notes, from SQLite or PostgreSQL to either. Those
-    that are there are brought up to date, and never doubled. What they are copied from stays as it is.
+    """Copy runs with their rollouts, figures, images, stars, tags and notes, from SQLite or PostgreSQL to either. Runs
+    that exist are brought up to date, and never doubled. The other databases stay as they are.
     """
     from logs_ui.recorder.upkeep.merge import merge as merged
 
@@ -134,8 +136,8 @@ def _became(run: "MergedRun") -> str:
 
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")
 def migrate(db: Database = None) -> None:
-    """Bring a database of an earlier schema up to date, each step whole or not at all. Most steps stop nobody; before
-    one that does, nobody may record. In an empty PostgreSQL database make the tables.
+    """Bring a database of an earlier schema up to date, each step in one transaction. Most steps may run while a
+    training records; before any other, nobody may record. In an empty PostgreSQL database, create the tables.
     """
     from logs_ui.recorder.upkeep.migrate import migrate_database
 
@@ -146,18 +148,18 @@ def migrate(db: Database = None) -> None:
         made=lambda: made.append(True),
     )
     where = shown(database_address(db))
-    said = f"{where} had no tables of logs-ui. They are made" if made else f"{where} is up to date"
+    said = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
     out.print(f"{said}: schema {version}.", soft_wrap=True, markup=False)
 
 
-@db.command(short_help="Delete a run with all that belongs to it.")
+@db.command(short_help="Delete a run with everything that belongs to it.")
 def delete(
     run: RunName,
     yes: Yes = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Delete a run: rollouts, figures, sources, stars, tags and notes, and the images that only it has. Says first what
-    would go, and asks. Nothing but a copy brings it back. To keep its figures, prune it.
+    """Delete a run: rollouts, figures, sources, stars, tags and notes, and the images that only it has. First shows
+    what would be deleted, and asks. Only a copy of the database brings it back. To keep its figures, prune it.
     """
     from logs_ui.recorder.upkeep.delete import delete_run
 
@@ -169,7 +171,7 @@ def delete(
         markup=False,
     )
     prune = f"logs-ui prune --run {found.run}{db_option(database_address(db))}"
-    if is_wanted(f"Delete it, figures and all? To keep those: {prune}", yes=yes):
+    if is_wanted(f"Delete it, with its figures? To keep these: {prune}", yes=yes):
         with interruptible(_DELETE_STOPPED), working() as progress:
             delete_run(found.run, db, progress=progress)
         out.print(f"Run {found.run} is deleted.", soft_wrap=True, markup=False)

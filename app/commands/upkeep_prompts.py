@@ -1,4 +1,4 @@
-"""What the commands that look after a database share: progress, sizes, and being asked before anything goes."""
+"""Shared parts of the commands that maintain a database: progress, sizes, and questions before anything is deleted."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,9 @@ from logs_ui.app.commands.terminal import err, out, progress_bar
 
 @contextmanager
 def working() -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function that is told what is being done, how much of it is, and of how much: a bar for each."""
+    """Yields a function that shows progress: the name of the work, how much is done, how much there is. Each name has a
+    bar.
+    """
     with progress_bar() as progress:
         bars: dict[str, int] = {}
 
@@ -25,12 +27,12 @@ def working() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def size(of: float) -> str:
-    """Of bytes, as disks are sold: 1 kB is 1,000 of them."""
+    """Return a number of bytes as text; 1 kB is 1,000 bytes."""
     return decimal(int(of))
 
 
 def is_wanted(question: str, *, yes: bool) -> bool:
-    """Asks, unless it was said beforehand. Where nobody can be asked, nothing is wanted, and a line says how to."""
+    """Return True if the user agrees, or has agreed by `yes`. Without a terminal, print how to, and return False."""
     if yes:
         return True
     if sys.stdin.isatty() and err.is_terminal:
@@ -41,7 +43,7 @@ def is_wanted(question: str, *, yes: bool) -> bool:
 
 @contextmanager
 def interruptible(said: str) -> Iterator[None]:
-    """Says what Ctrl-C leaves behind."""
+    """Prints what Ctrl-C leaves behind."""
     try:
         yield
     except KeyboardInterrupt:
@@ -50,7 +52,7 @@ def interruptible(said: str) -> Iterator[None]:
 
 
 def facts(lines: list[tuple[str, str]]) -> None:
-    """A line a fact, in two columns."""
+    """Prints one line for each fact, in two columns."""
     width = max((len(what) for what, _ in lines), default=0)
     for what, said in lines:
         out.print(f"{what:<{width}}  {said}".rstrip(), soft_wrap=True, markup=False)

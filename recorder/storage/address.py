@@ -1,4 +1,4 @@
-"""Where a database is: a file of SQLite's, or a PostgreSQL server's."""
+"""Parses and prints the address of a database: an SQLite file or a PostgreSQL URL."""
 
 import os
 import shlex
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 Address: TypeAlias = "Path | URL"
-"""The path of an SQLite file, which need not exist; or the URL of a PostgreSQL database, password and all, which is
-never shown as it is: see `shown`.
+"""The path of an SQLite file, which need not exist, or the URL of a PostgreSQL database. The URL may contain a
+password: print it with `shown`.
 """
 
 DRIVER = "postgresql+psycopg"
@@ -27,13 +27,13 @@ _UNREADABLE = (
 
 
 def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Address:
-    """Where the database is: `db`, else LOGS_UI_DB, else one file of this user's, the same for `record()` and `serve`.
+    """Return the address of `db`, else of LOGS_UI_DB, else of this user's default file.
 
     Args:
-        db: a path, `sqlite:///path`, or `postgresql://user@host/database`, as libpq takes it.
+        db: a path, `sqlite:///path`, or `postgresql://user@host/database` as in libpq.
 
     Raises:
-        DatabaseError: a URL of a database that is not supported, or one that lacks what is needed.
+        DatabaseError: a URL of an unsupported database, or one that lacks a part.
     """
     if db is not None and not isinstance(db, str | os.PathLike):
         return db
@@ -58,23 +58,22 @@ def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Addres
 
 
 def absolute(address: Address) -> Address:
-    """The same from every working directory."""
+    """Return an address that is independent of the working directory."""
     return address.absolute() if isinstance(address, Path) else address
 
 
 def shown(address: Address) -> str:
-    """For people: without a password, which `***` stands for."""
+    """Return the address as text for people, with `***` for a password."""
     if isinstance(address, Path):
         return str(address)
     hidden = {name: "***" for name in address.query if name in {"password", "sslpassword"}}
     url = address.set(drivername="postgresql").update_query_dict(hidden)
-    return (
-        url.render_as_string(hide_password=True).replace("%2A%2A%2A", "***").replace("%2F", "/")
-    )  # of a socket's folder
+    # A socket's folder is a query parameter with slashes.
+    return url.render_as_string(hide_password=True).replace("%2A%2A%2A", "***").replace("%2F", "/")
 
 
 def without_password(address: Address) -> str:
-    """For a line that people copy: libpq finds the password in PGPASSWORD, or in ~/.pgpass."""
+    """Return the address for a line that people copy: libpq finds the password in PGPASSWORD, or in ~/.pgpass."""
     if isinstance(address, Path):
         return str(address)
     secrets = [name for name in ("password", "sslpassword") if name in address.query]
@@ -85,36 +84,36 @@ def without_password(address: Address) -> str:
 
 
 def db_option(address: Address) -> str:
-    """What a command that people copy needs to find it, in whatever terminal: empty for the file that is this user's
-    where LOGS_UI_DB names no other, else ` --db ...`, for a shell.
+    """Return the option that a copied command needs in any terminal: empty for the default file, unless LOGS_UI_DB
+    names another; else ` --db ...`, quoted for a shell.
     """
-    with suppress(DatabaseError):  # LOGS_UI_DB names none
+    with suppress(DatabaseError):  # LOGS_UI_DB is no address
         if absolute(address) == _own_file() == absolute(database_address()):
             return ""
     return f" --db {shlex.quote(without_password(address))}"
 
 
 def as_text(address: Address) -> str:
-    """What `database_address` makes the same of, in another process: password and all."""
+    """Return text, including the password, that `database_address` reads in another process."""
     if isinstance(address, Path):
         return str(address.absolute())
     return address.render_as_string(hide_password=False)
 
 
 def _own_file() -> Path:
-    """What is taken where nobody names a database."""
+    """This user's default file."""
     return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
 
 
 def _postgres(text: str) -> "URL":
-    """Raises DatabaseError: it names no database."""
+    """Parses a PostgreSQL URL; raises DatabaseError if it names no database."""
     from sqlalchemy import make_url  # `import logs_ui.recorder` does not load SQLAlchemy
     from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        raise DatabaseError(_UNREADABLE) from error  # not in the words of the error, which may hold the password
+        raise DatabaseError(_UNREADABLE) from error  # without the error's text, which may contain the password
     if "@" in (url.host or ""):  # the end of the password
         raise DatabaseError(_UNREADABLE)
     if not url.database and "dbname" not in url.query and "service" not in url.query:

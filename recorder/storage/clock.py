@@ -1,4 +1,4 @@
-"""What time it is, by the clock that heartbeats are by."""
+"""Returns the time, by the clock that heartbeats use."""
 
 import time
 from typing import TYPE_CHECKING
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
 
 
 def now_us() -> int:
-    """By this machine's clock, in µs since 1970."""
+    """Return this machine's time in µs since 1970."""
     return time.time_ns() // 1000
 
 
 def now(db: "Engine | Connection") -> int:
-    """In µs since 1970: PostgreSQL's own time, whatever this machine's clock says; of an SQLite file this machine's,
-    on which its recorders run, or which takes in what those on other machines wrote (see `Intake`).
+    """Return the time in µs since 1970: PostgreSQL's own, whatever this machine's clock says. For an SQLite file it is
+    this machine's, on which its recorders run, or which stores what those on other machines wrote (see `Intake`).
     """
     from sqlalchemy import Connection, select  # `now_us` is all that a training needs
 

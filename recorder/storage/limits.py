@@ -1,4 +1,4 @@
-"""How much memory and disk recording may take, and how long it may keep a training waiting: what a user can set."""
+"""The limits of memory, disk space and waiting that a user can set for recording."""
 
 import os
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one writer.
+    """The limits of one writer.
 
     Attributes:
-        queue_bytes: that what waits to be written may keep alive.
+        queue_bytes: of memory for rows that wait to be written.
         queue_seconds: that a thread of the training waits for room in a full queue.
         end_seconds: that the end of a training, and of the process, waits for its last rows.
-        spool_bytes: that what waits for a database that is away may take on disk.
-        spool_seconds: that a database may be away, locked or full before what waits for it is put on disk.
+        spool_bytes: of disk space for entries that wait for the database.
+        spool_seconds: that a database may be away, locked or full before entries are put on disk.
     """
 
     queue_bytes: int = 256 * _MB
@@ -30,8 +30,8 @@ class Limits:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """LOGS_UI_QUEUE_MB (MiB), LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
-        LOGS_UI_SPOOL_SECONDS, each with the default above.
+        """Reads LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
+        LOGS_UI_SPOOL_SECONDS; MB are MiB, and the defaults are above.
 
         Raises:
             LogsUIError: one of them is no number, or out of range.
@@ -55,7 +55,6 @@ def _number(name: str, default: float, *, least: float, most: float) -> float:
         number = float("nan")
     if not least <= number <= most:
         raise LogsUIError(
-            f"{name} is {given[:60]!r}, where a number from {least:g} to {most:,.0f} is needed. Without it, it is "
-            f"{default:g}."
+            f"{name} is {given[:60]!r}, but must be a number from {least:g} to {most:,.0f}. The default is {default:g}."
         )
     return number

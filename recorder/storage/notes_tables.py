@@ -1,4 +1,4 @@
-"""The tables of the database beside the recorder's that holds what people say: see `notebook.py`."""
+"""The tables of people's stars, tags, notes and settings, in the schema `notes`: see `notebook.py`, `sidecars.py`."""
 
 from typing import Any
 
@@ -9,26 +9,24 @@ from logs_ui.recorder.storage.dialects import suit
 
 
 class NotesTable(SQLModel):
-    """Base of the tables of a database beside the recorder's: what people say of runs and rollouts. They name these by
-    their uids, which a copy or another import of the recorder's database keeps.
-    """
+    """Base of the tables. They refer to runs and rollouts by uid, which copies and merges of a database keep."""
 
     metadata = MetaData(schema="notes")
 
 
 class Star(NotesTable, table=True):
-    """Somebody starred a run, or one of its rollouts."""
+    """A star on a run, or on one of its rollouts."""
 
     __tablename__ = "star"
 
     run: str = Field(primary_key=True)  # uid
-    row: str = Field(primary_key=True)  # uid within the run; empty: the run itself
+    row: str = Field(primary_key=True)  # uid within the run; empty for the run itself
     author: str | None = None  # user name of the process that wrote it
     changed: int = Field(sa_type=BigInteger)  # µs since the epoch
 
 
 class PersonalTag(NotesTable, table=True):
-    """A tag that somebody gave a run, or one of its rollouts. What a rollout function gave is a `RowTag`."""
+    """A person's tag on a run, or on one of its rollouts. A rollout function's tag is a `RowTag`."""
 
     __tablename__ = "tag"
 
@@ -40,7 +38,7 @@ class PersonalTag(NotesTable, table=True):
 
 
 class Note(NotesTable, table=True):
-    """What somebody wrote of a run, or of one of its rollouts; never blank."""
+    """A person's note on a run, or on one of its rollouts; never blank."""
 
     __tablename__ = "note"
 
@@ -52,9 +50,7 @@ class Note(NotesTable, table=True):
 
 
 class SavedSettings(NotesTable, table=True):
-    """What somebody set for the diagnosis of a run, in place of what was recorded with it. A file that was written
-    before there was this table lacks it.
-    """
+    """A person's settings for the diagnosis of a run; they replace the recorded ones. Older files lack this table."""
 
     __tablename__ = "diagnosis"
 

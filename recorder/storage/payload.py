@@ -1,8 +1,8 @@
-"""How a rollout's messages and tokens are packed into two compressed blobs, and unpacked.
+"""Packs a rollout's messages and tokens into two compressed payloads, and unpacks them.
 
-All rollouts of a group begin with the same prompt, which is about half of what there is to store. Such a beginning (the
-JSON of the messages before the model's first, or the prompt's token ids) is stored once, as a `PayloadStart`; then a
-payload holds what follows it, and names it.
+All rollouts of a group begin with the same prompt, which is about half of their data. Such a beginning (the JSON of the
+messages before the model's first, or the prompt's token ids) is stored once, as a `PayloadStart`; the payload then
+contains only what follows, and the start's id.
 """
 
 import struct
@@ -25,38 +25,38 @@ _COUNT = struct.Struct("<i")
 _COUNTS = struct.Struct("<3i")
 _ABSENT = -1
 _ID = 4  # bytes
-_ZSTD_LEVEL = 1  # measured: 3 takes a third longer, for 2% of what is stored
-_ANSWER = b'{"role":"assistant"'  # within a string the quotes would be escaped
-_SHORTEST = 512  # bytes: a start of its own takes some 60, beside what it is packed into
-_REMEMBERED = 2 * 4_096  # starts: a prompt has two, its messages and its ids
-_KEPT, _KEPT_BYTES = 32, 1 << 18  # unpacked starts, of so many bytes each at most
-_of_thread = threading.local()  # a compressor, which only one thread may use; making one takes as long as using it
+_ZSTD_LEVEL = 1  # measured: level 3 takes a third longer and saves 2 %
+_ANSWER = b'{"role":"assistant"'  # unambiguous: within a JSON string the quotes would be escaped
+_SHORTEST = 512  # bytes: each shared start costs some 60 bytes more than its packed data
+_REMEMBERED = 2 * 4_096  # starts; a prompt has two, its messages and its ids
+_KEPT, _KEPT_BYTES = 32, 1 << 18  # number and largest size of unpacked starts in the cache
+_of_thread = threading.local()  # one compressor for each thread; to make one takes as long as to use it
 
 NO_TOKENS = zstandard.compress(b"")
-"""In place of tokens that are known no more: None would leave those that a running row had come to."""
+"""Stored for a row that lost its tokens: None would leave those of the running row in place."""
 
 
 class Unpacked(bytes):
-    """A payload that is not compressed yet. Many are packed at once: each time that the compressor lets go of the GIL
-    costs a thread that waits for it as much as the compression takes.
+    """A payload that is not compressed yet. Many are compressed in one call: each release of the GIL costs a waiting
+    thread as much as the compression takes.
     """
 
     __slots__ = ()
 
     @property
     def start(self) -> int:
-        """How many bytes others may begin with, too."""
+        """The length of the beginning that others may share, in bytes."""
         return self.find(_ANSWER)
 
 
 class UnpackedTokens(Unpacked):
-    """Of a rollout's tokens."""
+    """A rollout's tokens, not compressed yet."""
 
     __slots__ = ()
 
     @property
     def start(self) -> int:
-        """The prompt's ids."""
+        """The length of the prompt's ids, with their number, in bytes."""
         (count,) = _COUNT.unpack_from(self)
         return _COUNT.size + _ID * int(count)
 
@@ -65,8 +65,8 @@ class Packed(NamedTuple):
     """A payload as it is stored.
 
     Attributes:
-        data: compressed, without its start where it has one.
-        start: id of the PayloadStart that it begins with; None where all of it is in `data`.
+        data: compressed, without the shared start if there is one.
+        start: the id of the PayloadStart; None if `data` is complete.
     """
 
     data: bytes
@@ -81,9 +81,9 @@ class Tokens:
         prompt_ids: (P,) int32.
         completion_ids: (C,) int32, model's and environment's tokens in order.
         logprobs: (C,) float16, the sampler's; relative error up to 2**-11 (4.9e-4), and below -65504 it becomes -inf.
-            None where neither the rollout function nor its model calls returned any; NaN where these gave none.
-        mask: (C,) uint8, 1 = sampled by the model, 0 = inserted. None where the rollout function returned none, which
-            means that all are the model's.
+            None if neither the rollout function nor its model calls returned any; NaN for tokens without one.
+        mask: (C,) uint8, 1 = sampled by the model, 0 = inserted. None if the rollout function returned none: then all
+            are the model's.
     """
 
     prompt_ids: NDArray[np.int32]
@@ -93,12 +93,12 @@ class Tokens:
 
 
 def unpacked_content(content: dict[str, Any]) -> Unpacked:
-    """Messages, actions, sampling and metadata: a tree; what JSON or UTF-8 cannot hold is replaced."""
+    """Encode messages, actions, sampling and metadata as JSON; values without a JSON form are replaced."""
     return Unpacked(tree(content))
 
 
 def unpacked_tokens(tokens: Tokens) -> UnpackedTokens:
-    """The prompt's number and ids; then the others' numbers, ids, log-probs and mask."""
+    """Encode tokens: number and ids of the prompt, then the other arrays' lengths, ids, log-probs and mask."""
     others = (tokens.completion_ids, tokens.logprobs, tokens.mask)
     counts = _COUNTS.pack(*(_ABSENT if array is None else len(array) for array in others))
     prompt = _COUNT.pack(len(tokens.prompt_ids)), _halves(tokens.prompt_ids)
@@ -107,7 +107,7 @@ def unpacked_tokens(tokens: Tokens) -> UnpackedTokens:
 
 
 def pack(payloads: Sequence[bytes]) -> list[bytes]:
-    """Compresses each of them, whole."""
+    """Compress each payload completely."""
     if not payloads:
         return []
     if not hasattr(_of_thread, "compressor"):
@@ -116,10 +116,10 @@ def pack(payloads: Sequence[bytes]) -> list[bytes]:
 
 
 def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int, bytes]]:
-    """Compresses each of them, without its start where another of them has the same, or one of this thread had before.
+    """Compress each payload, without its start if another of them has the same, or an earlier one of this thread had.
 
     Returns:
-        Them, and the starts that they name, compressed, by id.
+        The payloads in their order, and the compressed starts that they refer to, by id.
     """
     again = _again(payloads)
     ids: dict[bytes, int] = {}
@@ -137,7 +137,7 @@ def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int,
 
 
 def pack_content(content: dict[str, Any]) -> bytes:
-    """As `unpacked_content`, compressed, whole."""
+    """Encode and compress content completely."""
     return pack([unpacked_content(content)])[0]
 
 
@@ -146,17 +146,12 @@ def pack_tokens(tokens: Tokens) -> bytes:
 
 
 def unpack_json(blob: bytes | None, start: bytes | None = None) -> bytes:
-    """A content's JSON; empty for a rollout that has none yet, or whose payload was dropped.
-
-    Args:
-        blob: packed.
-        start: packed, where it has one.
-    """
+    """Return a content's JSON; empty if a rollout has none yet, or lost its payload. Both arguments are packed."""
     return b"" if blob is None else _begun(start) + zstandard.decompress(blob)
 
 
 def unpack_content(blob: bytes | None, start: bytes | None = None) -> dict[str, Any]:
-    """As `unpack_json`; an empty dict where that is empty."""
+    """Return the content; an empty dict if there is none."""
     if blob is None:
         return {}
     loaded: dict[str, Any] = orjson.loads(unpack_json(blob, start))
@@ -164,10 +159,10 @@ def unpack_content(blob: bytes | None, start: bytes | None = None) -> dict[str, 
 
 
 def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | None:
-    """None for a rollout that has no tokens yet, or whose payload was dropped.
+    """Return the tokens; None if a rollout has none yet, or lost its payload.
 
     Raises:
-        ValueError: among others, of what lacks its start: numbers are read from it that are none.
+        ValueError: the lengths do not match the data, as when the start is missing.
     """
     data = unpack_json(blob, start)
     if not data:
@@ -180,32 +175,32 @@ def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | No
         arrays.append(None if size == _ABSENT else np.frombuffer(data, dtype, size, offset))
         offset += max(size, 0) * np.dtype(dtype).itemsize
     if offset != len(data):
-        raise ValueError(f"{offset} bytes are said, and {len(data)} there")
+        raise ValueError(f"expected {offset} bytes, found {len(data)}")
     logprobs, mask = arrays
     return Tokens(prompt_ids, completion_ids, logprobs, mask)
 
 
 def unpacked_size(blob: bytes | None, start: bytes | None = None) -> int:
-    """Bytes, which a text that repeats itself has a thousand times as many of as its payload."""
+    """Return the size in bytes after unpacking, which may be a thousand times the packed size."""
     return sum(zstandard.frame_content_size(it) for it in (blob, start) if it is not None)
 
 
 def _halves(ids: NDArray[np.int32]) -> bytes:
-    """The lower two bytes of all, and then the upper, which are nearly always the same: that halves what is to be
-    compressed, and what is left takes a sixth less than whole ids do.
+    """The lower two bytes of all ids, then the upper two, which are nearly always equal: half as much to compress, and
+    a sixth smaller after it.
     """
     halves = np.ascontiguousarray(ids, "<i4").view("<u2")
     return halves[::2].tobytes() + halves[1::2].tobytes()
 
 
 def _whole(data: bytes, count: int, offset: int) -> tuple[NDArray[np.int32], int]:
-    """Ids, of so many, and where they end."""
+    """Reads `count` ids written by `_halves`; also returns the offset after them."""
     halves = np.frombuffer(data, "<u2", 2 * count, offset).reshape(2, count)
     return np.ascontiguousarray(halves.T).view("<i4").reshape(count), offset + _ID * count
 
 
 def _again(payloads: Sequence[Unpacked]) -> list[int]:
-    """Places of those whose start is met again. One is known by its hash: to keep it would take most of the time."""
+    """Indexes of payloads whose start occurred before. Starts are remembered by hash: to copy them takes too long."""
     keys = [hash(payload[:end]) if (end := payload.start) >= _SHORTEST else None for payload in payloads]
     times = Counter(keys)
     again = {key for key in times if key is not None and (_was_met(key) or times[key] > 1)}
@@ -213,7 +208,7 @@ def _again(payloads: Sequence[Unpacked]) -> list[int]:
 
 
 def _was_met(key: int) -> bool:
-    """Whether it was asked for before, by this thread and not long ago."""
+    """True if this thread met the start before, among its last `_REMEMBERED`."""
     met: dict[int, None] = _of_thread.__dict__.setdefault("met", {})
     was_met = key in met
     met.pop(key, None)
@@ -224,7 +219,7 @@ def _was_met(key: int) -> bool:
 
 
 def _key(start: bytes) -> int:
-    """Equal starts have equal ones. 63 bits: that two of a million others meet in one has a chance of 5e-8."""
+    """The id of a start, a hash of 63 bits: among a million starts, two collide with a probability of 5e-8."""
     return int.from_bytes(blake2b(start, digest_size=8).digest(), "little") >> 1
 
 

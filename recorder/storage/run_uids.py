@@ -1,4 +1,4 @@
-"""The one query that a training makes: which run ids are taken."""
+"""Reads the uids of a database's runs: the only query that a training makes, to choose an unused one."""
 
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
@@ -8,6 +8,6 @@ from logs_ui.recorder.storage.tables import Run
 
 
 def run_uids(db: Engine) -> set[str]:
-    """The uids of all runs of a database."""
+    """Return the uids of all runs of a database."""
     with Session(db) as session:
         return set(session.scalars(select(col(Run.uid))))

@@ -1,5 +1,5 @@
-"""The tables of the full-text index: in the schema `search` of a PostgreSQL database, and in a database of its own
-beside SQLite's: see `sidecars.py`.
+"""The tables of the full-text index: in the schema `search` of a PostgreSQL database, or in a file beside SQLite's, see
+`sidecars.py`.
 """
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, Table, Text
@@ -8,12 +8,12 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.schema import CreateTable
 
 FORMAT = 1
-"""Raised by one whenever what is indexed, or how, changes: an index of another format is made anew."""
+"""Grows by one whenever the indexed text, or the index, changes: an index of another format is rebuilt."""
 
 TABLES = frozenset({"texts", "indexed_run", "source"})
 
 TOKENIZER = "unicode61 remove_diacritics 2"
-"""FTS5's: it splits at whatever is neither letter nor digit."""
+"""The tokenizer of FTS5: it splits at all but letters and digits."""
 
 METADATA = MetaData(schema="search")
 
@@ -22,22 +22,26 @@ INDEXED_RUN = Table(
     METADATA,
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("uid", Text, nullable=False),
-    Column("changed", BigInteger, nullable=False),  # of the last row that was looked at, in the order of (changed, id)
-    Column("row_id", BigInteger, nullable=False),  # its id; the highest there can be where no row follows with the same
-    Column("texts", BigInteger, nullable=False),  # how many of the run's rollouts are indexed
-    Column("swept", BigInteger, nullable=False),  # id of the last row without a reward looked at, once the run was over
+    Column("changed", BigInteger, nullable=False),  # of the last row that was read, in the order of (changed, id)
+    Column(
+        "row_id", BigInteger, nullable=False
+    ),  # its id; the highest possible id if no row with the same `changed` follows
+    Column("texts", BigInteger, nullable=False),  # number of indexed rollouts of the run
+    Column(
+        "swept", BigInteger, nullable=False
+    ),  # id of the last row without a reward that was read after the run's end
 )
-"""How far each run is indexed."""
+"""The progress of the index by run."""
 
 SOURCE = Table(
     "source",
     METADATA,
     Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
     Column("format", Integer, nullable=False),
-    Column("created", BigInteger, nullable=False),  # when the database was made: another one has another moment
+    Column("created", BigInteger, nullable=False),  # of the database: tells it from another one
     Column("version", BigInteger, nullable=False),  # grows with each change of the index
 )
-"""Of which database it is the index."""
+"""The database that this index belongs to."""
 
 _POSTGRES = MetaData(schema="search")
 
@@ -45,13 +49,12 @@ VECTORS = Table(
     "texts",
     _POSTGRES,
     Column("rowid", BigInteger, primary_key=True, autoincrement=False),  # the rollout's id
-    Column("part", Integer, primary_key=True, autoincrement=False),  # 0, and more of a long text
+    Column("part", Integer, primary_key=True, autoincrement=False),  # 0; long texts have more parts
     Column("words", TSVECTOR, nullable=False),
 )
-"""PostgreSQL's words of rollouts. SQLite's are an FTS5 table of the same name, by the same `rowid`."""
+"""The words of rollouts on PostgreSQL. SQLite has an FTS5 table of the same name and `rowid`."""
 
-# kB that await being sorted in, and that every search reads through; sorting in each row at once takes eight times as
-# long.
+# kB of unsorted entries, which every search scans. To sort each row in at once takes eight times as long.
 Index("texts_words", VECTORS.c.words, postgresql_using="gin", postgresql_with={"gin_pending_list_limit": 1024})
 
 POSTGRES_METADATA = (METADATA, _POSTGRES)
@@ -61,8 +64,6 @@ _FTS5 = f"CREATE VIRTUAL TABLE IF NOT EXISTS search.texts USING fts5(body, conte
 
 
 def create_search() -> tuple[str, ...]:
-    """SQLite's statements: the words of rollouts, by the rollout's id, without the texts themselves; how far each run
-    is indexed; and of which database it is the index.
-    """
+    """Return SQLite's CREATE statements for the index."""
     made = [CreateTable(table, if_not_exists=True) for table in METADATA.sorted_tables]
     return (_FTS5, *(str(statement.compile(dialect=sqlite.dialect())) for statement in made))

@@ -105,7 +105,7 @@ def tables(connection: sqlite3.Connection, schema: str) -> set[str]:
 
 
 def identity(db: Path) -> tuple[FileIdentity | None, ...]:
-    """See `database.identity`."""
+    """Implements `database.identity`."""
     return _identity(db, frozen=not os.access(db.parent, os.W_OK)), *(
         _identity(file) if (file := it.readable(db)) else None for it in SIDECARS
     )

@@ -1,6 +1,5 @@
-"""What a database needs now and then: room (`prune`, `delete_run`, `vacuum`), a look at it (`look_at`, `check`), other
-databases' runs (`merge`) and newer schemas (`migrate_database`). None of it holds up a training that records meanwhile,
-but for those that say so and refuse.
+"""Maintains databases: frees space (`prune`, `delete_run`, `vacuum`), reports (`look_at`, `check`), copies runs
+(`merge`) and migrates schemas (`migrate_database`). A training may record meanwhile, unless a function says otherwise.
 """
 
 from logs_ui.recorder.upkeep.check import check

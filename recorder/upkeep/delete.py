@@ -1,4 +1,4 @@
-"""The end of a whole run."""
+"""Deletes a run with everything that belongs to it."""
 
 import os
 from contextlib import suppress
@@ -50,12 +50,12 @@ _row = EvaluationRow
 
 @dataclass(frozen=True)
 class Deleted:
-    """A run that goes, or is gone.
+    """A run that was deleted, or would be.
 
     Attributes:
         run: its uid.
-        rollouts, bytes: how many, and of their text and tokens, as they are stored.
-        said: of them, how many people starred, tagged or noted; the run itself counts as one.
+        rollouts, bytes: how many, and the stored size of their text and tokens.
+        said: how many of them people starred, tagged or noted; the run itself counts as one.
     """
 
     run: str
@@ -67,21 +67,21 @@ class Deleted:
 def delete_run(
     run: str, db: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress = unseen
 ) -> Deleted:
-    """Deletes a run with all that belongs to it: rollouts, figures, sources, what people said of it, and images, texts
-    and tokenizers that no other run has. Nothing but a copy brings it back.
+    """Deletes a run with its rollouts, figures, sources, stars, tags and notes, and the images, texts and tokenizers
+    that no other run has. Only a copy of the database brings it back.
 
-    It goes in short transactions, beside trainings that record other runs, and can be ended at any moment: asked again,
-    it goes on.
+    It works in short transactions, while trainings record other runs. It can be interrupted at any moment; the next
+    call continues.
 
     Args:
         run: uid, a name (the newest run of that name), or a unique beginning of a uid.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        dry_run: deletes nothing, and says what would go.
-        progress: called with what is being done, how much of it is, and of how much.
+        db: the database's path or URL; by default LOGS_UI_DB or this user's own database.
+        dry_run: deletes nothing, and returns what would be deleted.
+        progress: called with the name of the work, how much is done, and how much there is.
 
     Raises:
         RunNotFoundError: no such run.
-        LogsUIError: somebody records it now, or what waits on disk is of it.
+        LogsUIError: the run is being recorded now, or some of it waits on disk.
         DatabaseError: the database is missing, or cannot be read or written.
     """
     address = database_address(db)
@@ -101,16 +101,13 @@ def delete_run(
             sweep_starts(steady)
             sweep_images(engine, steady, progress)
         _said_of(address, found.uid)
-        # Its rollouts' ids may come to be others': whoever fills the index empties it where a run of it is gone.
+        # Filling the index empties it if one of its runs is gone: SQLite may give its rollouts' ids again.
         SearchIndex(address, engine.begin).fill(run_id=0)
     return gone
 
 
 def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
-    """
-    Raises:
-        LogsUIError: what waits on disk, as a process has it that could not write the database, would bring it back.
-    """
+    """Raises LogsUIError if some of the run waits on disk: it would come back when that is stored."""
     with db.connect() as connection:
         positions = row_writes.positions(connection)
     for file in spool_files(spool_folder(address)):
@@ -139,7 +136,7 @@ def _counted(db: Engine, run: Run) -> Deleted:
 
 
 def _figures(steady: Steady, run_id: int) -> None:
-    """First the sums, so that a run of which only a part is deleted yet shows none."""
+    """Deletes sums first, so that a run that is deleted in part shows none."""
     with steady.piece() as connection:
         for table in (StepStatistics, StepDetails, RunSource):
             connection.execute(delete(table).where(_of(table, run_id)))
@@ -169,8 +166,8 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
 
 
 def _itself(connection: Connection, run: Run) -> None:
-    """With the texts and the tokenizer that no other run has."""
-    run_writes.take_runs(connection, [run.id or 0])  # as writers do: runs, and after them what they share
+    """Deletes the run's row, with texts and a tokenizer that no other run has."""
+    run_writes.take_runs(connection, [run.id or 0])  # in the order of all writers: runs, then what they share
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
     connection.execute(delete(Run).where(col(Run.id) == run.id))
     of_runs = select(col(RunSource.hash)).where(col(RunSource.hash).is_not(None))

@@ -1,4 +1,4 @@
-"""Runs of other databases into one: SQLite into SQLite, to PostgreSQL and back."""
+"""Copies runs of other databases into one: from SQLite or PostgreSQL, into either."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,20 +41,20 @@ from logs_ui.recorder.vocabulary import SourceKind, Status
 
 Values = dict[str, Any]
 
-_MOST = 512  # rollouts in one read, of some 10 kB each
-_SCALARS = 5_000  # in one
+_MOST = 512  # rollouts in one read; each has some 10 kB
+_SCALARS = 5_000  # in one transaction
 _OF_ROW = ("policy_step", "group", "generation", "process", "created", *OF_STEP)  # never change
-_OWN = frozenset({"id", "run_id", "uid", "changed"})  # each database's own, or looked up by
+_OWN = frozenset({"id", "run_id", "uid", "changed"})  # differ between databases, or are keys
 _COUNTERS = ("recorder_errors", "dropped", "dropped_payloads", "pruned", "unattributed_calls")
 
 
 @dataclass(frozen=True)
 class MergedRun:
-    """What became of one run.
+    """The result for one run.
 
     Attributes:
-        was_there: whether the database had it before.
-        rollouts: how many were copied: new ones, and those that have come further since.
+        was_there: True if the database had it before.
+        rollouts: how many were copied: new ones, and those that had changed since.
     """
 
     uid: str
@@ -62,7 +62,7 @@ class MergedRun:
     rollouts: int
 
     def after(self, before: "MergedRun | None") -> "MergedRun":
-        """Of several sources, as one; None: of none before."""
+        """Adds up this result and that of the sources before, if any."""
         if before is None:
             return self
         return MergedRun(self.uid, before.was_there, before.rollouts + self.rollouts)
@@ -75,22 +75,22 @@ def merge(
     run: Sequence[str] = (),
     progress: Progress = unseen,
 ) -> list[MergedRun]:
-    """Copies runs with all that belongs to them: rollouts, figures, sources, tokenizers, images, and what people said.
-    The sources stay as they are. What lies in a step's sums is worked out anew from the rollouts.
+    """Copies runs with everything that belongs to them: rollouts, figures, sources, tokenizers, images, stars, tags and
+    notes. The sources stay as they are. Sums of steps are recomputed from the rollouts.
 
-    A run is known by its id, and a rollout by its own within it: what is there already is left alone, or brought up to
-    date where the source has come further. So the same can be merged again, whatever ended it, or when a run has gone
-    on; and files that several hosts wrote of one run become one.
+    Runs are recognised by uid, and rollouts by uid within a run: existing ones are kept, or updated if the source is
+    further. So the same merge can be repeated, after an interruption or when a run has gone on, and files that several
+    hosts wrote of one run become one.
 
     Args:
-        sources: databases, each as `load_run` takes it. Of several that have a run, the last has its figures.
-        into: the database that gets them; made where it is missing.
-        run: these alone, as `load_run` takes them, each from every source that has it; all by default.
-        progress: called with what is being done, how much of it is, and of how much.
+        sources: paths or URLs. If several have a run, its description comes from the last one.
+        into: path or URL of the database to copy into; created if it is missing.
+        run: names of runs, as in `load_run`, each copied from every source that has it; all runs by default.
+        progress: called with the name of the work, how much is done, and how much there is.
 
     Raises:
-        LogsUIError: a source is the database itself.
-        RunNotFoundError: no source has the run, or several of one source begin so. Nothing is copied then.
+        LogsUIError: a source is the database to copy into.
+        RunNotFoundError: no source has the run, or the name is ambiguous. Nothing is copied then.
         DatabaseError: one of them is missing, or cannot be read or written.
     """
     target = absolute(database_address(into))
@@ -114,7 +114,7 @@ def merge(
 
 
 class _Copy:
-    """One run's way from one database into another."""
+    """Copies one run from one database into another."""
 
     def __init__(self, source: Engine, steady: Steady, run: Run) -> None:
         self._source = source
@@ -122,7 +122,7 @@ class _Copy:
         self._run = run
         self._run_id = run.id or 0
         self._new_id = 0
-        self._images: set[str] = set()  # that are there by now
+        self._images: set[str] = set()  # hashes of images that were copied
         with source.connect() as connection:
             self._has_images = connection.scalar(select(col(Image.hash)).limit(1)) is not None
             rows = select(func.count()).where(col(EvaluationRow.run_id) == run.id)
@@ -139,7 +139,7 @@ class _Copy:
         return MergedRun(self._run.uid, was_there, copied)
 
     def _begin(self) -> bool:
-        """The run itself, its tokenizer and its sources; returns whether it was there."""
+        """Copies the run's row, tokenizer and sources; returns True if the run existed."""
         uid = self._run.uid
         with self._source.connect() as connection:
             (given,) = _read(connection, _raw(Run).where(col(Run.id) == self._run_id))
@@ -148,7 +148,9 @@ class _Copy:
         with self._steady.piece() as connection:
             was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
             self._new_id = run_writes.run_ids(connection, [uid], self._run.heartbeat)[uid]
-            run_writes.take_runs(connection, [self._new_id])  # before it is read: what is written meanwhile stays
+            run_writes.take_runs(
+                connection, [self._new_id]
+            )  # lock it before reading it, so that what others write meanwhile stays
             (there,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
             run_writes.write_runs(
                 connection, [RunChange(uid, _as_written(Run, _newer(given, there) if was_there else given))]
@@ -160,7 +162,7 @@ class _Copy:
         return was_there
 
     def _rows(self) -> Iterator[list[Values]]:
-        """By id, with payloads, in reads that are short."""
+        """Reads rollouts by id, with payloads, in short transactions."""
         row, payload, last = EvaluationRow, RolloutPayload, 0
         query = with_payloads(_raw(row).add_columns(col(payload.content_start), col(payload.tokens_start)))
         query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
@@ -197,7 +199,7 @@ class _Copy:
         return {it["uid"]: it for it in _read(connection, query)}
 
     def _images_of(self, connection: Connection, rows: list[Values]) -> dict[int, tuple[StoredImage, ...]]:
-        """Those that were not copied yet, by the row that refers to them first."""
+        """Reads images that were not copied yet, by the row that refers to them first."""
         found: dict[int, tuple[StoredImage, ...]] = {}
         for row in rows:
             wanted = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
@@ -208,7 +210,7 @@ class _Copy:
         return found
 
     def _figures(self) -> None:
-        """Scalars, and what a step's details are."""
+        """Copies scalars, and recomputes details of steps."""
         uid, runs = self._run.uid, {self._run.uid: self._new_id}
         for changes in _scalars(self._source, self._run_id, uid):
             with self._steady.piece() as connection:
@@ -221,7 +223,7 @@ class _Copy:
 
 
 def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
-    """Raises RunNotFoundError: see `merge`."""
+    """Raises RunNotFoundError if no source has a run of these names."""
     unknown: dict[str, RunNotFoundError] = {}
     known: set[str] = set()
     for address in addresses if names else ():
@@ -237,7 +239,7 @@ def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
 
 
 def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
-    """Oldest first; of those that are named the ones that it has."""
+    """The runs to copy, oldest first: all, or those with these names that the source has."""
     if not names:
         return [it.run for it in reversed(queries.all_runs(engine))]
     found: dict[str, Run] = {}
@@ -249,7 +251,7 @@ def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
 
 
 def _raw(table: Any) -> Select[Any]:
-    """All columns, JSON as the text that it is: a NULL is no JSON null."""
+    """Selects all columns, with JSON as text: a NULL differs from a JSON null."""
     columns = table.__table__.columns
     found: Select[Any] = select(*(cast(it, Text).label(it.name) if isinstance(it.type, JSON) else it for it in columns))
     return found
@@ -261,12 +263,12 @@ def _read(connection: Connection, query: Select[Any]) -> list[Values]:
 
 @cache
 def _copied(table: Any) -> tuple[tuple[str, bool], ...]:
-    """Columns that are, and whether they hold JSON."""
+    """The columns to copy, each with True if it is JSON."""
     return tuple((it.name, isinstance(it.type, JSON)) for it in table.__table__.columns if it.name not in _OWN)
 
 
 def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
-    """As `store` takes them."""
+    """Values for `writes/`."""
     return {name: _json(values[name]) if is_json else values[name] for name, is_json in _copied(table)}
 
 
@@ -275,13 +277,13 @@ def _json(text: str | None) -> Any:
 
 
 def _newer(given: Values, there: Values) -> Values:
-    """Of a run's two descriptions the one that was heard of later; counts are of both."""
+    """The description with the later heartbeat, with the higher of each count."""
     found = dict(given if given["heartbeat"] >= there["heartbeat"] else there)
     return {**found, **{name: max(given[name], there[name]) for name in _COUNTERS}}
 
 
 def _is_news(given: Values, there: Values | None) -> bool:
-    """Whether a rollout is another one than is there, and has come no less far."""
+    """True if a rollout differs from the existing one, and is not behind it."""
     if there is None:
         return True
     compared = there.keys() - {*_OWN, "pruned"}
@@ -300,7 +302,7 @@ def _change(
     written = _as_written(EvaluationRow, given)
     identity = {name: written.pop(name) for name in _OF_ROW}
     if there is not None and given["content"] is None:
-        written["pruned"] = there["pruned"]  # what is there of its text stays
+        written["pruned"] = there["pruned"]  # the existing text stays
     starts = {
         f"{name}_start": None if given[f"before_{name}"] is None else given[f"{name}_start"]
         for name in ("content", "tokens")
@@ -309,7 +311,7 @@ def _change(
 
 
 def _starts(rows: Sequence[Values]) -> list[StartChange]:
-    """What payloads begin with, as far as it is there."""
+    """The shared starts of payloads."""
     found = {it[f"{name}_start"]: it[f"before_{name}"] for it in rows for name in ("content", "tokens")}
     return [StartChange(start, data) for start, data in found.items() if data is not None]
 
@@ -346,7 +348,7 @@ def _scalars(db: Engine, run_id: int, uid: str) -> Iterator[list[ScalarsChange]]
 
 
 def _copy_notes(db: Engine, target: Address, uid: str) -> None:
-    """What was said last has it."""
+    """Copies stars, tags and notes; the newer of two wins."""
     with db.connect() as connection:
         said = {
             table: _read(connection, select(*table.columns).where(table.c.run == uid))

@@ -1,4 +1,4 @@
-"""Bringing a database of an earlier schema up to date."""
+"""Migrates a database of an earlier schema."""
 
 import os
 from collections.abc import Callable
@@ -20,21 +20,22 @@ def migrate_database(
     applied: Callable[[Migration], None] = lambda _: None,
     made: Callable[[], None] = lambda: None,
 ) -> int:
-    """Makes the tables in a server's database that has none, as its owner does before others may record; else applies
-    the migrations that are pending, in order, each whole or not at all. Those that are additive go beside
-    trainings that record, whichever version they have; before any other nobody may record.
+    """Applies the pending migrations in order, each in one transaction. Additive ones may run while trainings of any
+    version record; before any other nobody may record. In an empty PostgreSQL database it creates the tables, as the
+    owner does before others may record.
 
     Args:
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        applied: called with each, once it is.
-        made: called once the tables are, where there were none.
+        db: the database's path or URL; by default LOGS_UI_DB or this user's own database.
+        applied: called with each migration once it is applied.
+        made: called once the tables are created, if there were none.
 
     Returns:
         The schema that the database has then.
 
     Raises:
-        LogsUIError: somebody records, and one of them would break that.
-        DatabaseError: the file is missing, the database cannot be written, or is of a newer schema, or of before 0.1.0.
+        LogsUIError: a run is being recorded, and a migration would break that.
+        DatabaseError: the file is missing, or the database cannot be written, is of a newer schema, or from before
+            0.1.0.
     """
     address = database_address(db)
 

@@ -1,4 +1,4 @@
-"""The end of what payloads began with, and none does any more."""
+"""Deletes shared payload starts that no payload refers to any more."""
 
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlmodel import col
@@ -8,19 +8,19 @@ from logs_ui.recorder.upkeep.small_transactions import Steady, on_postgres
 
 
 def is_unused() -> ColumnElement[bool]:
-    """Of a PayloadStart: whether no payload names it."""
+    """A condition on PayloadStart: true if no payload refers to it."""
     payload, start = RolloutPayload, col(PayloadStart.id)
     return ~or_(*(exists().where(col(name) == start) for name in (payload.content_start, payload.tokens_start)))
 
 
 def sweep_starts(steady: Steady) -> int:
-    """Deletes those that no payload names; returns their bytes. What is recorded meanwhile keeps its own."""
+    """Deletes unused starts; returns their bytes. Rollouts that are recorded meanwhile keep theirs."""
     start, size = col(PayloadStart.id), func.length(col(PayloadStart.data))
     taken = 0
     last: int | None = -1
     while last is not None:
         with steady.piece() as connection:
-            # Whoever stores a payload now has stored its start before, in the same transaction.
+            # Writers store a start before its payload, in the same transaction: so none is between the two now.
             on_postgres(connection, "LOCK TABLE payload_start IN SHARE ROW EXCLUSIVE MODE")
             some = connection.scalars(select(start).where(start > last).order_by(start).limit(steady.rows)).all()
             gone = delete(PayloadStart).where(start.in_(some), is_unused()).returning(size)

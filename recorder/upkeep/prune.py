@@ -1,4 +1,4 @@
-"""Taking the text of old rollouts: their messages, actions and tokens go, their figures stay."""
+"""Deletes messages, actions and tokens of old rollouts; their figures stay."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -38,19 +38,19 @@ from logs_ui.recorder.vocabulary import Status
 
 
 class Unit(StrEnum):
-    """What a sample is taken of."""
+    """The unit of a sample."""
 
     STEPS = "steps"
-    """Whole groups stay, and all that is compared within them."""
+    """Whole groups stay, with all that is compared within them."""
     ROLLOUTS = "rollouts"
-    """Also where all are of one step, as an evaluation's."""
+    """For rollouts of one step, such as an evaluation's."""
 
 
 class Keep(StrEnum):
-    """What stays, whatever the rule says."""
+    """The rollouts that stay, whatever the rule selects."""
 
     STARRED = "starred"
-    """What people starred, tagged or noted, and all of a run that they starred."""
+    """Rollouts that people starred, tagged or noted, and all of a run that they starred."""
     NOTHING = "nothing"
 
 
@@ -59,15 +59,15 @@ _row, _payload = EvaluationRow, RolloutPayload
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a rule takes, or has taken.
+    """What a rule deletes, or has deleted.
 
     Attributes:
-        runs: of which anything went, by uid, with how many of their rollouts.
-        bytes: of their text and tokens, as they are stored.
-        kept: further ones that the rule would take, and that stay as somebody starred, tagged or noted them or starred
-            their run.
-        prompt_bytes: of the prompts that rollouts shared, and none has any more; 0 where nothing was taken yet.
-        images, image_bytes: that nothing refers to any more; likewise.
+        runs: number of pruned rollouts by uid of their run.
+        bytes: stored size of their text and tokens.
+        kept: number of further rollouts that the rule selects, but that stay because somebody starred, tagged or noted
+            them, or starred their run.
+        prompt_bytes: size of deleted prompts that no rollout shares any more; 0 after a dry run.
+        images, image_bytes: number and size of deleted images that no rollout refers to any more; 0 after a dry run.
     """
 
     runs: dict[str, int]
@@ -79,23 +79,23 @@ class Pruned:
 
     @property
     def rollouts(self) -> int:
-        """Of all runs."""
+        """Number of pruned rollouts of all runs."""
         return sum(self.runs.values())
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which rollouts lose their text: those that satisfy all of it.
+    """Selects the rollouts to prune: those that satisfy all of it.
 
     Attributes:
-        until: they began by then, µs since the epoch; None: whenever.
-        every: not those of each so many steps, counted from 0, or of each so many rollouts, by id; None: all of them.
-        unit: which of the two, a Unit.
-        where: they satisfy this.
-        keep: what stays all the same, a Keep.
+        until: they began by then, in µs since the epoch; None for any time.
+        every: every so many steps, counted from 0, or every so many rollouts, by id, stay; None: none stay.
+        unit: the Unit of `every`.
+        where: they satisfy this filter.
+        keep: a Keep: what stays all the same.
 
     Raises:
-        LogsUIError: it cannot be meant so.
+        LogsUIError: a value makes no sense.
     """
 
     until: int | None
@@ -106,21 +106,21 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 2:
-            raise LogsUIError(f"To keep every {self.every} of them takes none: give 2 or more.")
+            raise LogsUIError(f"To keep every {self.every} of them prunes none: give 2 or more.")
         if self.unit not in set(Unit):
             raise LogsUIError(f"A sample is of steps or of rollouts, not of {self.unit!r}.")
         if self.keep not in set(Keep):
             raise LogsUIError(f"What is starred can be kept, or nothing, not {self.keep!r}.")
 
     def takes(self, run: Run, *, is_under_way: bool) -> list[ColumnElement[bool]]:
-        """Conditions of a run's rollouts that it takes, whatever people said of them."""
+        """Conditions for a run's rollouts, before stars, tags and notes are considered."""
         found = conditions(run.id or 0, replace(self.where, sort=Sort.OLDEST), Use.ROWS)
         found += [col(_row.pruned).is_(None), col(_row.status) != Status.RUNNING]
         found += [col(_row.created) <= self.until] if self.until is not None else []
         if self.every is not None:
             counted = col(_row.step) if self.unit == Unit.STEPS else col(_row.id)
             found.append(counted % self.every != 0)
-        if is_under_way:  # what awaits its reward may yet be written anew
+        if is_under_way:  # a rollout that awaits its reward may still be written
             found.append(or_(col(_row.scored).is_not(None), col(_row.status) == Status.ERROR))
         return found
 
@@ -137,30 +137,32 @@ def prune(
     dry_run: bool = False,
     progress: Progress = unseen,
 ) -> Pruned:
-    """Takes messages, actions and tokens of the rollouts that satisfy all that is given, and leaves each as a row with
-    its figures: rewards, counts, times, the diagnosis's columns, the last words. Nothing but a copy brings them back.
-    Images that no rollout refers to any more go, too. Words that the search has indexed before are still found.
+    """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
+    figures: rewards, counts, times, the diagnosis's columns, the last words. Only a copy of the database brings the
+    text back. Images that no rollout refers to any more are deleted, too. Words that the search had indexed before are
+    still found.
 
-    It goes in short transactions, beside trainings that record, and can be ended at any moment: asked again, it goes
-    on. What runs, or awaits its reward, is left alone. The file keeps its size, and fills its room again: see `vacuum`.
+    It works in short transactions while trainings record. It can be interrupted at any moment; the next call continues.
+    Rollouts that run, or await their reward, are left alone. An SQLite file keeps its size and reuses the space: see
+    `vacuum`.
 
     Args:
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        run: of these alone, each as `load_run` takes it; of all by default.
-        older_than: began before so long, as "30d", or before a time, as "2026-01-31".
-        keep_every: not those of each so many steps, counted from 0, which keeps whole groups.
-        of: "rollouts": each so many rollouts by id instead.
-        where: a line of the filter language, or a RolloutFilter. Of several runs, those that lack what it names are
-            passed over.
-        keep: "nothing": also what somebody starred, tagged or noted.
-        dry_run: takes nothing, and says what would go.
-        progress: called with what is being done, how much of it is, and of how much.
+        db: the database's path or URL; by default LOGS_UI_DB or this user's own database.
+        run: only rollouts of these runs, named as in `load_run`; all runs by default.
+        older_than: only rollouts that began before an age, such as "30d", or a time, such as "2026-01-31".
+        keep_every: keep every so many steps, counted from 0, with whole groups.
+        of: "rollouts": keep every so many rollouts by id instead.
+        where: a line of the filter language, or a RolloutFilter. Runs that lack a name in it are skipped if there are
+            several.
+        keep: "nothing": prune also what somebody starred, tagged or noted.
+        dry_run: deletes nothing, and returns what would be deleted.
+        progress: called with the name of the work, how much is done, and how much there is.
 
     Raises:
-        LogsUIError: no rule is given, or one that cannot be.
+        LogsUIError: no rule is given, or one that makes no sense.
         RunNotFoundError: no such run.
         DatabaseError: the database is missing, or cannot be read or written.
-        FilterError: the filter is misspelt, or names what no run has.
+        FilterError: the filter is misspelt, or has a name that no run has.
     """
     names = [run] if isinstance(run, str) else list(run)
     if not names and older_than is None and keep_every is None and where is None:
@@ -188,10 +190,10 @@ def prune(
 
 
 class _Chosen:
-    """What a rule takes of one run, read in the order of their ids.
+    """The rollouts of one run that a rule selects, read in the order of their ids.
 
     Attributes:
-        spared: what people said something of, and that stays for it; all of it where they starred the run.
+        spared: a condition: true for rollouts that stay because people marked them, or starred the run.
     """
 
     def __init__(self, db: Engine, run: Run, rule: Rule) -> None:
@@ -208,7 +210,7 @@ class _Chosen:
         self.spared = false() if rule.keep == Keep.NOTHING else true() if is_starred else col(_row.uid).in_(said)
 
     def count(self) -> tuple[int, int, int]:
-        """How many go, their bytes, and how many stay for what people said."""
+        """Returns how many are pruned, their bytes, and how many stay because people marked them."""
         size = func.coalesce(func.length(col(_payload.content)), 0) + func.coalesce(
             func.length(col(_payload.tokens)), 0
         )
@@ -221,7 +223,7 @@ class _Chosen:
         return *by_kind.get(0, (0, 0)), by_kind.get(1, (0, 0))[0]
 
     def following(self, count: int) -> list[int]:
-        """The next ids, so many at most."""
+        """The next `count` ids at most."""
         row_id = col(_row.id)
         query = select(row_id).join(_payload).where(*self._taken, not_(self.spared), row_id > self._last)
         with self._db.connect() as connection, planning(connection):
@@ -244,18 +246,18 @@ def _counted(runs: list[_Chosen], progress: Progress) -> Pruned:
 def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
     with steady.piece() as connection:
         run_writes.take_runs(connection, [run_id])
-        still = update(_row).where(col(_row.id).in_(ids), col(_row.pruned).is_(None))  # another may do the same
+        still = update(_row).where(col(_row.id).in_(ids), col(_row.pruned).is_(None))  # another process may prune, too
         count = connection.execute(still.values(pruned=now_us())).rowcount
         connection.execute(update(Run).where(col(Run.id) == run_id).values(pruned=col(Run.pruned) + count))
         connection.execute(delete(_payload).where(col(_payload.row_id).in_(ids)))
 
 
 def _named(db: Engine, names: Iterable[str], rule: Rule) -> list[Run]:
-    """Runs that are meant, and that have all that the filter names: one that was named must, of all some must.
+    """The runs to prune: those that are named, or all, if they have all names of the filter.
 
     Raises:
         RunNotFoundError: no such run.
-        FilterError: they have not.
+        FilterError: a named run lacks a name of the filter, or all runs do.
     """
     chosen = [queries.find_run(db, name) for name in names]
     runs = chosen or [it.run for it in reversed(queries.all_runs(db))]
@@ -275,11 +277,7 @@ def _named(db: Engine, names: Iterable[str], rule: Rule) -> list[Run]:
 
 
 def _moment(older_than: str | timedelta | None) -> int | None:
-    """µs since the epoch.
-
-    Raises:
-        LogsUIError: it is no time, and no age.
-    """
+    """Converts an age or a time to µs since the epoch; raises LogsUIError if it is neither."""
     if isinstance(older_than, timedelta):
         return now_us() - older_than // timedelta(microseconds=1)
     return None if older_than is None else read_time("older_than", older_than, None)

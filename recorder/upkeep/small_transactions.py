@@ -1,6 +1,4 @@
-"""How upkeep reads and writes beside a training that writes, too: in short transactions, with more time between them
-than they took.
-"""
+"""Lets upkeep write while a training records: in short transactions, with pauses between them that are longer."""
 
 import logging
 import threading
@@ -26,30 +24,31 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is, and of how much."""
+"""Called with the name of the work, how much of it is done, and how much there is."""
 
 
 def unseen(_what: str, _done: int, _total: int) -> None:
-    """The progress that nobody looks at."""
+    """Ignores the progress."""
 
 
 _FIRST, _FEWEST, _MOST = 128, 16, 4_096  # rows in one transaction
-_SHORT, _LONG = 0.01, 0.04  # seconds that one takes beside a training: below it takes more rows, above fewer
-_ALONE = 20  # times as long where nobody records
-_PAUSE, _LONGEST_PAUSE = 2, 0.5  # times as long as one took; seconds
-_LOOK_EVERY = 2.0  # seconds
-_PATIENCE, _POLL = 30.0, 0.1  # seconds: for another process that writes, and between two looks whether it has ended
-_RENEWED = 5.0  # seconds between two signs of life to those who would write, too
+# Seconds of a transaction while somebody records: after a shorter one the next has more rows, after a longer one fewer.
+_SHORT, _LONG = 0.01, 0.04
+_ALONE = 20  # times as long if nobody records
+_PAUSE, _LONGEST_PAUSE = 2, 0.5  # times the length of the transaction; seconds
+_LOOK_EVERY = 2.0  # seconds between two checks whether somebody records
+_PATIENCE, _POLL = 30.0, 0.1  # seconds to wait for another process that writes, and between two checks
+_RENEWED = 5.0  # seconds between two renewals of the lease
 
 _log = logging.getLogger(__name__)
 
 
 def take_in(address: Address) -> None:
-    """All that waits on disk for the database, so that a command works with what was recorded last. That the database,
-    or the folder, cannot be written is said, and keeps nobody from reading.
+    """Stores what waits on disk for the database, so that a command sees what was recorded last. If the database or the
+    folder cannot be written, logs that: reading is still possible.
 
     Raises:
-        LogsUIError: another process is at it for long.
+        LogsUIError: another process has been storing for long.
     """
     ingester, deadline = Ingester(address), time.monotonic() + _PATIENCE
     try:
@@ -61,11 +60,12 @@ def take_in(address: Address) -> None:
 
 @contextmanager
 def alone(address: Address) -> Iterator[Callable[[], None]]:
-    """On a network file system, whose locks are not to be relied on, one process writes at a time: whoever holds the
-    ingester's lease. Elsewhere the database's own locks do. Gives what tells before each transaction that it is so yet.
+    """Makes this process the only writer on a network file system, where locks are unreliable, by the ingester's lease.
+    Elsewhere the database's own locks suffice. Yields a function to call before each transaction: it raises if the
+    lease was lost.
 
     Raises:
-        LogsUIError: another process is at it for long, or has taken over.
+        LogsUIError: another process has been writing for long, or has taken over.
         DatabaseError: the folder cannot be written.
     """
     ingester = Ingester(address)
@@ -89,12 +89,12 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
         stack.callback(ended.set)
         threading.Thread(target=renew, name="logs-ui lease", daemon=True).start()
         yield still
-    with suppress(OSError):  # something waits in it
+    with suppress(OSError):  # some entries wait in it
         ingester.folder.rmdir()
 
 
 def _wait(address: Address, deadline: float) -> None:
-    """Raises LogsUIError: for longer than that."""
+    """Waits a moment; raises LogsUIError after the deadline."""
     if time.monotonic() > deadline:
         raise LogsUIError(f"Another process has been writing {shown(address)} for long. Try again once it has ended.")
     time.sleep(_POLL)
@@ -102,11 +102,11 @@ def _wait(address: Address, deadline: float) -> None:
 
 @contextmanager
 def reading(address: Address) -> Iterator[Engine]:
-    """With what waited on disk.
+    """Opens a reading engine after storing what waited on disk.
 
     Raises:
-        LogsUIError: another process takes that in, for long.
-        DatabaseError: it cannot be read.
+        LogsUIError: another process has been storing that for long.
+        DatabaseError: the database cannot be read.
     """
     take_in(address)
     with as_it_is(address) as engine:
@@ -115,7 +115,7 @@ def reading(address: Address) -> Iterator[Engine]:
 
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Engine]:
-    """Raises DatabaseError: it cannot be read."""
+    """Opens a reading engine without storing what waits on disk; raises DatabaseError if that fails."""
     with errors_in_plain_words(address):
         engine = reading_engine(address)
         try:
@@ -126,11 +126,11 @@ def as_it_is(address: Address) -> Iterator[Engine]:
 
 @contextmanager
 def writing(address: Address) -> Iterator["Steady"]:
-    """With what waited on disk.
+    """Opens a database for short transactions, after storing what waited on disk.
 
     Raises:
-        LogsUIError: another process writes, for long.
-        DatabaseError: it cannot be written.
+        LogsUIError: another process has been writing for long.
+        DatabaseError: the database cannot be written.
     """
     take_in(address)
     with errors_in_plain_words(address), alone(address) as still_alone:
@@ -143,7 +143,7 @@ def writing(address: Address) -> Iterator["Steady"]:
 
 
 def under_way(db: Engine | Connection) -> list[str]:
-    """Uids of the runs that somebody records into now."""
+    """Return uids of the runs that are being recorded now."""
     heard = server_clock(now_us()) - DIED_AFTER_US
     runs = select(col(Run.uid)).where(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= heard)
     if isinstance(db, Connection):
@@ -153,10 +153,7 @@ def under_way(db: Engine | Connection) -> list[str]:
 
 
 def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> None:
-    """
-    Raises:
-        LogsUIError: somebody records into the database, so that `what` must wait.
-    """
+    """Raises LogsUIError if a run is being recorded into the database, which therefore cannot be `what`."""
     uids = under_way(db)
     if uids:
         runs = f"run {uids[0]} is" if len(uids) == 1 else f"{len(uids)} runs are, as {uids[0]},"
@@ -164,10 +161,10 @@ def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> No
 
 
 class Steady:
-    """Writes a database in pieces.
+    """Writes a database in short transactions.
 
     Attributes:
-        rows: how many the next piece should have.
+        rows: how many the next transaction should change.
     """
 
     def __init__(self, address: Address, engine: Engine, still_alone: Callable[[], None]) -> None:
@@ -181,12 +178,12 @@ class Steady:
 
     @contextmanager
     def piece(self) -> Iterator[Connection]:
-        """One transaction."""
+        """Opens one transaction, after a pause if somebody records."""
         time.sleep(min(self._pause, _LONGEST_PAUSE))
         self._still_alone()
         with self.engine.begin() as connection:
             if connection.dialect.name == "sqlite":
-                # Pages that are given up are not overwritten with zeros, as some builds do: that is most of the work.
+                # Some builds overwrite freed pages with zeros, which is most of the work.
                 connection.exec_driver_sql("PRAGMA secure_delete=OFF")
             began = time.monotonic()
             if began - self._looked > _LOOK_EVERY:
@@ -203,6 +200,6 @@ class Steady:
 
 
 def on_postgres(connection: Connection, statement: str, *parameters: Any) -> None:
-    """Runs a statement that only PostgreSQL needs; SQLite's writer is alone as it is."""
+    """Runs a statement that only PostgreSQL needs, such as a lock: SQLite has only one writer at a time."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(statement, parameters)

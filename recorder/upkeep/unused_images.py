@@ -1,4 +1,4 @@
-"""Which stored images no rollout refers to any more, and their end."""
+"""Deletes stored images that no rollout refers to any more."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,11 @@ _AT_ONCE = 500  # contents in one read
 _DELETED = 50  # images in one transaction
 _HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
-_Packed = Sequence[bytes | None]  # a content and what it begins with
+_Packed = Sequence[bytes | None]  # a content and its start
 
 
 def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
-    """Deletes those that nothing refers to. What is recorded meanwhile keeps its own.
-
-    Returns:
-        How many, and their bytes.
-    """
+    """Deletes unused images; returns how many, and their bytes. Rollouts that are recorded meanwhile keep theirs."""
     with db.connect() as connection:
         unused = set(connection.scalars(select(col(Image.hash))))
         changed = _changes(connection)
@@ -34,13 +30,13 @@ def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tup
         unused -= _named_in(contents)
         if not unused:
             return 0, 0
-    with db.connect() as connection:  # what came meanwhile, so that little is left to be looked at below
+    with db.connect() as connection:  # rows written meanwhile, so that `_delete` has few left to read under its lock
         unused -= _named_since(connection, changed)
     return _delete(steady, unused, changed)
 
 
 def unpacked(content: bytes | None, start: bytes | None) -> bytes:
-    """A packed content's JSON, with what it begins with; empty where there is none, or it is damaged."""
+    """Return a packed content's JSON with its start; empty if there is none, or it is damaged."""
     try:
         return unpack_json(content, start)
     except zstandard.ZstdError:
@@ -48,7 +44,7 @@ def unpacked(content: bytes | None, start: bytes | None) -> bytes:
 
 
 def hashes_in(json: bytes) -> set[str]:
-    """What may name an image, wherever it stands."""
+    """Return everything that may be the hash of an image, anywhere in the text."""
     return {found.decode() for found in _HASH.findall(json)}
 
 
@@ -56,7 +52,7 @@ def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[
     count = size = 0
     while unused:
         with steady.piece() as connection:
-            # Whoever stores a rollout now has stored its images before, in the same transaction.
+            # Writers store images before their rollout, in the same transaction: so none is between the two now.
             on_postgres(connection, "LOCK TABLE image IN SHARE ROW EXCLUSIVE MODE")
             unused -= _named_since(connection, changed)
             hashes = sorted(unused)[:_DELETED]
@@ -75,7 +71,7 @@ def _changes(connection: Connection) -> dict[int, int]:
 
 
 def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
-    """By rollouts that were written after that, which is brought up to date."""
+    """Hashes in rollouts that were written after `changed`, which is updated."""
     found: set[str] = set()
     for run, now in _changes(connection).items():
         before = changed.get(run, -1)

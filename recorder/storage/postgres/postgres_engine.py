@@ -75,7 +75,7 @@ _BY_ITS_WORDS = {
 
 
 def refuse_hopeless(url: URL, purpose: Purpose) -> None:
-    """See `database.refuse_hopeless`."""
+    """Implements `database.refuse_hopeless`."""
     try:
         with errors_in_plain_words(url), _connected(url) as connection:
             if purpose == Purpose.RECORD:
@@ -90,7 +90,7 @@ def refuse_hopeless(url: URL, purpose: Purpose) -> None:
 
 
 def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bool]) -> Engine:
-    """See `database.writing_engine`."""
+    """Implements `database.writing_engine`."""
     seconds = _PATIENCE if patience is None else patience
     longest = None if patience is None else _LONGEST
     engine = _engine(url, read_only=False, patience=seconds, longest=longest, is_hurried=is_hurried)
@@ -114,7 +114,7 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
 
 
 def migrating_engine(url: URL) -> Engine:
-    """See `database.migrating_engine`."""
+    """Implements `database.migrating_engine`."""
     engine = _engine(url, read_only=False)
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.MIGRATE))
@@ -122,7 +122,7 @@ def migrating_engine(url: URL) -> Engine:
 
 
 def reading_engine(url: URL) -> Engine:
-    """See `database.reading_engine`."""
+    """Implements `database.reading_engine`."""
     engine = _engine(url, read_only=True)
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.READ))
@@ -130,13 +130,13 @@ def reading_engine(url: URL) -> Engine:
 
 
 def sidecar_engine(url: URL) -> Engine:
-    """See `database.sidecar_engine`. Its tables were created with the others."""
+    """Implements `database.sidecar_engine`. Its tables were created with the others."""
     return _engine(url, read_only=False)
 
 
 @contextmanager
 def errors_in_plain_words(url: URL) -> Iterator[None]:
-    """See `database.errors_in_plain_words`."""
+    """Implements `database.errors_in_plain_words`."""
     try:
         yield
     except DBAPIError as error:

@@ -70,8 +70,8 @@ def refuse_hopeless(path: Path, purpose: Purpose) -> None:
 
 
 def writing_engine(path: Path, patience: float) -> Engine:
-    """See `database.writing_engine`; `patience` is in seconds. On a network file system, where a write-ahead log cannot
-    work, the file keeps a rollback journal.
+    """Implements `database.writing_engine`; `patience` is in seconds. On a network file system, where a write-ahead log
+    cannot work, the file keeps a rollback journal.
     """
     busy_ms = round(patience * 1000)
     with suppress(NoDatabaseError):
@@ -94,14 +94,14 @@ def writing_engine(path: Path, patience: float) -> Engine:
 
 
 def migrating_engine(path: Path) -> Engine:
-    """See `database.migrating_engine`."""
+    """Implements `database.migrating_engine`."""
     _look(path, purpose=Purpose.MIGRATE)
     return _engine(f"file:{_quoted(path)}", (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
 
 
 def reading_engine(path: Path) -> Engine:
-    """See `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have the
-    sidecars attached that exist now: `sidecars.identity()` changes when they do.
+    """Implements `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have
+    the sidecars attached that exist now: `sidecars.identity()` changes when they do.
     """
     _look(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
@@ -115,8 +115,8 @@ def reading_engine(path: Path) -> Engine:
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
-    """See `database.sidecar_engine`. The file keeps a rollback journal: writes are small and rare, it works on network
-    file systems, and several processes may not checkpoint one write-ahead log.
+    """Implements `database.sidecar_engine`. The file keeps a rollback journal: writes are small and rare, it works on
+    network file systems, and several processes may not checkpoint one write-ahead log.
     """
     path, beside = sidecar.path(db), sidecar.beside(db)
 
@@ -142,7 +142,7 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
 
 @contextmanager
 def errors_in_plain_words(path: Path) -> Iterator[None]:
-    """See `database.errors_in_plain_words`."""
+    """Implements `database.errors_in_plain_words`."""
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
@@ -218,9 +218,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _read_mode(path: Path) -> str:
-    """How to open a file only to read it. `mode=ro` cannot open a WAL database if the -shm file cannot be created;
-    without a -wal file nobody writes. On a network file system another machine may write, with a rollback journal:
-    `mode=ro` can always open that.
+    """Returns the URI parameter that opens a file only for reading. `mode=ro` cannot open a WAL database if the -shm
+    file cannot be created; without a -wal file nobody writes. On a network file system another machine may write, with
+    a rollback journal: `mode=ro` can always open that.
     """
     if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
         return "mode=ro"

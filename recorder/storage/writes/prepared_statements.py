@@ -1,7 +1,7 @@
-"""SQL statements that are compiled once and run as text: SQLAlchemy's own way costs more than SQLite's work does.
+"""Compiles SQL statements once and runs them as text, because SQLAlchemy's execution costs more than SQLite's work.
 
-Many rows go in as one statement. The driver lets go of the GIL for each statement's run, and has to wait for it again,
-which costs the other threads more than the row does.
+Many rows go in as one statement: the driver releases the GIL for each statement and must wait to take it again, which
+costs the other threads more than the row itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,18 +19,18 @@ from logs_ui.recorder.snapshot import json_column
 from logs_ui.recorder.storage.dialects import Insert, insert
 
 _KEPT = 256  # statements
-_ROWS = (128, 64, 32, 16, 8, 4, 2, 1)  # in one statement: few sizes, so that the driver knows most of them already
+_ROWS = (128, 64, 32, 16, 8, 4, 2, 1)  # in one statement: few sizes, so that the driver's cache knows most statements
 
 Row = dict[str, Any]
-_Kind = tuple[str, str]  # of a dialect: its name and paramstyle
+_Kind = tuple[str, str]  # a dialect's name and paramstyle
 _dialects: dict[_Kind, Dialect] = {}
 
 StatementOf = Callable[..., ClauseElement]
-"""Makes a statement of hashable arguments."""
+"""Builds a statement from hashable arguments."""
 
 
 class _Prepared(NamedTuple):
-    """A statement as text, the names of its parameters in order, and the values of those that are its own constants."""
+    """A statement as text, its parameters' names in order, and the values of its constants."""
 
     sql: str
     names: tuple[str, ...]
@@ -38,14 +38,14 @@ class _Prepared(NamedTuple):
 
 
 def run(connection: Connection, values: Row, statement_of: StatementOf, *args: Any) -> CursorResult[Any]:
-    """Runs `statement_of(*args)`. The values are given to the driver as they are."""
+    """Runs `statement_of(*args)`. The values are passed to the driver unchanged."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     given = constants | values
     return connection.exec_driver_sql(sql, tuple([given[name] for name in names]))
 
 
 def run_each(connection: Connection, rows: Iterable[Row], statement_of: StatementOf, *args: Any) -> None:
-    """Runs `statement_of(*args)` once for each of some values, and gives nothing back."""
+    """Runs `statement_of(*args)` once for each row of values."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     parameters = itemgetter(*names)
     given = [parameters(constants | values) for values in rows]
@@ -54,13 +54,8 @@ def run_each(connection: Connection, rows: Iterable[Row], statement_of: Statemen
 
 
 def run_many(connection: Connection, rows: Sequence[Row], statement_of: StatementOf, *args: Any) -> None:
-    """Inserts rows by `statement_of(*args)`.
-
-    Args:
-        connection: in whose transaction.
-        rows: the values of each, by the name of their parameter; given to the driver as they are.
-        statement_of: gives an insert that takes its parameters in its VALUES alone.
-        args: its arguments.
+    """Inserts rows, given by parameter name and passed to the driver unchanged, by `statement_of(*args)`: an insert
+    with parameters only in its VALUES.
     """
     sql, names, _ = _prepared(_kind(connection), statement_of, *args)
     _run_for(connection, sql, list(map(itemgetter(*names), rows)))
@@ -69,8 +64,8 @@ def run_many(connection: Connection, rows: Sequence[Row], statement_of: Statemen
 def upsert(
     connection: Connection, table: type[SQLModel], rows: list[Row], key: tuple[str, ...], kept: tuple[str, ...] = ()
 ) -> None:
-    """Rows must all name the same columns, in one order. Where one is there already, those outside of `key` and `kept`
-    replace its own.
+    """Inserts rows, which must all have the same columns in the same order. If a row with this `key` exists, its
+    columns are replaced, except `kept`.
     """
     if rows:
         upsert_values(connection, table, tuple(rows[0]), [list(row.values()) for row in rows], key, kept)
@@ -84,7 +79,7 @@ def upsert_values(
     key: tuple[str, ...],
     kept: tuple[str, ...] = (),
 ) -> None:
-    """The same of rows that are values alone, in the columns' order; they are changed."""
+    """Upserts rows that are lists of values in the columns' order; the lists are changed."""
     kind = _kind(connection)
     for place, convert in _conversions(kind, table, columns):
         for row in rows:
@@ -93,7 +88,7 @@ def upsert_values(
 
 
 def _run_for(connection: Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Values of rows are in the order of the statement's parameters."""
+    """Runs an insert for rows whose values are in the order of its parameters."""
     for piece in _pieces(rows):
         connection.exec_driver_sql(_repeated(sql, len(piece)), tuple(chain.from_iterable(piece)))
 
@@ -107,7 +102,7 @@ def _pieces(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
 
 
 def _kind(connection: Connection) -> _Kind:
-    """Each engine has a dialect of its own, and engines come and go: one of each kind is kept, to compile with."""
+    """Keeps one dialect of each kind to compile with: each engine has its own, and engines come and go."""
     kind = (connection.dialect.name, connection.dialect.paramstyle)
     _dialects.setdefault(kind, connection.dialect)
     return kind
@@ -123,7 +118,7 @@ def _prepared(kind: _Kind, statement_of: StatementOf, *args: Any) -> _Prepared:
 def _conversions(
     kind: _Kind, table: type[SQLModel], columns: tuple[str, ...]
 ) -> list[tuple[int, Callable[[Any], Any]]]:
-    """What the driver may not take as it is, by its place: JSON, and on SQLite numbers that are no Python floats."""
+    """Converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
     dialect = _dialects[kind]
     types = [table.metadata.tables[str(table.__tablename__)].columns[name].type for name in columns]
     found = [of_type.dialect_impl(dialect).bind_processor(dialect) for of_type in types]
@@ -136,12 +131,12 @@ def _conversions(
 
 
 def _of_dicts(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same, sooner for what is nearly always there."""
+    """A faster converter for JSON columns, which nearly always hold a dict."""
     return lambda value: json_column(value) if type(value) is dict else convert(value)
 
 
 def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...], kept: tuple[str, ...]) -> Insert:
-    # Not the model's table: SQLAlchemy would add its defaults, which the database has itself.
+    # Not the model's table: SQLAlchemy would add its defaults, which the database adds itself.
     statement = insert(lightweight(str(table.__tablename__), *map(column, columns))).inline()
     others = {name: statement.excluded[name] for name in columns if name not in {*key, *kept}}
     return statement.on_conflict_do_update(index_elements=key, set_=others)
@@ -149,7 +144,7 @@ def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...
 
 @lru_cache(_KEPT)
 def _repeated(sql: str, count: int) -> str:
-    """For so many rows. Compiled as such it takes SQLAlchemy tens of milliseconds."""
+    """Repeats the VALUES for `count` rows. SQLAlchemy would take tens of milliseconds to compile that."""
     before, values, after = sql.partition(" VALUES ")
     row, conflict, action = after.partition(" ON CONFLICT ")
     return before + values + ", ".join([row] * count) + conflict + action

@@ -1,4 +1,4 @@
-"""Every INSERT and UPDATE of rollouts: columns, payloads, tags and images. Runs in the writer's thread, inside its
+"""Inserts and updates rollouts: columns, payloads, tags and images. Runs in the thread that writes, inside its
 transaction.
 """
 
@@ -31,22 +31,20 @@ from logs_ui.recorder.storage.writes.step_writes import write_statistics
 
 
 def advance(connection: Connection, writer: str, number: int) -> bool:
-    """Says that the entry of that number is in, with those before it; returns whether it was not in before. Another
-    transaction that would say so waits for the end of this one.
+    """Records that the entry of this number, and all before it, are stored; returns True if it was not before. Another
+    transaction that records the same waits for the end of this one.
     """
     return run(connection, {"writer": writer, "number": number, "now": now_us()}, _advance).rowcount > 0
 
 
 def positions(connection: Connection) -> dict[str, int]:
-    """The number of the last entry that is in, by writer."""
+    """Return the number of the last stored entry by writer."""
     found = select(col(WriterPosition.writer), col(WriterPosition.number))
     return {row.writer: row.number for row in connection.execute(found)}
 
 
 def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
-    """One that is there already is the same. In the order of their ids, so that none waits for another that waits for
-    it.
-    """
+    """Inserts payload starts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
     rows = [{"id": change.id, "data": change.data} for change in sorted(changes, key=attrgetter("id"))]
     if rows:
         run_many(connection, rows, _start_insert)
@@ -55,13 +53,13 @@ def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None
 def write_rows(
     connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], heard: int | None
 ) -> None:
-    """Upserts rows and payloads, and the statistics of their steps, so that none is ever seen without the other.
+    """Upserts rows and payloads, and the statistics of their steps in the same transaction.
 
     Args:
-        connection: in whose transaction.
+        connection: with an open transaction.
         changes: of rows.
-        runs: ids of theirs, by uid.
-        heard: when who made them was last alive, in µs, by its own clock; None for now, by the database's.
+        runs: the ids of their runs by uid.
+        heard: when the process that made them was last alive, in µs by its own clock; None for now, by the database's.
     """
     by_run: dict[str, list[RowChange]] = defaultdict(list)
     for change in changes:
@@ -78,7 +76,7 @@ def write_rows(
 
 
 def _advance() -> Insert:
-    """Takes `writer`, `number` and `now`."""
+    """Parameters: `writer`, `number` and `now`."""
     position, now = WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
     statement = insert(position).inline().values(writer=bindparam("writer"), number=bindparam("number"), written=now)
     further = statement.excluded
@@ -89,8 +87,8 @@ def _advance() -> Insert:
     )
 
 
-def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes on by place
-    """Takes `of_run` and `now`; gives the `changed` that is this batch's."""
+def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes arguments by position
+    """Parameters: `of_run` and `now`; returns the `changed` of this batch."""
     of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
     now = bindparam("now", type_=BigInteger())
     heard = server_clock(now) if is_now else later(now)
@@ -98,9 +96,9 @@ def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` p
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
-    """In the order in which they began, and of those that began together in that of the batch, which their ids then
-    have, too; neighbours that name the same columns go in together. What identifies a row stays as its first change had
-    it, so that only the indexes of what changes are written.
+    """Upserts rows in the order in which they began, else in the batch's order; so their ids have this order, too.
+    Neighbours with the same columns go in together. What identifies a row is not updated, so that only the indexes of
+    other columns are written.
     """
     began = sorted(changes, key=lambda change: change.identity["created"])
     for (identity, columns), alike in groupby(began, lambda change: (tuple(change.identity), tuple(change.columns))):
@@ -112,7 +110,7 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
-    """Of rows that are there, and of starts that are there."""
+    """Upserts payloads; their rows and starts must exist."""
     heavy = [
         {
             "run": run_id,
@@ -130,13 +128,13 @@ def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: i
 
 
 def _start_insert() -> Insert:
-    """Takes `id` and `data`."""
+    """Parameters: `id` and `data`."""
     values: dict[str, Any] = {"id": bindparam("id"), "data": bindparam("data")}
     return insert(PayloadStart).inline().values(**values).on_conflict_do_nothing()
 
 
 def _payload_upsert() -> Insert:
-    """Takes `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload, with its start, as it is."""
+    """Parameters: `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
     row, payload = EvaluationRow, RolloutPayload
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     names = ("content", "tokens")
@@ -151,14 +149,14 @@ def _payload_upsert() -> Insert:
 
 
 def _insert_tags(connection: Connection, changes: list[RowChange], run_id: int) -> None:
-    """Of rows that are there; a row has each tag once."""
+    """Inserts tags of existing rows; a row has each tag once."""
     found = [{"run": run_id, "uid": change.uid, "tag": tag} for change in changes for tag in change.tags]
     if found:
         run_many(connection, found, _tag_insert)
 
 
 def _tag_insert() -> Insert:
-    """Takes `run`, `uid` and `tag`."""
+    """Parameters: `run`, `uid` and `tag`."""
     row = EvaluationRow
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
@@ -166,6 +164,6 @@ def _tag_insert() -> Insert:
 
 
 def _insert_images(connection: Connection, images: list[StoredImage]) -> None:
-    """One that is there already is the same."""
+    """Inserts images; one that exists is the same."""
     for image in sorted(images, key=attrgetter("hash")):
         connection.execute(insert(Image).values(**asdict(image)).on_conflict_do_nothing())

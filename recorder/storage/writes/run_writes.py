@@ -1,4 +1,4 @@
-"""Every INSERT and UPDATE of a run, and of what belongs to one as a whole. Runs in the writer's thread, inside its
+"""Inserts and updates runs, and what belongs to a run as a whole. Runs in the thread that writes, inside its
 transaction.
 """
 
@@ -20,8 +20,8 @@ from logs_ui.recorder.vocabulary import RunState
 
 
 def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int | None = None) -> None:
-    """A change that names `created` describes the run, the others change what is there. `heard` is as for `write_rows`:
-    a clock that is ahead makes no later heartbeat.
+    """Writes changes of runs. A change with `created` describes the run, the others update it. `heard` is as for
+    `write_rows`: a clock that is ahead cannot set a later heartbeat.
     """
     latest = server_clock(now_us()) if heard is None else literal(heard)
     for change in changes:
@@ -43,7 +43,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
 
 
 def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> dict[str, int]:
-    """Ids of runs. One that is not there yet is made with what is known: another rank, or a later try, describes it.
+    """Returns ids of runs by uid. A missing run is created with its uid only: another rank, or a retry, describes it.
     `heard` is as for `write_rows`.
     """
     now = server_clock(now_us()) if heard is None else heard
@@ -59,21 +59,20 @@ def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> d
 
 
 def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
-    """Ids of those that are there."""
+    """Returns ids of the runs that exist, by uid."""
     found = ((uid, run(connection, {"of_uid": uid}, _id_of_run).scalar()) for uid in uids)
     return {uid: run_id for uid, run_id in found if run_id is not None}
 
 
 def _id_of_run() -> Select[Any]:
-    """Takes `of_uid`."""
+    """Parameter: `of_uid`."""
     return select(col(Run.id)).where(col(Run.uid) == bindparam("of_uid"))
 
 
 def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
-    """Before a transaction writes to runs, or to what is theirs: until it ends, no other process's does. Then the ids
-    of a run's rows, and their `changed`, rise in the order in which they can be read; and as all take their runs, and
-    after them what runs share, in one order, none waits for another that waits for it. On SQLite only one transaction
-    writes anyway.
+    """Locks runs before a transaction writes to them or their rows; until it ends, no other process does. So ids of
+    rows, and `changed`, rise in the order in which they become readable. Locks are always taken in the same order (runs
+    by id, then shared rows), so there are no deadlocks. SQLite has only one writing transaction at a time.
     """
     if connection.dialect.name == "postgresql":
         of_runs = select(col(Run.id)).where(col(Run.id).in_(list(run_ids))).order_by(col(Run.id))
@@ -81,8 +80,8 @@ def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
 
 
 def write_heartbeat(connection: Connection, run_ids: Iterable[int], heard: int | None) -> bool:
-    """Says that this process is alive, for the runs that have not ended; returns whether there is one. `heard` is as
-    for `write_rows`.
+    """Records that this process is alive, for runs that have not ended; returns True if there is one. `heard` is as for
+    `write_rows`.
     """
     now = server_clock(now_us()) if heard is None else later(heard)
     running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
@@ -108,7 +107,7 @@ def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange])
 
 
 def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs: Mapping[str, int]) -> None:
-    """A text that another run has is there already."""
+    """Writes sources of runs, and their texts, which other runs may share."""
     sources = [(runs[change.run], source) for change in changes for source in change.sources]
     texts = {source.text: source.text.encode() for _, source in sources if source.text is not None}
     hashes = {written: hashlib.sha256(data).hexdigest() for written, data in texts.items()}
@@ -122,7 +121,7 @@ def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs
 
 
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
-    """A figure that is logged twice at one step keeps its last value."""
+    """Writes logged figures; one that is logged twice at a step keeps its last value."""
     values = {
         (runs[change.run], change.step, name): value for change in changes for name, value in change.values.items()
     }
@@ -136,5 +135,5 @@ def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | Non
 
 
 def later(heard: Any) -> Any:
-    """A run's heartbeat: what waited on disk does not set it back."""
+    """Updates a heartbeat, but never to an earlier time, as an entry that waited on disk would."""
     return case((col(Run.heartbeat) < heard, heard), else_=col(Run.heartbeat))

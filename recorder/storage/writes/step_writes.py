@@ -1,4 +1,4 @@
-"""Every INSERT and UPDATE of what a step's rollouts come to. Runs in the writer's thread, inside its transaction."""
+"""Inserts and updates the sums of steps. Runs in the thread that writes, inside its transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -14,14 +14,14 @@ from logs_ui.recorder.storage.tables import StepDetails, StepStatistics
 from logs_ui.recorder.storage.writes.prepared_statements import run, run_each
 
 _DETAILS_EVERY = 1_000_000  # µs
-_DETAILS_PAUSE = 100  # µs more for each rollout of the step, some twenty times as long as its share in making them
+_DETAILS_PAUSE = 100  # µs more for each rollout of the step, some twenty times what it costs
 _OF_STEP = ("run_id", *step_sums.OF_STEP)
 _step_of = itemgetter(*step_sums.OF_STEP)
 
 
 def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
-    """Of the steps whose rows have changed: at most once a second while they do, of large steps less often, and at last
-    when their run ends. Those of the future, as a clock that was set back leaves them, are made anew.
+    """Recomputes details of steps whose rows have changed: at most once a second, less often for large steps, and once
+    more when the run ends. Details from the future, after a clock was set back, are recomputed, too.
     """
     ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
     for uid, run_id in runs.items():
@@ -33,13 +33,13 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
 
 
 def write_statistics(connection: Connection, changes: Iterable[RowChange], run_id: int) -> None:
-    """Of the changed rows' steps, recomputed from all of their rows: exact whatever came in which order."""
+    """Recomputes the sums of the changed rows' steps from all of their rows: exact in whatever order these came."""
     steps = {_step_of(change.identity) for change in changes}
     run_each(connection, (_named(run_id, step) for step in steps), _statistics_upsert)
 
 
 def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
-    """The parameters that `step_sums` takes."""
+    """The parameters of `step_sums`."""
     return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
 
 
@@ -51,8 +51,8 @@ def _statistics_upsert() -> Insert:
 
 
 def _stale_steps() -> Select[Any]:
-    """Takes `of_run`, `now`, `every` and `pause`: the steps whose details are to be made, and were not made since
-    `every` ago, and a pause for each of their rollouts.
+    """Selects steps whose details are stale and older than `every` plus `pause` for each rollout, all in µs.
+    Parameters: `of_run`, `now`, `every` and `pause`.
     """
     sums, made = StepStatistics, StepDetails
     now: Any = bindparam("now")
@@ -69,7 +69,7 @@ def _stale_steps() -> Select[Any]:
 
 
 def _details_upsert() -> Insert:
-    """Takes what `step_sums.details` does, and `now`."""
+    """Parameters: those of `step_sums.details`, and `now`."""
     selected = step_sums.details().add_columns(bindparam("now").label("made"))
     names = [column.name for column in selected.selected_columns]
     statement = insert(StepDetails).from_select(names, selected)
@@ -78,7 +78,7 @@ def _details_upsert() -> Insert:
 
 
 def _details_are_fresh() -> Update:
-    """Takes what `step_sums.details` does."""
+    """Parameters: those of `step_sums.details`."""
     sums = StepStatistics
     key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
     return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=false())

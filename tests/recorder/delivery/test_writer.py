@@ -661,7 +661,7 @@ def test_a_limit_that_is_none_is_refused_before_anything_is_recorded(
     db: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("LOGS_UI_QUEUE_MB", value)
-    said = f"^LOGS_UI_QUEUE_MB is '{value}', where a number from 1 to 1,000,000 is needed. Without it, it is 256.$"
+    said = f"^LOGS_UI_QUEUE_MB is '{value}', but must be a number from 1 to 1,000,000. The default is 256.$"
     with pytest.raises(LogsUIError, match=said):
         record(lambda prompts, trainer: {}, db=db)
     assert not db.exists()

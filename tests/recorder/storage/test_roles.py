@@ -199,7 +199,7 @@ def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: 
             start_run(db=as_text(other))
         monkeypatch.setenv("LOGS_UI_DB", as_text(empty))
         said = [CliRunner().invoke(app, ["db", "migrate"]).output for _ in range(2)]
-        assert said[0].endswith(" had no tables of logs-ui. They are made: schema 1.\n")
+        assert said[0].endswith(" had no tables of logs-ui. They are created: schema 1.\n")
         assert said[1].endswith(" is up to date: schema 1.\n")
         reading_engine(empty).dispose()
     finally:

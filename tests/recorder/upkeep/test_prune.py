@@ -205,7 +205,7 @@ def test_images_go_with_the_last_rollout_that_shows_them(address: Address) -> No
     ("how", "said"),
     [
         ({}, "^Say what to prune: older_than, keep_every, where or run"),
-        ({"keep_every": 1}, "^To keep every 1 of them takes none: give 2 or more"),
+        ({"keep_every": 1}, "^To keep every 1 of them prunes none: give 2 or more"),
         ({"older_than": "soon"}, ": expected a time such as"),
         ({"run": "odl"}, "did you mean 'old'"),
         ({"where": "task:nobody"}, "this run has no task 'nobody'"),
