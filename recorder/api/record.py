@@ -10,7 +10,7 @@ from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
+from logs_ui.recorder.rows.rollout_call import OpenCall, Parse
 from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.snapshot import name as shortened
 
@@ -131,7 +131,7 @@ class _Recorder:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call and record the rollout function with the arguments of any supported release of TRL."""
-        call: RolloutCall | None = None
+        call: OpenCall | None = None
         with guard("opening the rows of a rollout call"), one_opens():
             asked = trl_shapes.asked(args, kwargs, trl.generating())
             recording = self._recordings.of(asked.trainer)
@@ -139,7 +139,7 @@ class _Recorder:
         if call is None:
             return self._rollout_func(*args, **kwargs)
         try:
-            with collecting(call.calls), openenv_harness.a_row_for_each_session(self._rollout_func):
+            with collecting(call.collector), openenv_harness.a_row_for_each_session(self._rollout_func):
                 output = self._rollout_func(*args, **kwargs)
         except BaseException as error:
             with guard("recording that the rollout function raised"):

@@ -22,7 +22,7 @@ from logs_ui.recorder.capture.instruments.quiet_subclass import is_quiet_subclas
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.rollout_call import RolloutCall
+from logs_ui.recorder.rows.rollout_call import OpenCall
 from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.snapshot import name as shortened
 
@@ -262,7 +262,7 @@ class _Batch:
 
     trainer: Any
     recording: Recording
-    call: RolloutCall
+    call: OpenCall
     generating: ExitStack = field(default_factory=ExitStack)
     output: dict[str, Any] | None = None
 
@@ -273,20 +273,20 @@ class _Batch:
         # Copied: reward functions are given the same lists, and may change them.
         self.output = {key: rows and [list(row) for row in rows] for key, rows in output.items()}
         if any(hasattr(type(environment), "get_reward") for environment in trl.environments(self.trainer)):
-            self.call.calls.tree.closed = False
+            self.call.collector.tree.closed = False
         else:
             self.end()
 
     def scoring(self) -> Strand | None:
         """Return the strand in which `get_reward` is called; None before the tokens and after the end."""
-        tree = self.call.calls.tree
+        tree = self.call.collector.tree
         return tree.root if self.output is not None and tree.is_open else None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the rows unless they have ended. An error that is raised after the tokens is not an error of the rows."""
         if self.call.settled:
             return
-        self.call.calls.tree.closed = True
+        self.call.collector.tree.closed = True
         if self.output is None:
             self.recording.failed(self.call, error or LookupError("This release of TRL does not show its tokens."))
         else:
@@ -349,7 +349,7 @@ class _Door:
             return None
         recording = factory.recordings.of(trainer)
         batch = self._batches[trainer] = _Batch(trainer, recording, recording.open(prompts, trainer))
-        batch.generating.enter_context(collecting(batch.call.calls))
+        batch.generating.enter_context(collecting(batch.call.collector))
         return batch
 
 

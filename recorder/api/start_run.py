@@ -21,7 +21,7 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
@@ -175,7 +175,7 @@ class OpenRun:
             self._process = os.getpid()
             self._numbers = itertools.count(self._process << _ROLLOUT_BITS)
         number = next(self._numbers)
-        call = RolloutCall(
+        call = OpenCall(
             run=self.id,
             launch=self._record.launch,
             eval_name=shortened(str(eval_name or self._eval_name)),
@@ -258,9 +258,9 @@ class OpenRollout(CurrentRow):
 
     _strand: Strand
 
-    def __init__(self, writer: Writer, call: RolloutCall, metadata: bytes, unbegun: "set[OpenRollout]") -> None:
+    def __init__(self, writer: Writer, call: OpenCall, metadata: bytes, unbegun: "set[OpenRollout]") -> None:
         """`unbegun` is the run's set of rollouts that were written to before they were entered."""
-        tree = call.calls.tree
+        tree = call.collector.tree
         super().__init__(tree.child(tree.root, row=0))
         tree.is_one_row = True
         self._writer, self._call, self._metadata, self._unbegun = writer, call, metadata, unbegun
@@ -306,7 +306,7 @@ class OpenRollout(CurrentRow):
         with guard("recording a turn"):
             if not self._is_open_for("turn"):
                 return
-            log = self._call.calls
+            log = self._call.collector
             if text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
                 answer = Answer(None, None, finish, text=text)
@@ -423,8 +423,8 @@ class OpenRollout(CurrentRow):
         if self._scope is not None:
             leave_scope(self._scope)
         with guard("recording a rollout's end"):
-            self._call.calls.tree.closed = True
-            self._call.calls.close()
+            self._call.collector.tree.closed = True
+            self._call.collector.close()
             self._call.settled = True
             if error is None:
                 self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
-from logs_ui.recorder.capture.calls import CallLog
+from logs_ui.recorder.capture.calls import Collector
 from logs_ui.recorder.capture.instruments import trl, trl_parts
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
@@ -23,7 +23,7 @@ from logs_ui.recorder.capture.source_code import Part
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.task_names import Task, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
@@ -64,8 +64,8 @@ class Recording:
         self._writer = writer
         self._wanted = wanted
         self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
-        self._awaiting: RolloutCall | None = None  # the call whose rewards come next
-        self._running: RolloutCall | None = None
+        self._awaiting: OpenCall | None = None  # the call whose rewards come next
+        self._running: OpenCall | None = None
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
@@ -99,12 +99,12 @@ class Recording:
         """Return True if the training ended and the trainer trains again, as another run. An evaluation is not one."""
         return self._record.ended and trl.position(trainer, 0).mode == Mode.TRAIN
 
-    def open(self, prompts: Sequence[Any], trainer: Any) -> RolloutCall:
+    def open(self, prompts: Sequence[Any], trainer: Any) -> OpenCall:
         """Open a row for each prompt that a rollout function is called with."""
         where = trl.position(trainer, len(prompts))
         batch = trl.current_batch(trainer, len(prompts))
         number, attempt = self._last = self._number(batch)
-        call = RolloutCall(
+        call = OpenCall(
             run=self.run,
             launch=self._record.launch,
             eval_name=self._wanted.eval_name,
@@ -122,10 +122,10 @@ class Recording:
             tasks=[None] * len(prompts),
             columns=None,
             source=self._tokenizer,
-            calls=CallLog(model=trainer.model),
+            collector=Collector(trainer.model),
             options=self._wanted.options,
         )
-        call.calls.tree.rows = len(prompts)
+        call.collector.tree.rows = len(prompts)
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
@@ -138,7 +138,7 @@ class Recording:
         self._writer.follow(running)
         return call
 
-    def prompted(self, call: RolloutCall, prompts: Sequence[Any], trainer: Any) -> None:
+    def prompted(self, call: OpenCall, prompts: Sequence[Any], trainer: Any) -> None:
         """Store the prompts as they are after the environments were reset. A row whose whole prompt comes from its
         environment is named a task anew, by that prompt.
         """
@@ -149,9 +149,9 @@ class Recording:
             tasks = zip(was_empty, self._tasks(batch.rows, call), call.tasks, strict=True)
             call.tasks = [new if empty else old for empty, new, old in tasks]
 
-    def returned(self, call: RolloutCall, output: Any) -> None:
+    def returned(self, call: OpenCall, output: Any) -> None:
         """End the rows of a call that returned; its output is copied."""
-        call.calls.close()
+        call.collector.close()
         try:
             copy = checked_output(output, len(call.prompts))
         except OutputError as error:
@@ -161,9 +161,9 @@ class Recording:
                 call.tasks = returned_tasks(call.tasks, output, call.prompts)
             self._settle(call, ReturnedJob(call, copy, now_us()))
 
-    def failed(self, call: RolloutCall, error: BaseException) -> None:
+    def failed(self, call: OpenCall, error: BaseException) -> None:
         """End the rows of a call that raised."""
-        call.calls.close()
+        call.collector.close()
         self._settle(call, FailedJob.of(call, error))
         self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
 
@@ -230,7 +230,7 @@ class Recording:
     def process_ends(self) -> None:
         """Write, when the process exits, that a training without an end failed, and that its open rows were aborted."""
         if self._running is not None:
-            self._running.calls.close()
+            self._running.collector.close()
             error = "The process ended in the middle of the rollout"
             self._settle(self._running, FailedJob(self._running, error, None, Status.ABORTED, now_us()))
         if self._record.ended:
@@ -269,11 +269,11 @@ class Recording:
             return number + 1, 0
         return batch.number, attempt + 1 if batch.number == number else 0
 
-    def _tasks(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[str | None]:
+    def _tasks(self, rows: Sequence[dict[str, Any]], call: OpenCall) -> list[str | None]:
         pairs = zip(rows, call.prompts, strict=True)
         return [name_task(self._wanted.task, row, prompt) for row, prompt in pairs]
 
-    def _settle(self, call: RolloutCall, job: ReturnedJob | FailedJob) -> None:
+    def _settle(self, call: OpenCall, job: ReturnedJob | FailedJob) -> None:
         call.settled = True
         self._running = None
         self._writer.put(job)

@@ -1,5 +1,7 @@
-"""What is seen while one rollout function runs: its generations, its environment calls and what it says of its rows, in
-the order they began. What is made for each call is a struct: making one takes half as long as a dataclass's.
+"""Collects what is seen while one rollout function runs: generations, environment calls, and notes about its rows.
+
+`CallRecords` are the calls as plain values, which travel to the helper process; the `Collector` is what threads of the
+training add them to. What is made for each call is a struct: making one takes half as long as a dataclass's.
 """
 
 import itertools
@@ -7,13 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
+import orjson
 from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from logs_ui.recorder.capture.forked_children import CallsOfChildren
 from logs_ui.recorder.capture.model_answers import Ids, Sequence, TokenBatch
@@ -28,14 +30,17 @@ from logs_ui.recorder.capture.strands import (
     opened,
     within,
 )
-from logs_ui.recorder.snapshot import error_line
+from logs_ui.recorder.snapshot import error_line, is_shallow, snapshot
 from logs_ui.recorder.vocabulary import StopReason
+
+_order = attrgetter("order")
 
 __all__ = [
     "GIVEN_UP",
     "Begun",
     "Call",
-    "CallLog",
+    "CallRecords",
+    "Collector",
     "EnvironmentCall",
     "Generation",
     "Ids",
@@ -70,7 +75,7 @@ class Begun(Struct, frozen=True):
     seam: str | None
 
 
-class Generation(Struct, frozen=True):
+class Generation(Struct, frozen=True, array_like=True):
     """One model call, over one or more sequences.
 
     Attributes:
@@ -90,7 +95,7 @@ class Generation(Struct, frozen=True):
     order: int
     began: float
     seconds: float | None
-    sequences: Several[Sequence]
+    sequences: list[Sequence] | TokenBatch
     sampling: dict[str, Any]
     seam: str = "transformers"
     strand: Strand | None = None
@@ -113,7 +118,7 @@ class Generation(Struct, frozen=True):
         return sum([sequence.size for sequence in kept]) + len(self.asked or b"")
 
 
-class EnvironmentCall(Struct, frozen=True):
+class EnvironmentCall(Struct, frozen=True, array_like=True):
     """One reset or step of an environment client, or one call of a tool.
 
     Attributes:
@@ -152,7 +157,7 @@ class EnvironmentCall(Struct, frozen=True):
         return len(self.sent) + len(self.observation or b"") + len(self.metadata or b"") + len(self.error or "")
 
 
-class Note(Struct, frozen=True):
+class Note(Struct, frozen=True, array_like=True):
     """What the rollout function itself says of a row.
 
     Attributes:
@@ -204,36 +209,110 @@ def _unanswered(begun: Begun, seconds: float | None, error: str | None) -> Gener
     )  # fmt: skip
 
 
-@dataclass(eq=False)
-class CallLog:
-    """All calls of one rollout function call. Any thread may add to it, also one that is in the middle of adding:
-    Python may collect garbage anywhere, and a destructor may call an environment. So objects are let go of outside of
-    the lock, and what is done without it is one operation of the interpreter's own on a dict, a list or a counter.
+class CallRecords(Struct, array_like=True, eq=False):
+    """The calls of one rollout function call, as plain values.
 
     Attributes:
-        model: the trainer's: generations of other models are not recorded. None where it is not known: all are.
-        size: about how many bytes the calls keep alive.
-        unfinished: replies that are recorded when the log is closed, if nobody has read them to their end by then.
+        size: about how many bytes they keep alive.
     """
 
-    generations: list[Generation] = field(default_factory=list)
-    environment_calls: list[EnvironmentCall] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    model: Any = None
-    size: int = field(default=0, init=False)
-    unfinished: set[Unfinished] = field(default_factory=set, init=False)
-    tree: StrandTree = field(init=False)
-    _orders: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _clients: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False)
-    _client_numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _waiting: dict[int, Begun] = field(default_factory=dict, init=False)
-    _is_closed: bool = field(default=False, init=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    generations: list[Generation] = []
+    environment_calls: list[EnvironmentCall] = []
+    notes: list[Note] = []
+    size: int = 0
 
-    def __post_init__(self) -> None:
+    @property
+    def calls(self) -> list[Call]:
+        """All of them."""
+        return [*self.generations, *self.environment_calls, *self.notes]
+
+    def keep(self, call: Call, size: int) -> None:
+        """Adds a call."""
+        if isinstance(call, EnvironmentCall):
+            self.environment_calls.append(call)
+        elif isinstance(call, Generation):
+            self.generations.append(call)
+        else:
+            self.notes.append(call)
+        self.size += size
+
+    def sort(self) -> "CallRecords":
+        """Puts the calls in the order in which they began, and returns itself: calls are kept as they come back."""
+        for calls in (self.generations, self.environment_calls, self.notes):
+            calls.sort(key=_order)
+        return self
+
+    def release(self) -> None:
+        """Drops all calls."""
+        self.generations.clear()
+        self.environment_calls.clear()
+        self.notes.clear()
+        self.size = 0
+
+    def plain(self) -> "CallRecords":
+        """A copy of which MessagePack takes every value: images have become references, and sampling parameters that
+        JSON lacks (dates, sets), which MessagePack would write in words of its own, are as they will be stored.
+        """
+        generations = [
+            call
+            if not call.sampling or is_shallow(call.sampling)
+            else replace(call, sampling=orjson.loads(snapshot(call.sampling)))
+            for call in self.generations
+        ]
+        environment_calls = [
+            call
+            if call.images is None or call.observation is None
+            else replace(call, observation=call.images.json(call.observation))
+            for call in self.environment_calls
+        ]
+        return CallRecords(generations, environment_calls, self.notes, self.size)
+
+    def share_strands(self) -> "CallRecords":
+        """Gives calls of one strand the same object again, and returns itself. Decoded, each call has a strand of its
+        own, and attribution compares strands by identity.
+        """
+        known: dict[int, Strand] = {}
+        for call in self.calls:
+            if call.strand is not None:
+                strand = _shared(call.strand, known)
+                if strand is not call.strand:
+                    force_setattr(call, "strand", strand)
+        return self
+
+
+def _shared(strand: Strand, known: dict[int, Strand]) -> Strand:
+    """The strand of the same number in `known`, to which it and those above it are added."""
+    while (found := known.get(strand.number)) is None:
+        known[strand.number] = strand
+        if strand.parent is None:
+            return strand
+        strand.parent = _shared(strand.parent, known)
+    return found
+
+
+class Collector:
+    """Collects the calls of one rollout function call. Any thread may add to it, also one that is in the middle of
+    adding: Python may collect garbage anywhere, and a destructor may call an environment. So objects are released
+    outside of the lock, and what is done without it is one operation of the interpreter's own on a dict, a list or a
+    counter.
+
+    Attributes:
+        records: the calls.
+        model: the trainer's: generations of other models are not recorded. None if it is not known: all are.
+        unfinished: replies that are recorded by `close`, if nobody has read them to their end by then.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        self.records = CallRecords([], [], [])
+        self.model = model
+        self.unfinished: set[Unfinished] = set()
         self.tree = StrandTree(self)
-        kept: list[Call] = [*self.generations, *self.environment_calls, *self.notes]
-        self.size = sum(call.size for call in kept)
+        self._orders = itertools.count()
+        self._clients: dict[int, tuple[int, Any]] = {}
+        self._client_numbers = itertools.count()
+        self._waiting: dict[int, Begun] = {}
+        self._is_closed = False
+        self._lock = threading.RLock()
 
     def begin(
         self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None, seam: str | None = None
@@ -258,7 +337,7 @@ class CallLog:
         with self._lock:
             if not self._is_closed:
                 self._waiting.pop(call.order, None)
-                self._keep(call, size)
+                self.records.keep(call, size)
 
     def forget(self, begun: Begun) -> None:
         """For a call of which nothing is kept."""
@@ -268,14 +347,17 @@ class CallLog:
         """Keeps what is said of the row that `strand` is about."""
         self.add(Note(next(self._orders), kind, values, strand))
 
-    def so_far(self) -> "CallLog":
-        """A copy as of now. Calls that have not come back are there, without `seconds`."""
+    def so_far(self) -> CallRecords:
+        """A copy of the calls as of now, without their size. Calls that have not come back are there, without
+        `seconds`.
+        """
         waiting = self._waiting.copy()  # first: a call that comes back meanwhile is in both, not in neither
-        copy = CallLog(self.generations.copy(), self.environment_calls.copy(), self.notes.copy())
+        seen = self.records
+        copy = CallRecords(seen.generations.copy(), seen.environment_calls.copy(), seen.notes.copy())
         came_back = {call.order for call in copy.generations} | {call.order for call in copy.environment_calls}
         for order, begun in waiting.items():
             if order not in came_back:
-                copy._keep(_unanswered(begun, None, None), 0)
+                copy.keep(_unanswered(begun, None, None), 0)
         return copy
 
     def close(self) -> None:
@@ -286,7 +368,7 @@ class CallLog:
             self._is_closed = True
         for begun in self._waiting.copy().values():
             call = _unanswered(begun, time.perf_counter() - begun.began, error_line(GIVEN_UP))
-            self._keep(call, call.size)
+            self.records.keep(call, call.size)
         self._judge_threads()
         self._count_children()
         self.model = None
@@ -297,8 +379,7 @@ class CallLog:
         """A thread that outlives the row that started it may serve others, too: what it called is nobody's."""
         alive = {strand for thread, strand in self.tree.threads if thread.is_alive()}
         self.tree.threads.clear()
-        kept: list[Call] = [*self.generations, *self.environment_calls, *self.notes] if alive else []
-        for call in kept:
+        for call in self.records.calls if alive else []:
             if call.strand is not None and not alive.isdisjoint(call.strand.path):
                 call.strand.row = NO_ROW
 
@@ -307,18 +388,11 @@ class CallLog:
         made = _children.take()
         strand = Strand(self.tree, self.tree.root, next(self.tree.numbers), NO_ROW) if made else None
         for _ in range(made):
-            self._keep(Note(next(self._orders), "lost", b"null", strand), 0)
+            self.records.keep(Note(next(self._orders), "lost", b"null", strand), 0)
 
-    def of_forked_child(self) -> "CallLog":
-        """For a child in which what was called here cannot be recorded."""
-        return _ChildsLog(model=self.model, counted=_children.forked())
-
-    def release(self) -> None:
-        """Lets go of the calls."""
-        self.generations.clear()
-        self.environment_calls.clear()
-        self.notes.clear()
-        self.size = 0
+    def of_forked_child(self) -> "Collector":
+        """For a forked child, whose calls cannot reach this process."""
+        return _ChildsCollector(self.model, _children.forked())
 
     def _number(self, client: object) -> int:
         known = self._clients.get(id(client))
@@ -326,36 +400,23 @@ class CallLog:
             known = self._clients.setdefault(id(client), (next(self._client_numbers), client))
         return known[0]
 
-    def _keep(self, call: Call, size: int) -> None:
-        if isinstance(call, EnvironmentCall):
-            self.environment_calls.append(call)
-        elif isinstance(call, Generation):
-            self.generations.append(call)
-        else:
-            self.notes.append(call)
-        self.size += size
 
-    def sort(self) -> None:
-        """Puts the calls in the order in which they began: they are there in that in which they came back."""
-        for calls in (self.generations, self.environment_calls, self.notes):
-            calls.sort(key=attrgetter("order"))
+class _ChildsCollector(Collector):
+    """Counts calls in a child that was forked while calls were recorded; keeps none."""
 
-
-@dataclass(eq=False)
-class _ChildsLog(CallLog):
-    """In a child that was forked while calls were recorded: keeps none, and tells its parent how many there were."""
-
-    counted: CallsOfChildren = field(kw_only=True)
+    def __init__(self, model: Any, counted: CallsOfChildren) -> None:
+        super().__init__(model)
+        self._counted = counted
 
     def add(self, call: Call) -> None:
-        """Counts one of the function's own."""
+        """Counts a call of the function's own."""
         self._waiting.pop(call.order, None)
         if getattr(call, "within", None) is None:
-            self.counted.add()
+            self._counted.add()
 
-    def of_forked_child(self) -> CallLog:
-        """Of a child's child: its calls are counted with its own."""
-        return _ChildsLog(model=self.model, counted=self.counted.forked())
+    def of_forked_child(self) -> Collector:
+        """For a child's child: its calls are counted with the child's."""
+        return _ChildsCollector(self.model, self._counted.forked())
 
     def _number(self, _: object) -> int:
         return -1  # it never ends, and would keep each client alive
@@ -385,7 +446,7 @@ def answered(begun: Begun) -> Iterator[None]:
 
 
 @contextmanager
-def collecting(log: CallLog) -> Iterator[None]:
+def collecting(log: Collector) -> Iterator[None]:
     """Calls that begin inside go to `log`, also those of threads that nobody saw start: a trainer calls one rollout
     function at a time.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int32]
 
 
-class Sequence(Struct, frozen=True):
+class Sequence(Struct, frozen=True, array_like=True):
     """What one generation call did for one of its sequences.
 
     Attributes:
@@ -69,8 +69,7 @@ def end_tokens(*sources: Any) -> frozenset[int]:
     return frozenset(found)
 
 
-@dataclass(slots=True, eq=False)
-class TokenBatch(Several[Sequence]):
+class TokenBatch(Struct, eq=False, dict=True):
     """The sequences of one call of a model, made when somebody first asks for one, and parts of the arrays then: not in
     the time of who made the call. Of N inputs and M answers, a whole number of them for each input.
 
@@ -89,7 +88,6 @@ class TokenBatch(Several[Sequence]):
     ends: tuple[int, ...]
     pad: int | None
     limit: int
-    _sequences: list[Sequence] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """
@@ -115,24 +113,23 @@ class TokenBatch(Several[Sequence]):
     @overload
     def __getitem__(self, index: slice) -> list[Sequence]: ...
     def __getitem__(self, index: Any) -> Any:
-        return self._made()[index]
+        return self._made[index]
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._made())
+        return iter(self._made)
 
+    @cached_property
     def _made(self) -> list[Sequence]:
-        if self._sequences is None:
-            contexts, copies = self._contexts(), len(self.answers) // len(self.given)
-            lengths, ended = self._lengths()
-            self._sequences = [
-                Sequence(
-                    contexts[i // copies],
-                    self.answers[i, :length],
-                    "length" if not ended[i] and length >= self.limit > 0 else "stop",
-                )
-                for i, length in enumerate(lengths)
-            ]
-        return self._sequences
+        contexts, copies = self._contexts(), len(self.answers) // len(self.given)
+        lengths, ended = self._lengths()
+        return [
+            Sequence(
+                contexts[i // copies],
+                self.answers[i, :length],
+                "length" if not ended[i] and length >= self.limit > 0 else "stop",
+            )
+            for i, length in enumerate(lengths)
+        ]
 
     def _contexts(self) -> list[Ids]:
         """Of each input: the ids that the mask keeps. Most often they stand together, and slicing takes a third of the

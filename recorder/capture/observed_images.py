@@ -54,12 +54,13 @@ class Images:
         self._held: list[_Held] = []
         self._found: dict[str, StoredImage] = {}
         self._json: bytes | None = None
+        self._has_references = False
 
     @classmethod
-    def known(cls, observation: bytes, found: Sequence[StoredImage]) -> "Images":
-        """Those of an observation in which references stand already."""
+    def received(cls, found: Sequence[StoredImage]) -> "Images":
+        """The images of an observation that has references to them already."""
         images = cls()
-        images._json, images._found = observation, {image.hash: image for image in found}
+        images._found, images._has_references = {image.hash: image for image in found}, True
         return images
 
     def __bool__(self) -> bool:
@@ -83,6 +84,8 @@ class Images:
 
     def json(self, observation: bytes) -> bytes:
         """The observation with references in place of its images, which are encoded by then."""
+        if self._has_references:
+            return observation
         if self._json is None:
             self._json = orjson.dumps(self._referred(orjson.loads(observation)))
         return self._json

@@ -3,13 +3,13 @@
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import orjson
+from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
 from logs_ui.recorder.redaction import masked
@@ -22,12 +22,17 @@ _NUMBER = 40  # bytes that a number in a tuple keeps alive, with the reference t
 _TOKEN_KEYS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 
 
+if TYPE_CHECKING:
+    Row: TypeAlias = Any
+else:
+    Row = Raw  # decoded, a row of numbers stays in one piece until it is an array: see wire_arrays.py
+
+
 class OutputError(Exception):
     """The trainer will not be able to take what a rollout function returned."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True, array_like=True, dict=True):
     """A snapshot.
 
     Attributes:
@@ -40,8 +45,8 @@ class Output:
 
     prompt_ids: list[Any]
     completion_ids: list[Any]
-    logprobs: list[Any] | None
-    env_mask: list[Any] | None
+    logprobs: list[Row] | None
+    env_mask: list[Row] | None
     others: bytes
     lists: frozenset[str]
     size: int

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -24,12 +24,11 @@ NO_ROW = -1
 """In place of a row's index: that of none, so that what is called is nobody's."""
 
 
-@dataclass(eq=False)
 class StrandTree:
     """All strands of one rollout function call.
 
     Attributes:
-        log: where its calls are kept; a `calls.CallLog`.
+        log: where its calls are kept; a `calls.Collector`; None of a tree that was received by the helper process.
         root: the rollout function's own.
         closed: True once it returned: what is still running then belongs to nothing.
         rows: how many it is about; None where that is not known.
@@ -38,18 +37,15 @@ class StrandTree:
         numbers: of its strands.
     """
 
-    log: Any
-    closed: bool = False
-    rows: int | None = None
-    is_one_row: bool = False
-    threads: list[tuple[threading.Thread, "Strand"]] = field(default_factory=list)
-    root: "Strand" = field(init=False)
-    _process: object = field(init=False)
-    numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _strays: dict[tuple[object, object], "Strand"] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, log: Any = None) -> None:
+        self.log = log
+        self.closed = False
+        self.rows: int | None = None
+        self.is_one_row = False
+        self.threads: list[tuple[threading.Thread, Strand]] = []
+        self.numbers = itertools.count()
         self._process = _process
+        self._strays: dict[tuple[object, object], Strand] = {}
         self.root = Strand(self, None, next(self.numbers))
 
     @property
@@ -85,7 +81,9 @@ class StrandTree:
         return self._strays[key]
 
 
-class Strand(Struct, eq=False):  # no dataclass, which takes twice as long, for each call of an environment
+class Strand(
+    Struct, eq=False, array_like=True
+):  # no dataclass, which takes twice as long, for each call of an environment
     """One thread of control. Nobody changes it once it is made, but for the row of a thread that outlived it.
 
     Attributes:

@@ -2,15 +2,18 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logs_ui.recorder.capture.calls import CallLog, Ids
+from msgspec import Struct, field
+
+from logs_ui.recorder.capture.calls import CallRecords, Collector, Ids
 from logs_ui.recorder.storage.changes import RowChange, StoredImage
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Mode
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,8 +28,7 @@ Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
 _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 
-@dataclass(frozen=True)
-class RowOptions:
+class RowOptions(Struct, frozen=True, array_like=True):
     """What the user wants done to rows; functions are called in the writer's thread.
 
     Attributes:
@@ -43,7 +45,6 @@ class RowOptions:
     offers_tools: bool = False
 
 
-@dataclass(frozen=True)
 class TokenizerSource:
     """A tokenizer by its JSON, which is only read where texts are made.
 
@@ -51,11 +52,12 @@ class TokenizerSource:
         hash: of the JSON.
     """
 
-    hash: str
-    json: str
+    def __init__(self, hash_: str, json: str) -> None:
+        self.hash, self.json = hash_, json
 
     @classmethod
     def of(cls, json: str) -> "TokenizerSource":
+        """Hash a tokenizer's JSON."""
         return cls(hashlib.sha256(json.encode()).hexdigest(), json)
 
     @cached_property
@@ -65,8 +67,7 @@ class TokenizerSource:
         return Tokenizer.from_str(self.json)
 
 
-@dataclass
-class RolloutCall:
+class RolloutCall(Struct, array_like=True, eq=False):
     """One call of a rollout function: its rows before they have an end.
 
     Attributes:
@@ -87,7 +88,7 @@ class RolloutCall:
     run: str
     launch: str
     eval_name: str
-    mode: str
+    mode: Mode
     step: int
     policy_step: int
     epoch: float | None
@@ -101,7 +102,7 @@ class RolloutCall:
     tasks: list[str | None]
     columns: list[bytes] | None
     source: TokenizerSource | None
-    calls: CallLog = field(default_factory=CallLog)
+    calls: CallRecords = field(default_factory=CallRecords)
     created: int = field(default_factory=now_us)
     settled: bool = False
     options: RowOptions = field(default_factory=RowOptions)
@@ -160,3 +161,31 @@ class RolloutCall:
     def decode(self, ids: Ids) -> str:
         """The text of ids without special tokens; empty if the tokenizer is not known."""
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) if self.tokenizer else ""
+
+    def so_far(self) -> CallRecords:
+        """The calls as of now, while the function runs."""
+        return self.calls
+
+    def carrying(self, calls: CallRecords, *, texts: bool = True) -> "RolloutCall":
+        """A copy to be sent, with these calls, and with or without the texts that the training was given."""
+        sent = copy(self)  # not replace(), which would call __post_init__
+        sent.calls = calls
+        if not texts:
+            sent.prompts, sent.columns = [b"[]"] * len(self.prompts), None
+        return sent
+
+
+class OpenCall(RolloutCall, array_like=True, kw_only=True, eq=False):
+    """A call of a rollout function in the training, where its calls are collected.
+
+    Attributes:
+        collector: collects `calls`. It stays in the training.
+    """
+
+    collector: Collector = field(default_factory=Collector)
+
+    def __post_init__(self) -> None:
+        self.calls = self.collector.records
+
+    def so_far(self) -> CallRecords:
+        return self.collector.so_far()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from logs_ui.recorder.capture.calls import Call, CallLog, EnvironmentCall, Generation, Ids
+from logs_ui.recorder.capture.calls import Call, CallRecords, EnvironmentCall, Generation, Ids
 from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.attribution import Attribution, RowCalls, Seen, attribute, attribute_unfinished
+from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, attribute_unfinished
 from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_builder import encoded
@@ -71,7 +71,7 @@ def _running(job: RunningJob) -> Iterator[Change]:
 
 
 def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChange | None]:
-    seen = call.calls.so_far()
+    seen = call.so_far()
     found = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
         found = _unfinished(call, seen, is_running=True)
@@ -89,7 +89,7 @@ def _returned(job: ReturnedJob) -> Iterator[Change | None]:
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
-        found = attribute(prompts, completions, seen_of(call.calls), decode, output.numbers)
+        found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers)
     yield from _lost_calls(call, found)
     with guard("spelling rows"):
         spell_rows(spelling, found.rows, tokens)
@@ -105,7 +105,7 @@ def _tokens(output: Output, i: int) -> Tokens | None:
 
 
 def _finished(job: FinishedJob) -> Iterator[Change | None]:
-    seen = seen_of(job.call.calls)
+    seen = job.call.calls.sort()
     known = {**job.ended, "returned": job.returned}
     if job.output is None:
         found = attribute_unfinished(1, seen)
@@ -144,17 +144,11 @@ def _traceback(trace: str | None) -> dict[str, Any]:
     return {"traceback": trace} if trace else {}
 
 
-def seen_of(calls: CallLog) -> Seen:
-    """The calls in the order in which they began, as attribution needs them."""
-    calls.sort()
-    return Seen(calls.generations, calls.environment_calls, calls.notes)
-
-
-def _unfinished(call: RolloutCall, calls: CallLog, *, is_running: bool = False) -> Attribution:
+def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
     """Attribute the calls of rows without tokens, by the last text of each row's prompt among others."""
     last = [[message.get("content") for message in prompt_of(call, i)][-1:] for i in range(len(call.prompts))]
     prompts = [text[0] if text and isinstance(text[0], str) else "" for text in last]
-    return attribute_unfinished(len(prompts), seen_of(calls), prompts, call.decode, is_running=is_running)
+    return attribute_unfinished(len(prompts), calls.sort(), prompts, call.decode, is_running=is_running)
 
 
 def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:

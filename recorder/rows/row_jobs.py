@@ -5,10 +5,13 @@ written: that file, and attribution, parsing and packing behind it, are not load
 process.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from logs_ui.recorder.capture.calls import CallRecords
 from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.task_names import prompt_task
@@ -25,8 +28,10 @@ _QUICK_BYTES = 1 << 20  # of JSON that is read on the caller's thread: some mill
 _REWARDS = ("env_reward", "reward", "rewards", "eval_score")
 
 
-class _RowsJob:
+class RowsJob(Struct, array_like=True, eq=False):
     """A job that is about the rows of one call."""
+
+    call: RolloutCall
 
     def changes(self) -> Iterable[Change]:
         """Make what is to be written. Loads what makes rows, on first use."""
@@ -34,9 +39,19 @@ class _RowsJob:
 
         return changes_of(self)
 
+    def plain(self) -> Self:
+        """A copy of which MessagePack takes every value; here without texts and calls."""
+        return replace(self, call=self.call.carrying(CallRecords(), texts=False))
 
-@dataclass
-class RunningJob(_RowsJob):
+
+class EndedJob(RowsJob):
+    """A job of rows whose rollout function has returned or raised."""
+
+    def plain(self) -> Self:
+        return replace(self, call=self.call.carrying(self.call.calls.plain()))
+
+
+class RunningJob(RowsJob, tag="running"):
     """Rows while the function runs; which calls are whose is provisional. Writes nothing if the function has returned
     by then: the next job covers it. The first time it only says that the rows exist, since most rows end before there
     is more to say; but not if the user's `edit` has to see them first.
@@ -45,7 +60,6 @@ class RunningJob(_RowsJob):
         are_there: True once that was written.
     """
 
-    call: RolloutCall
     are_there: bool = False
 
     @property
@@ -67,16 +81,19 @@ class RunningJob(_RowsJob):
         first, self.are_there = not self.are_there, True
         return first and self.call.options.edit is None
 
+    def plain(self) -> "RunningJob":
+        if self.only_announces():
+            return RunningJob(super().plain().call)
+        return RunningJob(self.call.carrying(self.call.so_far().plain()), are_there=True)
 
-@dataclass(frozen=True)
-class ReturnedJob(_RowsJob):
+
+class ReturnedJob(EndedJob, tag="returned"):
     """Rows whose rollout function returned something that the trainer can take.
 
     Attributes:
         returned: when, in µs since 1970.
     """
 
-    call: RolloutCall
     output: Output
     returned: int
 
@@ -90,8 +107,7 @@ class ReturnedJob(_RowsJob):
         return HeaderJob.of(self.call, [_header(self.output, i, {"returned": self.returned}) for i in rows])
 
 
-@dataclass(frozen=True)
-class FinishedJob(_RowsJob):
+class FinishedJob(EndedJob, tag="finished"):
     """One rollout of an explicit run (`start_run`) that came to its end.
 
     Attributes:
@@ -100,7 +116,6 @@ class FinishedJob(_RowsJob):
         ended: columns of its end, as the user reported it.
     """
 
-    call: RolloutCall
     output: Output | None
     metadata: bytes
     ended: dict[str, Any]
@@ -115,11 +130,9 @@ class FinishedJob(_RowsJob):
         return HeaderJob.of(self.call, [_header(self.output, 0, {**self.ended, "returned": self.returned})])
 
 
-@dataclass(frozen=True)
-class FailedJob(_RowsJob):
+class FailedJob(EndedJob, tag="failed"):
     """Rows whose rollout function raised, or returned what the trainer cannot take."""
 
-    call: RolloutCall
     error: str
     trace: str | None
     status: Status
@@ -152,8 +165,7 @@ class FailedJob(_RowsJob):
         }
 
 
-@dataclass(frozen=True)
-class HeaderJob(_RowsJob):
+class HeaderJob(RowsJob, tag="header"):
     """Rows that ended, and whose text had no room to wait: their columns, as far as these are known without it.
 
     Attributes:
@@ -161,15 +173,17 @@ class HeaderJob(_RowsJob):
         trace: the traceback of what ended them; None if they returned.
     """
 
-    call: RolloutCall
-    headers: Sequence[Mapping[str, Any]]
+    headers: list[dict[str, Any]]
     trace: str | None = None
 
     @classmethod
-    def of(cls, call: RolloutCall, headers: Sequence[Mapping[str, Any]], trace: str | None = None) -> "HeaderJob":
+    def of(cls, call: RolloutCall, headers: list[dict[str, Any]], trace: str | None = None) -> "HeaderJob":
         """Releases the call's text."""
         call.drop_text()
         return cls(call, headers, trace)
+
+    def plain(self) -> "HeaderJob":
+        return replace(self, call=self.call.carrying(CallRecords()))
 
     @property
     def size(self) -> int:
@@ -180,16 +194,14 @@ class HeaderJob(_RowsJob):
         return self
 
 
-@dataclass(frozen=True)
-class ColumnsJob(_RowsJob):
+class ColumnsJob(RowsJob, tag="columns"):
     """Figures that came later: rewards, advantages.
 
     Attributes:
         columns: (N) of each row.
     """
 
-    call: RolloutCall
-    columns: Sequence[Mapping[str, Any]]
+    columns: list[dict[str, Any]]
 
     @property
     def size(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from logs_ui.recorder.capture.calls import CallLog, Generation, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 
 USAGE = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
 TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "guess", "arguments": '{"n": 4}'}}
@@ -253,9 +253,9 @@ def model_server() -> Iterator[ModelServer]:
 @contextmanager
 def recording() -> Iterator[list[Generation]]:
     """The generations that are recorded inside, as they come; at its end all."""
-    log = CallLog()
+    log = Collector()
     try:
         with collecting(log):
-            yield log.generations
+            yield log.records.generations
     finally:
         log.close()

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Ids, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Sequence, collecting
 from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute
@@ -211,13 +211,13 @@ def recorded(
     returned: Callable[[World], Returned] = lambda _: {},
 ) -> tuple[World, Attribution]:
     """What is found of a function of that pattern. For the others see `World`; `seen_as` changes what was seen."""
-    world, log = World(seed, mode, rows, group, sights), CallLog()
+    world, log = World(seed, mode, rows, group, sights), Collector()
     with collecting(log):
         pattern(world)
     log.close()
     prompts = [np.array(row.prompt, np.int32) for row in world.rows]
     completions = [np.array(row.completion, np.int32) for row in world.rows]
-    seen = seen_as(Seen(log.generations, log.environment_calls, log.notes))
+    seen = seen_as(Seen(log.records.generations, log.records.environment_calls, log.records.notes))
     return world, attribute(prompts, completions, seen, decode, returned(world))
 
 

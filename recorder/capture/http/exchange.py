@@ -10,7 +10,7 @@ from msgspec import structs
 
 from logs_ui.recorder.capture.calls import (
     GIVEN_UP,
-    CallLog,
+    Collector,
     Generation,
     failed,
     generating,
@@ -47,7 +47,7 @@ class Exchange:
     """
 
     def __init__(self, strand: Strand, question: Asked, seam: str) -> None:
-        self.log: CallLog = strand.tree.log
+        self.log: Collector = strand.tree.log
         self._question = question
         self._seam = seam
         self._is_awaited = False

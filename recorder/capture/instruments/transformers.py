@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import (
     Begun,
-    CallLog,
+    Collector,
     Generation,
     TokenBatch,
     answered,
@@ -63,7 +63,7 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     return generate
 
 
-def _is_policy(log: CallLog, model: Any) -> bool:
+def _is_policy(log: Collector, model: Any) -> bool:
     """Whether it is the trainer's model, and no judge. Wrapped or unwrapped, that is the one with the same parameters;
     a wrapper may add some of its own.
     """
@@ -75,7 +75,7 @@ def _is_policy(log: CallLog, model: Any) -> bool:
     return True
 
 
-def _add(log: CallLog, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+def _add(log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     seconds = time.perf_counter() - begun.began
     inputs = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
     if inputs is None:

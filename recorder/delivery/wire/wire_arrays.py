@@ -1,5 +1,5 @@
-"""What MessagePack holds of arrays, and of what a rollout function returned: its rows of numbers stay one piece each
-until they are arrays, since to make Python's numbers of them, and arrays of those, takes most of the time.
+"""Encodes arrays for `wire_jobs.py`, and what a rollout function returned: on the way its rows of numbers stay one
+piece each until they are arrays, since to make Python's numbers of them, and arrays of those, takes most of the time.
 """
 
 import struct
@@ -8,66 +8,64 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.rollout_output import Output
 
-_ARRAY, _IDS = 1, 2  # MessagePack's types of what follows: dtype, NUL, bytes; bytes of int32
+_ARRAY, _IDS = 1, 2  # extension types of MessagePack: dtype and shape, NUL, bytes; bytes of int32
 _FLOAT, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3  # first bytes
 _NUMBERS = 0x80  # those below are numbers themselves
 _FLOATS = np.dtype([("first", "u1"), ("value", ">f8")])
 _SHORT_LISTS, _LIST_16, _LIST_32 = range(0x90, 0xA0), 0xDC, 0xDD  # first bytes of lists, by how their length is told
 
 
-class SentOutput(Struct, array_like=True):
-    """See `Output`."""
-
-    prompt_ids: list[Any]
-    completion_ids: list[Any]
-    logprobs: list[Raw] | None
-    env_mask: list[Raw] | None
-    others: bytes
-    lists: list[str]
-    size: int
-
-
-def sent_output(output: Output) -> list[Any]:
-    """What is read as a `SentOutput`."""
-    ids = [list(map(_sent_ids, rows)) for rows in (output.prompt_ids, output.completion_ids)]
-    return [*ids, output.logprobs, output.env_mask, output.others, list(output.lists), output.size]
-
-
-def received_output(sent: SentOutput) -> Output:
-    """With arrays in place of tuples, where these say the same."""
-    prompt_ids, completion_ids = (list(map(_row, rows)) for rows in (sent.prompt_ids, sent.completion_ids))
-    logprobs, mask = (
-        None if rows is None else list(map(_received_numbers, rows)) for rows in (sent.logprobs, sent.env_mask)
+def sent_output(output: Output) -> Output:
+    """What is encoded of an output: its ids packed."""
+    return replace(
+        output,
+        prompt_ids=list(map(_sent_ids, output.prompt_ids)),
+        completion_ids=list(map(_sent_ids, output.completion_ids)),
     )
-    return Output(prompt_ids, completion_ids, logprobs, mask, sent.others, frozenset(sent.lists), sent.size)
 
 
-def plain(value: Any) -> Any:
-    """Of what MessagePack does not know by itself.
+def received_output(output: Output) -> Output:
+    """What an output that was decoded says, with arrays in place of tuples where these say the same."""
+    return replace(
+        output,
+        prompt_ids=list(map(_row, output.prompt_ids)),
+        completion_ids=list(map(_row, output.completion_ids)),
+        logprobs=None if output.logprobs is None else list(map(_received_numbers, output.logprobs)),
+        env_mask=None if output.env_mask is None else list(map(_received_numbers, output.env_mask)),
+    )
+
+
+def plain_array(value: Any) -> Any:
+    """An array of one or two dimensions, or a number of numpy's, as MessagePack takes it.
 
     Raises:
-        TypeError: it is nothing that travels.
+        TypeError: it is of another kind.
     """
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iufb" and value.ndim == 1:
-        return msgspec.msgpack.Ext(_ARRAY, value.dtype.str.encode() + b"\0" + value.tobytes())
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} does not travel")
+    if value.dtype == np.int32 and value.ndim == 1:
+        return msgspec.msgpack.Ext(_IDS, value.tobytes())
+    if value.dtype.kind not in "iufb" or value.ndim not in {1, 2}:
+        raise TypeError(f"an array of {value.dtype} cannot be sent")
+    header = f"{value.dtype.str} {' '.join(map(str, value.shape))}".encode()
+    return msgspec.msgpack.Ext(_ARRAY, header + b"\0" + value.tobytes())
 
 
 def extended(code: int, data: memoryview) -> NDArray[Any]:
-    """An array."""
+    """Decode an array."""
     if code == _IDS:
         return np.frombuffer(bytes(data), np.int32)
     if code != _ARRAY:
         raise ValueError(f"MessagePack's type {code} is none of ours")
     kind, _, values = bytes(data).partition(b"\0")
-    return np.frombuffer(values, np.dtype(kind.decode()))
+    dtype, *shape = kind.decode().split()
+    return np.frombuffer(values, np.dtype(dtype)).reshape(*map(int, shape))
 
 
 _decoder = msgspec.msgpack.Decoder(ext_hook=extended)

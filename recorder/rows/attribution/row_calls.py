@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from logs_ui.recorder.capture.calls import Call, EnvironmentCall, Generation, Note, Sequence
+from logs_ui.recorder.capture.calls import CallRecords, EnvironmentCall, Generation, Note, Sequence
 
 STRENGTH = (
     "scope", "context", "strand", "generation", "tokens", "text", "observation", "reward", "action", "prompt", "order",
@@ -17,18 +17,8 @@ Returned = Mapping[str, Seq[float | None]]
 """What a function returned beside tokens, by name: (N) a number for each row, None where it is no number."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What was seen while a rollout function ran, each kind in the order in which it began."""
-
-    generations: Seq[Generation]
-    environment_calls: Seq[EnvironmentCall]
-    notes: Seq[Note] = ()
-
-    @property
-    def calls(self) -> list[Call]:
-        """All of them."""
-        return [*self.generations, *self.environment_calls, *self.notes]
+Seen = CallRecords
+"""The calls that attribution goes by, each kind in the order in which they began."""
 
 
 @dataclass(slots=True)  # not frozen: that costs four times as much

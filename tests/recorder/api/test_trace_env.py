@@ -19,19 +19,19 @@ import pytest
 from gymnasium import spaces
 
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, collecting
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency
 
 
 def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
     """The environment calls of what is played, in order."""
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         play()
     assert all(call.seconds is not None for call in log.so_far().environment_calls)
     log.close()
-    log.sort()
-    return log.environment_calls
+    log.records.sort()
+    return log.records.environment_calls
 
 
 def json(value: bytes | None) -> Any:
@@ -205,7 +205,7 @@ class Chat:
 
 
 def test_coroutines_are_recorded_when_they_run() -> None:
-    log = CallLog()
+    log = Collector()
 
     async def play() -> None:
         async with trace_env(Chat()) as env:
@@ -222,7 +222,7 @@ def test_coroutines_are_recorded_when_they_run() -> None:
     with collecting(log):
         asyncio.run(play())
     log.close()
-    calls = log.environment_calls
+    calls = log.records.environment_calls
     assert [json(call.sent) for call in calls] == [
         {"topic": "weather", "turns": 2}, {"action": "rain", "patience": 2}, "hang",
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
 from logs_ui.recorder.capture.calls import (
-    CallLog,
+    Collector,
     EnvironmentCall,
     Generation,
     Sequence,
@@ -51,21 +51,23 @@ def generate(model: Any) -> Any:
 
 
 def test_a_log_knows_the_bytes_that_it_keeps_alive() -> None:
-    log = CallLog([generation(10, 5)], [step(b"{}", None)])
-    assert log.size == 4 * 15 + 2
+    log = Collector()
+    log.add(generation(10, 5))
+    log.add(step(b"{}", None))
+    assert log.records.size == 4 * 15 + 2
     log.add(generation(3, 1))
     log.add(step(b"{}", b"12345"))
-    assert log.size == 4 * 19 + 9
-    log.release()
-    assert (log.generations, log.environment_calls, log.size) == ([], [], 0)
+    assert log.records.size == 4 * 19 + 9
+    log.records.release()
+    assert (log.records.generations, log.records.environment_calls, log.records.size) == ([], [], 0)
 
 
 def test_what_is_counted_is_what_is_kept_alive() -> None:
     transformers.install()
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         make_model(TOKENIZER, 0).generate(input_ids=torch.ones(8, 2, dtype=torch.long), max_new_tokens=2)
-    batch = log.generations[0].sequences
+    batch = log.records.generations[0].sequences
     assert isinstance(batch, TokenBatch)
     pairs = [(one.context, one.sampled) for one in batch]
     assert len(pairs) == len(batch) == 8
@@ -74,11 +76,11 @@ def test_what_is_counted_is_what_is_kept_alive() -> None:
         id(batch.answers),
     }
     assert batch.given.base is batch.answers.base is batch.kept is None
-    assert log.size == batch.given.nbytes + batch.answers.nbytes == batch.size
+    assert log.records.size == batch.given.nbytes + batch.answers.nbytes == batch.size
 
 
 def test_a_log_that_ends_within_another_leaves_the_other_in_place() -> None:
-    outer, inner = CallLog([generation(10, 5)]), CallLog([generation(10, 5)])
+    outer, inner = Collector(), Collector()
     with collecting(outer):
         with collecting(inner):
             assert current_strand() is inner.tree.root
@@ -97,14 +99,14 @@ def test_generations_that_run_at_once_are_all_recorded() -> None:
             return torch.cat([input_ids, torch.tensor([[5]])], 1)
 
     Patches().method(Model, "generate", transformers._recorded)
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         threads = [threading.Thread(target=Model().generate, args=(torch.tensor([[1, 2]]),)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(log.generations) == 4
+    assert len(log.records.generations) == 4
 
 
 def test_a_generation_within_another_is_recorded_once() -> None:
@@ -118,11 +120,11 @@ def test_a_generation_within_another_is_recorded_once() -> None:
             return inner.generate(**kwargs)
 
     Patches().method(Wrapped, "generate", transformers._recorded)
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         generate(Wrapped())
         generate(inner)
-    assert len(log.generations) == 2
+    assert len(log.records.generations) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,10 @@ def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
             return torch.cat([input_ids, torch.tensor([[5, 9, 0], [5, 6, 9], [0, 0, 0], [5, 6, 7]])], 1)
 
     Patches().method(Model, "generate", transformers._recorded)
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         Model().generate(torch.tensor([[0, 1]] * 4), attention_mask=torch.tensor([[0, 1]] * 4))
-    sequences = log.generations[0].sequences
+    sequences = log.records.generations[0].sequences
     assert [ids(sequence.context) for sequence in sequences] == [[1]] * 4
     assert [ids(sequence.sampled) for sequence in sequences] == answers
     assert [sequence.finish for sequence in sequences] == finish
@@ -170,11 +172,11 @@ def test_a_context_is_what_the_mask_keeps_and_stays_as_it_was(mask: Any, context
             return torch.cat([input_ids, torch.tensor([[8], [9]])], 1)
 
     Patches().method(Model, "generate", transformers._recorded)
-    log, given = CallLog(), torch.tensor([[5, 6, 7]] * 2)
+    log, given = Collector(), torch.tensor([[5, 6, 7]] * 2)
     with collecting(log):
         Model().generate(given, attention_mask=None if mask is None else torch.tensor(mask))
     given.fill_(0)
-    assert [ids(sequence.context) for sequence in log.generations[0].sequences] == contexts
+    assert [ids(sequence.context) for sequence in log.records.generations[0].sequences] == contexts
 
 
 def test_a_batch_is_taken_apart_when_it_is_asked_for() -> None:
@@ -218,27 +220,27 @@ class Prompted(torch.nn.Module):
 def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callable[[Any], Any]) -> None:
     transformers.install()
     policy, judge = make_model(TOKENIZER, 0), make_model(TOKENIZER, 0)
-    log = CallLog(model=wrap(policy))
+    log = Collector(model=wrap(policy))
     with collecting(log):
         generate(judge)
         generate(policy)
         generate(judge)
-    assert len(log.generations) == 1
+    assert len(log.records.generations) == 1
 
 
 FORKED = """
 import os, sys
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.calls import Collector, collecting
 from logs_ui.recorder.capture.strands import current_strand
-tool, log = trace_env(lambda action: action), CallLog()
+tool, log = trace_env(lambda action: action), Collector()
 with collecting(log) as _:
     child = os.fork() == 0
     if child:
         tool(1)
 if child:
-    sys.exit(len(log.environment_calls))
-print(os.waitstatus_to_exitcode(os.wait()[1]), log.environment_calls)
+    sys.exit(len(log.records.environment_calls))
+print(os.waitstatus_to_exitcode(os.wait()[1]), log.records.environment_calls)
 """
 
 
@@ -340,10 +342,10 @@ def test_undoing_gives_a_library_its_own_methods_back() -> None:
     patches.undo()
     assert utils.GenerationMixin.__dict__["generate"] is original
     transformers.install()
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         generate(make_model(TOKENIZER, 0))
-    assert len(log.generations) == 1
+    assert len(log.records.generations) == 1
 
 
 def test_a_task_factory_of_the_users_own_is_called_as_ever() -> None:
@@ -354,15 +356,15 @@ def test_a_task_factory_of_the_users_own_is_called_as_ever() -> None:
         loop.set_task_factory(lambda loop, coro: asyncio.Task(coro, loop=loop))
         return await asyncio.create_task(asyncio.sleep(0, "done"))
 
-    with collecting(CallLog()):
+    with collecting(Collector()):
         assert asyncio.run(main()) == "done"
 
 
 def test_what_comes_after_the_end_is_not_kept() -> None:
-    log = CallLog()
+    log = Collector()
     log.close()
     log.add(step(b"{}", None))
-    assert (log.environment_calls, log.size) == ([], 0)
+    assert (log.records.environment_calls, log.records.size) == ([], 0)
 
 
 GIVEN_UP = "TimeoutError: the rollout ended before this call came back"
@@ -456,12 +458,12 @@ def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None
 
     Patches().method(Model, "generate", transformers._recorded)
     concurrency.install()
-    log = CallLog()
+    log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
         give_up(Model().generate, torch.tensor([[1, 2]]))
     log.close()
-    assert [(one.error, one.seam, one.sequences) for one in log.generations] == [(GIVEN_UP, "transformers", [])]
-    assert (log.generations[0].seconds or 0) >= 0.1
+    assert [(one.error, one.seam, one.sequences) for one in log.records.generations] == [(GIVEN_UP, "transformers", [])]
+    assert (log.records.generations[0].seconds or 0) >= 0.1
 
 
 def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threading.Event) -> None:
@@ -472,11 +474,11 @@ def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threadin
         return env.step(action)
 
     concurrency.install()
-    log = CallLog()
+    log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
         give_up(tool, "go")
     log.close()
-    outer, inner = log.environment_calls
+    outer, inner = log.records.environment_calls
     assert (outer.kind, outer.within, outer.error) == ("tool", None, GIVEN_UP)
     assert (inner.kind, inner.within, inner.error) == ("step", outer.order, GIVEN_UP)
 
@@ -484,14 +486,14 @@ def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threadin
 def test_what_comes_back_after_the_end_changes_nothing(hung: threading.Event) -> None:
     environment = Hangs(hung)
     concurrency.install()
-    log = CallLog()
+    log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
         give_up(trace_env(environment).step, "go")
     log.close()
-    kept, size = list(log.environment_calls), log.size
+    kept, size = list(log.records.environment_calls), log.records.size
     hung.set()
     assert environment.came_back.wait(30)
-    assert (log.environment_calls, log.size) == (kept, size)
+    assert (log.records.environment_calls, log.records.size) == (kept, size)
     assert size == sum(call.size for call in kept)
 
 
@@ -503,17 +505,17 @@ def test_a_generation_of_which_nothing_can_be_recorded_is_not_waited_for() -> No
             return inputs_embeds
 
     Patches().method(Model, "generate", transformers._recorded)
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         Model().generate(inputs_embeds=torch.ones(1, 2, 3))
     log.close()
-    assert log.generations == []
+    assert log.records.generations == []
 
 
 DESTRUCTOR = """
 import gc, threading
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.calls import Collector, collecting
 
 class Env:
     def step(self, action):
@@ -530,7 +532,7 @@ class QuitsElsewhere(Env):
         thread.join()
 
 env = trace_env(Env())
-log = CallLog()
+log = Collector()
 with collecting(log):
     gc.set_threshold(1)
     for number in range(100):
@@ -543,7 +545,7 @@ with collecting(log):
     trace_env(Quits()).step(1)
     trace_env(QuitsElsewhere()).step(1)
     log.close()  # it was the last to hold the two
-print(len([call for call in log.environment_calls if call.sent == b'"quit"']))
+print(len([call for call in log.records.environment_calls if call.sent == b'"quit"']))
 """
 
 
@@ -565,7 +567,7 @@ def turns_taken(*playing: Iterator[None]) -> None:
 
 
 def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_is_open() -> None:
-    log, tool = CallLog(), called()
+    log, tool = Collector(), called()
 
     def play(index: int, turns: int) -> Iterator[None]:
         with row_scope(index) as row:
@@ -583,13 +585,15 @@ def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_
             with row_scope(4):
                 tool("of either")
             tool("of three")
-    said = [None if call.strand is None else call.strand.row for call in log.environment_calls]
+    said = [None if call.strand is None else call.strand.row for call in log.records.environment_calls]
     assert said == [0, None, None, None, 1, 1, None, 2, None, 3]
-    assert [note.strand.row for note in log.notes if note.strand] == [0, 1, 0, 1, 1, 1], "each is told of its own"
+    assert [note.strand.row for note in log.records.notes if note.strand] == [0, 1, 0, 1, 1, 1], (
+        "each is told of its own"
+    )
 
 
 def test_a_scope_holds_on_where_its_context_went() -> None:
-    log, tool, over = CallLog(), called(), threading.Event()
+    log, tool, over = Collector(), called(), threading.Event()
 
     def work() -> None:
         assert over.wait(60)
@@ -602,4 +606,4 @@ def test_a_scope_holds_on_where_its_context_went() -> None:
         with row_scope(2):
             over.set()
             thread.join(60)
-    assert [call.strand.row for call in log.environment_calls if call.strand] == [1]
+    assert [call.strand.row for call in log.records.environment_calls if call.strand] == [1]

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from logs_ui.recorder import trace_client, untrace_client
-from logs_ui.recorder.capture.calls import CallLog, Generation, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 from logs_ui.recorder.capture.http import exchange
 from tests.support.model_server import (
     ModelServer,
@@ -322,10 +322,10 @@ def test_the_older_server_of_trl_is_known(
 
 def test_why_an_answer_of_the_older_server_ended_is_told_by_its_ids(server: ModelServer) -> None:
     server.gives({"prompt_ids": [[1], [1], [1]], "completion_ids": [[7, 2], [7, 8, 9, 9], [7]], "logprobs": None})
-    log = CallLog(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=2)))
+    log = Collector(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=2)))
     with collecting(log):
         by_requests(server.url + "/generate/", {"prompts": ["a", "b", "c"], "n": 1, "max_tokens": 4})
-    (one,) = log.generations
+    (one,) = log.records.generations
     assert [sequence.finish for sequence in one.sequences] == ["stop", "length", None]
 
 
@@ -428,9 +428,9 @@ def test_calls_of_threads_are_recorded_and_outside_of_rollouts_none(server: Mode
     assert len({id(generation.strand) for generation in seen}) == 4
 
 
-def generations_after(log: CallLog) -> list[Generation]:
+def generations_after(log: Collector) -> list[Generation]:
     log.close()
-    return log.generations
+    return log.records.generations
 
 
 @asynccontextmanager
@@ -447,7 +447,7 @@ def test_a_stream_that_is_left_is_recorded_as_far_as_it_was_read(server: ModelSe
         async with aiohttp_answer(server.url + CHAT) as answer:
             assert await answer.content.readexactly(len(part)) == part
 
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         left = trace_client(requests.Session()).post(server.url + CHAT, json=ASKED, stream=True)
         assert next(left.iter_content(len(part))) == part

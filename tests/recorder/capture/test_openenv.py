@@ -21,7 +21,7 @@ from openenv.core.env_server.types import Observation, State
 from openenv.core.mcp_client import MCPToolClient
 
 from logs_ui.recorder import trace_env
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, collecting
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
 from tests.support.training import guess_server
@@ -90,13 +90,13 @@ def calculator() -> Iterator[str]:
 
 def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
     """The environment calls of what is played, all of which came back."""
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         play()
     assert all(call.seconds is not None for call in log.so_far().environment_calls)
     log.close()
-    log.sort()
-    return log.environment_calls
+    log.records.sort()
+    return log.records.environment_calls
 
 
 def told(calls: list[EnvironmentCall]) -> list[Any]:
@@ -148,21 +148,21 @@ def test_an_async_client_is_recorded(server: str) -> None:
 
 
 def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(server: str) -> None:
-    log = CallLog()
+    log = Collector()
 
     async def play() -> None:
         env = GuessEnv(base_url=server)
         result = env.reset(**GAME)
         assert log.so_far().environment_calls == []
         assert result.done is False  # reading it is what makes the call
-        assert len(log.environment_calls) == 1
+        assert len(log.records.environment_calls) == 1
         assert result.observation.hint is None
         assert env.step(GuessAction(guess=1)).reward == 0.1
         env.close()
 
     with collecting(log):
         asyncio.run(play())
-    assert is_a_game(log.environment_calls)
+    assert is_a_game(log.records.environment_calls)
 
 
 def test_an_error_of_the_server_is_recorded_and_raised(server: str) -> None:
@@ -219,10 +219,10 @@ def test_a_step_that_is_cancelled_is_recorded_as_an_error_and_stays_cancelled() 
         await asyncio.Event().wait()
 
     step = openenv._step(never)
-    log = CallLog()
+    log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(step(object(), {"guess": 1}), 0.05))
-    (call,) = log.environment_calls
+    (call,) = log.records.environment_calls
     assert (call.sent, call.observation, call.error) == (b'{"guess":1}', None, "CancelledError")
 
 

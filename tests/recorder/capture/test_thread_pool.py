@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder import flush, load_run, start_run, trace_env
-from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.calls import Collector, collecting
 from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.strands import Strand, current_strand
 
@@ -38,7 +38,7 @@ def at(item: int, more: int = 0) -> Place:
 )
 def test_each_item_has_a_strand_of_its_own_in_their_order(give: Callable[[ThreadPool], list[Place]]) -> None:
     concurrency.install()
-    log = CallLog()
+    log = Collector()
     with ThreadPool(2) as pool:
         with collecting(log):
             results = give(pool)
@@ -52,7 +52,7 @@ def test_each_item_has_a_strand_of_its_own_in_their_order(give: Callable[[Thread
 
 def test_what_an_item_raises_and_what_is_no_list_is_told_as_ever() -> None:
     concurrency.install()
-    with collecting(CallLog()), ThreadPool(1) as pool:
+    with collecting(Collector()), ThreadPool(1) as pool:
         with pytest.raises(ZeroDivisionError):
             pool.map(lambda item: 1 // item, [0])
         with pytest.raises(TypeError, match="not iterable"):
@@ -64,7 +64,7 @@ def test_what_an_item_raises_and_what_is_no_list_is_told_as_ever() -> None:
 
 def test_a_pool_of_processes_passes_through() -> None:
     concurrency.install()
-    with collecting(CallLog()), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with collecting(Collector()), multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.map(abs, [-1, 2]) == [1, 2]
         assert pool.apply(divmod, (7, 2)) == (3, 1)
 

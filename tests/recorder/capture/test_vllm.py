@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from logs_ui.recorder.capture.calls import CallLog, Generation, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, Sequence, collecting
 from logs_ui.recorder.capture.instruments import install, trl_vllm
 from tests.support.environments import python_of
 from tests.support.ranks import run_on_two_ranks
@@ -180,9 +180,9 @@ def generation_of(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
 
 @contextmanager
 def recorded() -> Iterator[list[Generation]]:
-    log = CallLog()
+    log = Collector()
     with collecting(log):
-        yield log.generations
+        yield log.records.generations
 
 
 def finishes() -> tuple[str | None, str | None]:
@@ -205,10 +205,10 @@ def test_why_an_answer_ended_is_told_by_its_ids_where_the_server_does_not_say_it
 ) -> None:
     monkeypatch.setattr(trl_vllm, "tell", lambda _: None)  # as before trl 1.11
     for ends, seen in (([99, 17], ["stop", "length"]), (28, [None, "stop"]), (None, [None, "length"])):
-        log = CallLog(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=ends)))
+        log = Collector(model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=ends)))
         with collecting(log):
             client.generate([[5, 6]], n=2, max_tokens=3)
-        (one,) = log.generations
+        (one,) = log.records.generations
         assert [shown(sequence)[1] for sequence in one.sequences] == [[16, 17], [26, 27, 28]]
         assert [sequence.finish for sequence in one.sequences] == seen
 
@@ -587,7 +587,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from logs_ui.recorder.capture.calls import CallLog, collecting
+from logs_ui.recorder.capture.calls import Collector, collecting
 from logs_ui.recorder.capture.instruments import trl_vllm, vllm
 
 def make(path):
@@ -625,7 +625,7 @@ def main(path):
     trl_vllm.install()
     from vllm import LLM, SamplingParams
     llm = LLM(path, enforce_eager=True, max_model_len=64, dtype="float32", gpu_memory_utilization=0.2)
-    log = CallLog()
+    log = Collector()
     with collecting(log):
         many = llm.generate(["a b", "c"], SamplingParams(n=2, max_tokens=5, logprobs=2, seed=1, stop_token_ids=[4]))
         ids = llm.generate({"prompt_token_ids": [5, 6, 7]})
@@ -634,10 +634,10 @@ def main(path):
             llm.generate({"prompt_token_ids": [5] * 100})
         except Exception as error:
             refused = type(error).__name__
-    for generation, outputs in zip(log.generations[:3], (many, ids, chat), strict=True):
+    for generation, outputs in zip(log.records.generations[:3], (many, ids, chat), strict=True):
         assert generation.seam == "vllm"
         check(generation, outputs)
-    first, _, last, failed = log.generations
+    first, _, last, failed = log.records.generations
     assert all(len(sequence.logprobs) == len(sequence.sampled) for sequence in first.sequences + last.sequences)
     assert (first.sampling["n"], first.sampling["seed"], first.sampling["stop_token_ids"]) == (2, 1, [4])
     assert failed.error.startswith(refused), failed.error

@@ -23,12 +23,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import LogsUIError, current_row, load_run, load_runs, start_run
-from logs_ui.recorder.capture.calls import CallLog, Generation
+from logs_ui.recorder.capture.calls import CallRecords, Generation
 from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.helper.helper_client import HelperClient
 from logs_ui.recorder.delivery.helper.helper_process import _Training, _Work
-from logs_ui.recorder.delivery.wire.wire_calls import received_calls, sent_calls
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.redaction import masked
@@ -320,10 +319,8 @@ def test_what_json_lacks_is_stored_alike_by_a_process_and_by_a_thread() -> None:
         "penalty": Penalty(0.5), "named": Named(3), "bytes": b"ab", "not": float("nan"),
         "nested": {"of": [{"deep": date(2026, 1, 31)}]},
     }  # fmt: skip
-    log = CallLog()
-    log.generations.append(Generation(0, 0.0, 0.0, [], sampling))
-    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(sent_calls(log)))
-    (there,) = received_calls(sent).generations
+    sent = msgspec.msgpack.encode(CallRecords([Generation(0, 0.0, 0.0, [], sampling)]).plain())
+    there = Generation(0, 0.0, 0.0, [], msgspec.msgpack.decode(sent)[0][0][4])
     assert unpacked_content({"sampling": masked(there.sampling)}) == unpacked_content({"sampling": masked(sampling)})
     assert there.sampling["exactly"] == "Decimal('0.50')"
 

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from logs_ui.recorder.capture.rollout_output import Output, checked_output
 from logs_ui.recorder.delivery.helper import pipe
 from logs_ui.recorder.delivery.wire.wire_arrays import (
-    SentOutput,
     extended,
-    plain,
+    plain_array,
     received_output,
     sent_output,
 )
 from logs_ui.recorder.storage.payload import Tokens
 
-ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
-DECODER = msgspec.msgpack.Decoder(SentOutput, ext_hook=extended)
+ENCODER = msgspec.msgpack.Encoder(enc_hook=plain_array)
+DECODER = msgspec.msgpack.Decoder(Output, ext_hook=extended)
 
 WHOLE = st.integers(-200, 200) | st.integers(-(2**31) - 2, 2**31 + 1) | st.booleans()
 FLOATS = st.floats() | st.sampled_from([-0.0, 5e-324, -1e300])

@@ -24,7 +24,7 @@ from logs_ui.recorder import guard as guards
 from logs_ui.recorder import load_run
 from logs_ui.recorder.api.record import record
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.capture.calls import CallLog, Generation, Sequence
+from logs_ui.recorder.capture.calls import CallRecords, Generation, Sequence
 from logs_ui.recorder.capture.rollout_output import checked_output
 from logs_ui.recorder.delivery import committer, job_queue
 from logs_ui.recorder.delivery import writer as writers
@@ -441,7 +441,8 @@ def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
 def rollout(number: int) -> RolloutCall:
     """A call with two prompts, and some text of its own."""
     sequence = Sequence(np.arange(500, dtype=np.int32), np.arange(200, dtype=np.int32), "stop")
-    calls = CallLog([Generation(0, 0.0, 1.0, [sequence], {})])
+    calls, seen = CallRecords(), Generation(0, 0.0, 1.0, [sequence], {})
+    calls.keep(seen, seen.size)
     prompts, tasks = [snapshot("a" * 2_000)] * 2, ["t", "t"]
     return RolloutCall(
         "r", "l", "e", Mode.TRAIN, number, 0, None, number, 0, 0, 0, 2, None, prompts, list(tasks), None, None, calls
@@ -741,7 +742,7 @@ def test_a_heartbeat_goes_on_until_the_run_has_ended(address: Address, monkeypat
 
 def test_the_database_of_a_writer_that_lives_is_not_waited_for(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = writers.writer_for(db)
-    monkeypatch.setattr(writers, "refuse_hopeless", lambda _: pytest.fail("looked at again"))
+    monkeypatch.setattr("logs_ui.recorder.storage.database.refuse_hopeless", lambda _: pytest.fail("looked at again"))
     assert writers.writer_for(db) is first
 
 

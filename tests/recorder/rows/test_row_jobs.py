@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,28 @@ import requests
 import torch
 import uvicorn
 from msgspec import structs
+from msgspec.structs import replace
 from openenv.core.env_server.http_server import create_app
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import current_row, flush, load_run, start_run, trace_env
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Note, Sequence, collecting
+from logs_ui.recorder.capture.calls import (
+    CallRecords,
+    Collector,
+    EnvironmentCall,
+    Generation,
+    Note,
+    Sequence,
+    collecting,
+)
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages
-from logs_ui.recorder.rows.rollout_call import RolloutCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
@@ -58,6 +66,13 @@ def generation(order: int, context: list[int], sampled: list[int], finish: str |
     return Generation(order, order, 0.5, [sequence], {"temperature": 0.7})
 
 
+def records(*calls: Generation | EnvironmentCall | Note) -> CallRecords:
+    seen = CallRecords()
+    for one in calls:
+        seen.keep(one, one.size)
+    return seen
+
+
 def recorded(
     db: Path,
     output: dict[str, Any],
@@ -66,12 +81,7 @@ def recorded(
     **differs: Any,
 ) -> dict[str, Any]:
     """The row that one call with one prompt becomes."""
-    log = CallLog(
-        [one for one in calls if isinstance(one, Generation)],
-        [one for one in calls if isinstance(one, EnvironmentCall)],
-        [one for one in calls if isinstance(one, Note)],
-    )
-    call = rollout_call(log, options=options, **differs)
+    call = rollout_call(records(*calls), options=options, **differs)
     writer = Writer(db)
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
     writer.put(ReturnedJob(call, checked_output(output, 1), 2))
@@ -88,10 +98,13 @@ def only_row(db: Path) -> dict[str, Any]:
 
 
 def rollout_call(
-    calls: CallLog, *, prompt: Any = "a b", columns: Any = None, options: RowOptions | None = None
-) -> RolloutCall:
+    calls: CallRecords | Collector, *, prompt: Any = "a b", columns: Any = None, options: RowOptions | None = None
+) -> OpenCall:
     """A call of a rollout function with one prompt."""
-    return RolloutCall(
+    collector = calls if isinstance(calls, Collector) else Collector()
+    if isinstance(calls, CallRecords):
+        collector.records = calls
+    return OpenCall(
         run="r",
         launch="l",
         eval_name="e",
@@ -109,7 +122,7 @@ def rollout_call(
         tasks=["t"],
         columns=None if columns is None else [snapshot(columns)],
         source=tokenizer(),
-        calls=calls,
+        collector=collector,
         options=options or RowOptions(),
     )
 
@@ -405,7 +418,7 @@ def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_
         return change.content
 
     running, edited = (
-        RunningJob(rollout_call(CallLog(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
+        RunningJob(rollout_call(Collector(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
     )
     assert text(running) is None
     assert content_of(text(running))["messages"] == [{"role": "user", "content": "a b"}]
@@ -437,15 +450,15 @@ def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
 
 def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
-    writer, call = Writer(db), rollout_call(CallLog())
+    writer, call = Writer(db), rollout_call(Collector())
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
     running = RunningJob(call)
     writer.put(running)
     writer.follow(running)
-    with collecting(call.calls):
+    with collecting(call.collector):
         strand = current_strand()
         assert strand is not None
-        call.calls.begin(strand, "reset", object(), b'{"seed":3}')
+        call.collector.begin(strand, "reset", object(), b'{"seed":3}')
         deadline = time.monotonic() + 60
         while not (row := only_row(db))["actions"]:
             assert time.monotonic() < deadline
@@ -477,7 +490,7 @@ def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> 
     kept = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=RowOptions(edit=edit))
     assert (kept["messages"], kept["completion_ids"], kept["error"]) == ([], None, "-")
     db = tmp_path / "b.db"
-    call = replace(rollout_call(CallLog(), options=RowOptions(edit=edit)), tasks=["secret"])
+    call = replace(rollout_call(Collector(), options=RowOptions(edit=edit)), tasks=["secret"])
     job = ReturnedJob(call, checked_output(returned([5, 6, END]), 1), 2)
     assert list(job.changes()) == list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
     assert not db.exists()
@@ -485,7 +498,7 @@ def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> 
 
 def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_while_it_ran(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
-    call = rollout_call(CallLog([FIRST]), columns={"answer": 1})
+    call = rollout_call(records(FIRST), columns={"answer": 1})
     writer = Writer(db)
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
     running = RunningJob(call)
@@ -509,7 +522,7 @@ def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_whi
 
 
 def test_a_failed_row_without_its_text_keeps_its_error_and_traceback() -> None:
-    job = FailedJob(rollout_call(CallLog([FIRST])), "ValueError: " + "x" * 280, "Traceback: no", Status.ERROR, 2)
+    job = FailedJob(rollout_call(records(FIRST)), "ValueError: " + "x" * 280, "Traceback: no", Status.ERROR, 2)
     size, header = job.size, job.without_payload()
     assert header.size < size + 1_000
     change = next(c for c in header.changes() if isinstance(c, RowChange))
@@ -525,11 +538,11 @@ def test_a_row_without_its_text_is_edited_and_left_out_as_any_other() -> None:
         return None if row["task"] == "secret" else row | {"task": "edited"}
 
     output = checked_output(returned([5, 6, END]), 1)
-    call = replace(rollout_call(CallLog(), options=RowOptions(edit=edit)), tasks=["secret"])
+    call = replace(rollout_call(Collector(), options=RowOptions(edit=edit)), tasks=["secret"])
     changes = list(ReturnedJob(call, output, 2).without_payload().changes())
     assert changes == [RunChange("r", {}, dropped_payloads=0)]
     assert list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
-    call = rollout_call(CallLog(), options=RowOptions(edit=edit))
+    call = rollout_call(Collector(), options=RowOptions(edit=edit))
     told, change = ReturnedJob(call, output, 2).without_payload().changes()
     assert told == RunChange("r", {}, dropped_payloads=1)
     assert isinstance(change, RowChange)
@@ -537,7 +550,7 @@ def test_a_row_without_its_text_is_edited_and_left_out_as_any_other() -> None:
 
 
 def test_a_prompt_that_names_its_task_is_kept_without_the_other_text() -> None:
-    call = replace(rollout_call(CallLog()), prompts=[b"1", b"2"], tasks=["t", None])
+    call = replace(rollout_call(Collector()), prompts=[b"1", b"2"], tasks=["t", None])
     call.drop_text()
     assert call.prompts == [b"[]", b"2"]
 
@@ -583,7 +596,7 @@ def test_a_chat_whose_server_returned_no_ids_is_told_by_what_it_was_sent(tmp_pat
     sent = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
     reply = {"role": "assistant", "content": "guess one"}
     sequence = Sequence(None, None, "stop", messages=snapshot(sent), reply=snapshot(reply), completion_tokens=2)
-    call = rollout_call(CallLog([Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")]))
+    call = rollout_call(records(Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")))
     (change,) = [c for c in FailedJob(call, "ValueError", None, Status.ERROR, 2).changes() if isinstance(c, RowChange)]
     content = content_of(change.content)
     assert content["messages"] == [*sent, reply]
@@ -614,7 +627,7 @@ def test_log_probs_of_calls_are_a_rows_whose_function_returned_none(tmp_path: Pa
 
 
 def test_calls_of_nobody_are_counted_of_an_explicit_rollout_too() -> None:
-    call = rollout_call(CallLog(notes=[Note(0, "tag", b'["a"]')]))
+    call = rollout_call(records(Note(0, "tag", b'["a"]')))
     for output in (None, checked_output(returned([5, 6, END]), 1)):
         lost = [change for change in FinishedJob(call, output, b"{}", {}, 1).changes() if isinstance(change, RunChange)]
         assert [change.unattributed_calls for change in lost] == [1]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Note, Sequence
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute, attribute_unfinished
 from logs_ui.recorder.rows.attribution.chain import Chain
@@ -32,11 +32,11 @@ def env(order: int, kind: str, client: int = 0, *, error: str | None = None) -> 
 def told(
     prompts: Seq[Ids], completions: Seq[Ids], generations: Seq[Generation], calls: Seq[EnvironmentCall]
 ) -> Attribution:
-    return attribute(prompts, completions, Seen(generations, calls))
+    return attribute(prompts, completions, Seen(list(generations), list(calls)))
 
 
 def told_unfinished(count: int, generations: Seq[Generation], calls: Seq[EnvironmentCall]) -> Attribution:
-    return attribute_unfinished(count, Seen(generations, calls))
+    return attribute_unfinished(count, Seen(list(generations), list(calls)))
 
 
 def orders(found: Attribution) -> list[tuple[list[int], list[int]]]:
@@ -309,7 +309,7 @@ class Strands:
     """Strands below one function's own, and calls made in them."""
 
     def __init__(self) -> None:
-        self.tree = CallLog().tree
+        self.tree = Collector().tree
 
     def start(self, parent: Strand | None = None, **differs: Any) -> Strand:
         return self.tree.child(parent or self.tree.root, **differs)

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import CallLog, Generation, Ids, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, Ids, Sequence, collecting
 from logs_ui.recorder.capture.strands import Strand, StrandTree
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, Seen, attribute_unfinished
 from tests.recorder.rows.attribution.test_patterns import (
@@ -70,13 +70,13 @@ class Cut(World):
 
 
 def cut_off(pattern: Pattern, limit: int, mode: tuple[int, int]) -> tuple[World, Attribution]:
-    world, log = Cut(limit, mode), CallLog()
+    world, log = Cut(limit, mode), Collector()
     with collecting(log), suppress(StopError):
         pattern(world)
     log.close()
-    log.sort()
+    log.records.sort()
     prompts = [decode(np.array(row.prompt, np.int32)) for row in world.rows]
-    seen = Seen(log.generations, log.environment_calls, log.notes)
+    seen = Seen(log.records.generations, log.records.environment_calls, log.records.notes)
     return world, attribute_unfinished(ROWS, seen, prompts, decode)
 
 
@@ -134,10 +134,10 @@ def test_resets_ahead_are_nobodys_once_the_function_raised() -> None:
 
 def test_resets_ahead_of_one_prompt_are_its_rows() -> None:
     world = Cut(3, MODES[0])
-    log = CallLog()
+    log = Collector()
     with collecting(log), suppress(StopError):
         lockstep(world)
-    found = attribute_unfinished(GROUP, Seen([], log.environment_calls), ["7 0"] * GROUP, decode)
+    found = attribute_unfinished(GROUP, Seen([], log.records.environment_calls), ["7 0"] * GROUP, decode)
     assert [len(calls.environment_calls) for calls in found.rows] == [1, 1, 1, 0]
 
 
@@ -196,13 +196,13 @@ def test_wherever_a_function_is_cut_off_no_row_holds_anothers_calls(
         chance = random.Random(seed)
         group, turns, mode = chance.randint(2, 4), chance.randint(1, 3), chance.choice(MODES)
         for limit in range(2 * group * (1 + 2 * turns) + 1):
-            world, log = Cut(limit, mode, 2 * group, group), CallLog()
+            world, log = Cut(limit, mode, 2 * group, group), Collector()
             with collecting(log), suppress(StopError):
                 play(world, order(world.rows), turns)
             log.close()
-            log.sort()
+            log.records.sort()
             prompts = [decode(np.array(row.prompt, np.int32)) for row in world.rows]
-            seen = Seen(log.generations, log.environment_calls)
+            seen = Seen(log.records.generations, log.records.environment_calls)
             found = attribute_unfinished(2 * group, seen, prompts, decode)
             assert wrong_in(world, found, group) == [], (seed, limit)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from logs_ui.recorder.capture.calls import CallLog, EnvironmentCall, Generation, Ids, Note, Sequence
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Note, Sequence
 from logs_ui.recorder.rows import attribution
 from logs_ui.recorder.rows.attribution import Seen, attribute, attribute_unfinished
 from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope
@@ -14,13 +14,13 @@ from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope
 NO_IDS = np.array([1], np.int32)
 
 
-def generation(log: CallLog, order: int, *texts: str, row: int | None = 0, ids: Ids | None = None) -> Generation:
+def generation(log: Collector, order: int, *texts: str, row: int | None = 0, ids: Ids | None = None) -> Generation:
     strand = log.tree.child(log.tree.root, row=row)
     answers = [Sequence(ids, ids, "stop", text=text) for text in texts]
     return Generation(order, float(order), 0.1, answers, {}, "turn", strand)
 
 
-def call(log: CallLog, order: int, kind: str, *, client: int = 0, within: int | None = None) -> EnvironmentCall:
+def call(log: Collector, order: int, kind: str, *, client: int = 0, within: int | None = None) -> EnvironmentCall:
     strand = log.tree.child(log.tree.root, row=0)
     return EnvironmentCall(
         order, float(order), 0.1, client, kind, b"{}", b'"heard"', 0.5, None, None, None, strand, within
@@ -28,7 +28,7 @@ def call(log: CallLog, order: int, kind: str, *, client: int = 0, within: int | 
 
 
 def episode() -> Seen:
-    log = CallLog()
+    log = Collector()
     failed = structs.replace(generation(log, 10), error="ConnectionError: refused")
     return Seen(
         [generation(log, 1, "one"), generation(log, 5, "two", "or three"), generation(log, 9), failed],
@@ -61,7 +61,7 @@ def test_a_row_alone_is_given_what_the_search_gives_it(monkeypatch: pytest.Monke
 
 
 def test_what_is_to_be_found_out_is_searched() -> None:
-    log, whole = CallLog(), episode()
+    log, whole = Collector(), episode()
     with_ids = Seen([generation(log, 1, "one", ids=NO_IDS)], [])
     without_scope = Seen([generation(log, 1, "one"), generation(log, 2, "two", row=None)], [])
     unknown_parent = Seen([generation(log, 1, "one")], [call(log, 2, "step", within=7)])
