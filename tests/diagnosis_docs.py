@@ -29,7 +29,7 @@ def diagnostics_table() -> str:
         (f"`{it.id}`", it.name, it.definition, f"{own[it.id]:g}" if it.id in own else "", it.source)
         for it in DIAGNOSTICS
     ]
-    return _table(("id", "name", "what it says, and from when on", "threshold", "whose"), rows)
+    return _table(("id", "name", "what it computes", "threshold", "source of the threshold"), rows)
 
 
 def causes_table() -> str:

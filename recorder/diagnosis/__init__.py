@@ -1,7 +1,7 @@
-"""Why rewards are low: pure functions over recorded rows, one diagnostic a file.
+"""Explains why rewards are low: pure functions over recorded rollouts, one check per file in `checks/`.
 
-Definitions, thresholds and whose they are stand with each diagnostic; `waterfall.py` says where the reward went, and
-`report.py` puts all of it together.
+Each check states its definition, its threshold and the threshold's source. `waterfall.py` splits the lost reward by
+cause, `run_checks.py` runs all checks, and `report.py` holds the result.
 """
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run

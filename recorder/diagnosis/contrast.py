@@ -1,4 +1,4 @@
-"""Whether some rollouts are worse than the others, or low at all: what all have in common is no cause by itself."""
+"""Compares some rollouts with the others: a property that does not lower the reward is no cause."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.waterfall import losses
 
-_ERRORS = 2.0  # standard errors: more than that is no accident
-_FINE_SOLVED = 0.2  # ours: of rollouts that are solved, who have what is looked for
-_FINE_QUALITY = 0.5  # ours: of the way from the worst reward to the best
-_RISE = 0.25  # of that way too, from the first third of the steps to the last: ours
-_FEW = 4  # rollouts: fewer have no mean
+_ERRORS = 2.0  # standard errors: a larger difference is not chance
+_FINE_SOLVED = 0.2  # of the chosen rollouts are solved: then they do well [ours]
+_FINE_QUALITY = 0.5  # of the range of rewards: then they do well [ours]
+_RISE = 0.25  # of that range, from the first third of the steps to the last: then they improve [ours]
+_FEW = 4  # rollouts: fewer have no meaningful mean
 
 
 def gap(run: Run, chosen: Bools) -> float:
-    """What the chosen lose more than the others, in reward for each of them; 0 where that may be an accident.
+    """Return how much more the chosen rollouts lose than the others, in reward per chosen one; 0 if it may be chance.
 
-    Without any others: what they lose.
+    If all are chosen, return their loss.
     """
     lost = np.maximum(losses(run.rows, run.scale), 0)
     if not chosen.any():
@@ -29,7 +29,7 @@ def gap(run: Run, chosen: Bools) -> float:
 
 
 def is_fine(run: Run, chosen: Bools) -> bool:
-    """Whether the chosen do no worse than the others, and well: what they have in common then costs nothing."""
+    """Return True if the chosen rollouts do well and no worse than the others: their property costs nothing then."""
     if not chosen.any():
         return True
     others = (~chosen).sum() >= max(_FEW, 0.05 * len(chosen))
@@ -45,9 +45,7 @@ def is_fine(run: Run, chosen: Bools) -> bool:
 
 
 def cost(run: Run, chosen: Bools) -> float:
-    """Reward for each rollout that was looked at: what the chosen lose more than the others; where all fail alike, what
-    they lose.
-    """
+    """Return the reward per rollout that the chosen lose more than the others; if all fail alike, what they lose."""
     if is_fine(run, chosen):
         return 0.0
     lost = np.maximum(losses(run.rows, run.scale), 0)
@@ -55,7 +53,7 @@ def cost(run: Run, chosen: Bools) -> float:
 
 
 def spread(run: Run) -> float:
-    """From the worst reward of the run to the best; its first and 99th percentile."""
+    """Return the range of the run's rewards, from the 1st to the 99th percentile."""
     worst, best = _range(run)
     return max(best - worst, run.scale.best - worst)
 
@@ -81,7 +79,7 @@ def _rises(run: Run, chosen: Bools, whole: float) -> bool:
 
 
 def _error(a: Floats, b: Floats) -> float:
-    """Standard error of the difference of two means, at the pooled variance."""
+    """Return the standard error of the difference of two means, with pooled variance."""
     number = len(a) + len(b)
     pooled = (len(a) * float(a.var()) + len(b) * float(b.var())) / max(number - 2, 1)
     return float(np.sqrt(pooled * (1 / len(a) + 1 / len(b))))

@@ -1,4 +1,4 @@
-"""Filters that cards link to."""
+"""Builds the filters that cards link to."""
 
 from collections.abc import Iterable
 
@@ -7,25 +7,25 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Ints
 from logs_ui.recorder.queries.filters.terms import print_key, print_name
 
-_MOST = 100  # ranges, or names: more would be too long for an address
+MOST = 100  # ranges or names: more would be too long for an address
 
 
 def ids(found: Ints) -> str:
-    """Exactly these rollouts; of very many that lie apart, the last."""
+    """Return the filter for exactly these rollouts; for more than MOST ranges, only the last ones."""
     ordered = np.unique(found)
     if not len(ordered):
         return ""
     ends = np.flatnonzero(np.diff(ordered) != 1)
     first, last = ordered[np.concatenate([[0], ends + 1])], ordered[np.concatenate([ends, [-1]])]
-    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in zip(first[-_MOST:], last[-_MOST:], strict=True)]
+    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in zip(first[-MOST:], last[-MOST:], strict=True)]
     return f"id:{','.join(ranges)}"
 
 
 def tasks(names: Iterable[str]) -> str:
-    """Those of these tasks."""
-    return f"task:{','.join([print_name(name) for name in names][:_MOST])}"
+    """Return the filter for the rollouts of these tasks."""
+    return f"task:{','.join([print_name(name) for name in names][:MOST])}"
 
 
 def rewards(name: str) -> str:
-    """What a reward function gave, to be followed by a comparison."""
+    """Return the filter's name of a reward function, to be followed by a comparison."""
     return f"rewards.{print_key(name)}"

@@ -1,4 +1,4 @@
-"""Rollouts as columns, which is all that the diagnosis reads."""
+"""Holds rollouts as numpy columns: the only input of the diagnosis."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -19,26 +19,26 @@ SAME = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """N rollouts of one run and mode that came to an end, by step and id. Each array has the shape (N,).
+    """N ended rollouts of one run and mode, ordered by step and id. Each array has the shape (N,).
 
     Attributes:
         id: as in the dashboard's URLs.
         step, policy_step: see `EvaluationRow`.
-        group: the same number for the completions of one prompt, 0 to G - 1.
+        group: number of its group, 0 to G - 1.
         task: index into `tasks`; -1 without one.
         eval: index into `evals`.
-        status, stop_reason, error, dropped: words; None where there is none.
+        status, stop_reason, error, dropped: text; None without one.
         reward: NaN without one.
-        scored: whether the trainer has asked for its reward, whatever it got.
-        odd: whether a reward function gave NaN or an infinity.
+        scored: True if the trainer has asked for its reward, whatever came back.
+        odd: True if a reward function gave NaN or an infinity.
         advantage: NaN without one.
-        env_reward_sum, env_reward_last: over the environment's steps, and of the last; NaN where it said nothing.
-        parts: of each reward function its value times its weight, by name; NaN where it gave none.
+        env_reward_sum, env_reward_last: the environment's rewards, their sum and the last one; NaN without any.
+        parts: each reward function's value times its weight, by name; NaN if it gave none.
         values: the same without the weight.
-        weights: by the same names.
-        turns, completion_tokens, env_tokens, seconds: NaN where not known.
-        facts: of `facts.facts`, by name; NaN, or None of texts, where not known.
-        staleness: versions; NaN where no asynchronous trainer says.
+        weights: the weights, by the same names.
+        turns, completion_tokens, env_tokens, seconds: NaN if not known.
+        facts: the columns that `rows.text_facts` computes, by name; NaN (None for texts) if not known.
+        staleness: policy versions, from an asynchronous trainer; NaN without one.
         tasks, evals: names.
     """
 
@@ -74,7 +74,7 @@ class Rows:
         return len(self.id)
 
     def where(self, chosen: Bools) -> "Rows":
-        """Those of them; groups are numbered anew."""
+        """Return the chosen rollouts; groups get new numbers."""
         own: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
@@ -87,7 +87,7 @@ class Rows:
 
     @cached_property
     def steps(self) -> Ints:
-        """(S,) those that there are, in order."""
+        """(S,) the distinct steps, in order."""
         return np.unique(self.step)
 
     @cached_property
@@ -95,14 +95,15 @@ class Rows:
         return Groups.of(self)
 
     def last_steps(self, count: int, rollouts: int) -> "Rows":
-        """Of so many of the last steps, or of more, so that there are so many rollouts."""
+        """Return the rollouts of the last `count` steps, or of more steps until there are `rollouts` of them."""
         if len(self.steps) <= count or len(self) <= rollouts:
             return self
         return self.where(self.step >= min(self.steps[-count], np.sort(self.step)[-rollouts]))
 
     def group_means(self, values: Floats) -> Floats:
-        """(G,) over the values that are numbers; NaN of none. A group's rollouts share their prompt, and are fewer
-        observations than they are rollouts.
+        """(G,) mean of the finite values; NaN without any.
+
+        Rollouts of a group share their prompt and are not independent, so tests compare means of groups.
         """
         known, count = np.isfinite(values), len(self.groups.size)
         sums = np.bincount(self.group[known], weights=values[known], minlength=count)
@@ -111,7 +112,7 @@ class Rows:
         return means
 
     def by_step(self, values: Floats) -> tuple[tuple[int, float], ...]:
-        """(step, mean) over the values that are numbers; steps without any are left out."""
+        """Return (step, mean of the values that are not NaN); steps without any are left out."""
         known = ~np.isnan(values)
         place = np.searchsorted(self.steps, self.step[known])
         counts = np.bincount(place, minlength=len(self.steps))
@@ -124,9 +125,9 @@ class Groups:
     """G groups. Each array has the shape (G,).
 
     Attributes:
-        size: rollouts that have a reward.
-        low, high, mean, std: of their rewards (the population's std); NaN without any.
-        step: of its first rollout.
+        size: number of rollouts with a reward.
+        low, high, mean, std: of those rewards (population std); NaN without any.
+        step: the step of its first rollout.
     """
 
     size: Ints
@@ -156,7 +157,7 @@ class Groups:
 
 
 def coded(values: Iterable[Any]) -> tuple[Ints, list[Any]]:
-    """Each value's index among the distinct ones, in the order in which they first appear; -1 of None."""
+    """Return each value's index among the distinct ones, in order of first appearance (-1 for None), and those."""
     known: dict[Any, int] = {}
     codes = [-1 if value is None else known.setdefault(value, len(known)) for value in values]
     return np.array(codes, np.int64), list(known)

@@ -1,4 +1,4 @@
-"""What rewards are measured by."""
+"""Determines the best reward, and the reward from which on a rollout counts as solved."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _PERCENTILE = 99
 
 @dataclass(frozen=True)
 class Scale:
-    """What rewards are measured by.
+    """The best reward and the threshold for success.
 
     Attributes:
         best: see `Settings.max_reward`.
@@ -27,7 +27,7 @@ class Scale:
 
     @classmethod
     def of(cls, rows: Rows, settings: Settings) -> "Scale":
-        """`rows` are all of the run, not only the last."""
+        """Return the scale of a run; `rows` are the rollouts of all its steps."""
         rewards = rows.reward[np.isfinite(rows.reward)]
         if settings.max_reward is not None:
             best = settings.max_reward
@@ -38,6 +38,6 @@ class Scale:
         else:
             best, said = float(np.percentile(rewards, _PERCENTILE)), "the run's 99th percentile"
             if best - float(rewards.min()) <= SAME:
-                best, said = best + 1.0, "assumed: one more than the reward that every rollout got"
+                best, said = best + 1.0, "assumed: all rewards are equal, and this is one more"
         solved = best if settings.solved_at is None else settings.solved_at
         return cls(best, solved, said)

@@ -1,4 +1,4 @@
-"""Diagnostics that users wrote: whatever goes wrong in one hides no other's card."""
+"""Runs the diagnostics that users wrote, so that an error in one does not hide the cards of others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
-    """What the thresholds of the diagnostics that there are, and of a user's, may be, by id.
+    """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's.
 
     Raises:
-        SettingsError: two have the same.
-        TypeError: one is no Diagnostic.
+        SettingsError: two diagnostics have the same id.
+        TypeError: an item is not a Diagnostic.
     """
     for it in own:
         if not isinstance(it, Diagnostic):
@@ -36,10 +36,11 @@ def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
 
 @dataclass
 class Guarded:
-    """A user's diagnostics, as they are made.
+    """A user's diagnostics, guarded against errors.
 
     Attributes:
-        failed: those that raised, or gave something else than a card.
+        own: the user's diagnostics.
+        failed: those that raised, or returned something else than a card.
     """
 
     own: Sequence[Diagnostic]
@@ -47,7 +48,7 @@ class Guarded:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """The same, but none of them raises."""
+        """Return the diagnostics, wrapped so that they never raise."""
         return tuple(self._guarded(it) for it in self.own)
 
     def _guarded(self, it: Diagnostic) -> Diagnostic:
@@ -70,15 +71,16 @@ class Guarded:
 
 
 def _checked(it: Diagnostic, card: Card | None) -> Card | None:
-    """
+    """Return the card if it is valid.
+
     Raises:
-        TypeError, ValueError: what is wrong with it.
-        FilterError: its filter cannot be read.
+        TypeError, ValueError: the card is invalid; the message says why.
+        FilterError: its filter cannot be parsed.
     """
     if card is None:
         return None
     if not isinstance(card, Card):
-        raise TypeError(f"it gave a {type(card).__name__}, not a Card or None")
+        raise TypeError(f"it returned a {type(card).__name__}, not a Card or None")
     if card.id != it.id:
         raise ValueError(f"its card has the id {card.id!r}: give it the diagnostic's, {it.id!r}")
     if isinstance(card.evidence, str):

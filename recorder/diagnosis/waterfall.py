@@ -1,7 +1,7 @@
-"""Where the reward went: each lost point has one cause, and the parts add up to the whole.
+"""Splits the lost reward by cause: each rollout has one cause, and the parts add up to the whole loss.
 
-The loss of a rollout is the best reward less its own; one without a reward counts as 0, which is what the trainer makes
-of it. Its cause is what ended it; of several, the first of `CAUSES`. [ours]
+The loss of a rollout is the best reward minus its own. A rollout without a reward counts as 0, as in the trainer. Its
+cause is what ended it: the first of `CAUSES` that applies. [ours]
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, R
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
 
-LITTLE = 0.1  # of the best: who loses no more does well; ours
+LITTLE = 0.1  # of the best reward: a run that loses no more does well [ours]
 _FACTS = ("parse_tail", "action_streak", "repeats", "env_steps")  # that a cause depends on
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a rollout lost reward."""
+    """The reason that a rollout's lost reward is counted under."""
 
     id: LossCause
     name: str
@@ -43,13 +43,13 @@ CAUSES = (
     Cause(
         LossCause.LOOP,
         "loop or turn limit",
-        "It did the same again and again, or the turns ran out before the environment was done.",
+        "It repeated its actions, or the turns ran out before the environment was done.",
     ),
     Cause(LossCause.NEVER_SUBMITTED, "never acted", "It ended without a single action in its environment."),
     Cause(
         LossCause.WRONG_ANSWER,
         "ended, scored low",
-        "It came to its end, or its end was not recorded, and it got less than the best reward: a wrong answer, or a "
+        "It ended normally, or its end was not recorded, and it got less than the best reward: a wrong answer, or a "
         "right one that was worth less.",
     ),
 )
@@ -60,9 +60,9 @@ class Share:
     """One cause's part of the loss.
 
     Attributes:
-        cost: reward for each rollout that was looked at; all shares' costs add up to `Waterfall.lost`.
-        rollouts: how many lost reward for it.
-        where: the filter that has them, of those that were looked at.
+        cost: reward lost per rollout; the costs of all shares, less `Waterfall.above`, add up to `Waterfall.lost`.
+        rollouts: number of rollouts that lost reward to this cause.
+        where: the filter that selects them among the rollouts that were looked at.
     """
 
     cause: Cause
@@ -73,14 +73,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """From the best reward down to the mean.
+    """The way from the best reward down to the mean.
 
     Attributes:
         best: see `Scale`.
-        mean: over all that were looked at, those without a reward as 0.
-        lost: `best - mean`, of which what rollouts had above the best is a part of its own.
-        above: what rollouts had more than the best, for each that was looked at.
-        shares: dearest first; those that cost nothing are left out.
+        mean: the mean reward; rollouts without one count as 0.
+        lost: `best - mean`.
+        above: the mean reward that rollouts have above the best; it reduces `lost`.
+        shares: largest cost first; causes without a loss are left out.
     """
 
     best: float
@@ -109,14 +109,14 @@ def cause_of(row: Any) -> Cause | None:
 
 
 def causes(rows: Rows) -> Ints:
-    """(N,) index into CAUSES of what would account for a loss."""
+    """(N,) index into CAUSES of the cause that a loss is counted under."""
     facts = rows.facts
     unparsed = facts["parse_tail"] > 0
     looping = (facts["action_streak"] >= LOOP) | (facts["repeats"] > REPEATS)
     ended = [
         np.isin(rows.stop_reason, BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
         np.isnan(rows.reward) | rows.odd,
-        rows.stop_reason == StopReason.LENGTH,  # before what could not be read because it was cut off
+        rows.stop_reason == StopReason.LENGTH,  # before parse failures: a truncated answer often cannot be parsed
         unparsed | (rows.stop_reason == StopReason.NO_ACTION),
         looping | (rows.stop_reason == StopReason.TURN_LIMIT),
         facts["env_steps"] == 0,
@@ -125,17 +125,17 @@ def causes(rows: Rows) -> Ints:
 
 
 def losses(rows: Rows, scale: Scale) -> Floats:
-    """(N,) reward that each is short of the best; negative above it."""
+    """(N,) best reward minus the rollout's; negative above the best."""
     return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
 
 
 def judged(rows: Rows) -> Bools:
-    """(N,) of which a loss can be told: the trainer asked for its reward, or it broke before that."""
+    """(N,) True for rollouts whose loss is known: the trainer asked for their reward, or they failed before that."""
     return rows.scored | np.isin(rows.status, (Status.ERROR,))
 
 
 def waterfall(rows: Rows, scale: Scale) -> Waterfall:
-    """Of those that can be judged."""
+    """Return the waterfall of the rollouts whose loss is known."""
     rows = rows.where(judged(rows))
     if not len(rows):
         return Waterfall(scale.best, scale.best, 0.0, 0.0, ())

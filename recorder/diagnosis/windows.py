@@ -1,4 +1,4 @@
-"""The first steps of a run against its last."""
+"""Compares the first steps of a run with its last."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,9 @@ _ERRORS = 2.0  # standard errors
 
 
 def windows(run: Run) -> tuple[Rows, Rows] | None:
-    """The rollouts of the first steps, and those of as many last ones that are looked at; of a run of which all steps
-    are looked at, its first and its last third. None of a single step.
+    """Return the rollouts of the first steps and of as many last steps; None for a single step.
+
+    If the last steps are more than half of the run, its first and its last third are compared.
     """
     steps = run.all.steps
     if len(steps) < 2:
@@ -26,11 +27,11 @@ def windows(run: Run) -> tuple[Rows, Rows] | None:
 
 @dataclass(frozen=True)
 class Rise:
-    """From one mean to another.
+    """The change of a mean.
 
     Attributes:
-        value: after less before; 0 where either is not known.
-        is_sure: whether it is more than so many standard errors of itself, two unless said otherwise.
+        value: `after - before`; 0 if either is not known.
+        is_sure: True if the change is larger than some standard errors (two by default).
     """
 
     before: float
@@ -40,7 +41,7 @@ class Rise:
 
 
 def rise(before: Floats, after: Floats, *, errors: float = _ERRORS) -> Rise:
-    """Of the values that are numbers."""
+    """Return the change between the means of the finite values."""
     first, last = before[np.isfinite(before)], after[np.isfinite(after)]
     if not len(first) or not len(last):
         return Rise(float("nan"), float("nan"), 0.0, is_sure=False)

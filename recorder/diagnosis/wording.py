@@ -1,24 +1,24 @@
-"""Figures in sentences."""
+"""Writes numbers and lists for sentences."""
 
 import math
 
 
 def figure(value: float) -> str:
-    """Short, with U+2212 for minus; "unknown" of NaN."""
+    """Return a short number, with U+2212 for minus; "unknown" for NaN."""
     if math.isnan(value):
         return "unknown"
     return (f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "\u2212")
 
 
 def percent(share: float) -> str:
-    """Whole per cents; neither nothing nor all unless it is."""
+    """Return whole per cents; 0% and 100% only if they are exact."""
     if 0 < share < 0.01:
         return "<1%"
     return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
 def listed(names: list[str], most: int = 3) -> str:
-    """`a, b and 4 more`."""
+    """Return names as in `a, b and 4 more`."""
     if len(names) <= most:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
     return f"{', '.join(names[:most])} and {len(names) - most} more"

@@ -1,4 +1,4 @@
-"""Actions that are alike, and what they are called."""
+"""Groups similar actions into kinds, and names the kinds."""
 
 import re
 from collections import defaultdict
@@ -8,33 +8,35 @@ from typing import Any
 import orjson
 
 SHOWN = 160
-"""Characters of an action, an observation or an error that are told apart."""
+"""Characters of an action, an observation or an error that are compared and shown."""
 
-_FEW = 12  # different values that are told apart each by itself
-_SHORT = 24  # characters of a value that may tell actions apart
-_MORE, _SOME = " …", "any "  # behind the first word of several texts; before what values of another type are
+_FEW = 12  # distinct values that each become a kind
+_SHORT = 24  # characters of a value that may name a kind
+_MORE, _SOME = " …", "any "  # after the first word of several texts; before a type's name
 _TOOL_KEYS = ("tool_name", "tool", "function", "name")
 _ARGUMENTS = {"arguments", "args", "kwargs", "parameters", "input"}
 _WORD = re.compile(r"\W*(\w[\w.-]*)")
 
 
 def as_text(value: Any) -> str:
-    """Equal actions, or observations, are written alike; what was sent along with each is left out."""
+    """Return an action or observation as text, the same for equal ones; OpenEnv's metadata is left out."""
     if isinstance(value, str):
         return value.strip()
     return orjson.dumps(_bare(value), option=orjson.OPT_SORT_KEYS).decode()
 
 
 def words_of(name: str) -> str | None:
-    """Those that stand beside one another in each action of a kind, so that a text search finds it; None of none."""
+    """Return the words that a text search finds each action of a kind by; None if there are none."""
     if name.startswith("{"):
         return None
     return name.removesuffix(_MORE).partition(f": {_SOME}")[0]
 
 
 def kind_names(actions: Sequence[Any]) -> list[str]:
-    """What each is an example of: its tool; of other dicts the value that tells them apart, or their keys; of texts,
-    where they are many, their first word.
+    """Return the kind of each action.
+
+    It is the tool's name; for other dicts a value that distinguishes them, or their keys; for texts the text itself, or
+    its first word if there are many.
     """
     names: list[str] = [_tool(action) or "" for action in actions]
     by_shape: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -48,7 +50,7 @@ def kind_names(actions: Sequence[Any]) -> list[str]:
 
 
 def _tool(action: Any) -> str | None:
-    """Of a tool call; None of any other action."""
+    """Return the tool's name of a tool call; None for any other action."""
     if not isinstance(action, Mapping):
         return None
     for key in _TOOL_KEYS:
@@ -61,7 +63,7 @@ def _tool(action: Any) -> str | None:
 
 
 def _bare(value: Any) -> Any:
-    """Less OpenEnv's own metadata, and what is empty."""
+    """Return the value without OpenEnv's metadata and without keys that are None."""
     if not isinstance(value, Mapping):
         return value
     return {key: it for key, it in value.items() if key != "metadata" and it is not None}
@@ -78,14 +80,14 @@ def _named(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
     keys = shape[1:]
     if len(keys) == 1:
         return (f"{keys[0]}: {value}" for value in _values([action[keys[0]] for action in actions]))
-    told = _telling(keys, actions)
-    if told is not None:
-        return (f"{told}: {action[told]}" for action in actions)
+    key = _telling(keys, actions)
+    if key is not None:
+        return (f"{key}: {action[key]}" for action in actions)
     return [f"{{{', '.join(keys)}}}"[:SHOWN]] * len(actions)
 
 
 def _telling(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key whose short texts tell actions of one shape apart, by as few values as possible; None without one."""
+    """Return the key whose short texts divide actions of one shape into the fewest kinds; None without one."""
     found: dict[str, int] = {}
     for key in keys:
         values = [action[key] for action in actions]
@@ -96,7 +98,7 @@ def _telling(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str |
 
 
 def _values(values: Sequence[Any]) -> list[str]:
-    """Themselves where they are few; else what texts begin with, or what they are."""
+    """Return the values themselves if they are few, else the first word of a text or the name of the type."""
     texts = [as_text(value) for value in values]
     if len(set(texts)) <= _FEW:
         return [text[:SHOWN] for text in texts]

@@ -1,4 +1,4 @@
-"""What some rollouts did in their environments, in detail: which kinds of action, and what was answered."""
+"""Summarises the actions of a sample of rollouts: their kinds, and the environment's answers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ class Played:
 
 @dataclass
 class ActionKind:
-    """Actions that are alike: calls of one tool, texts that begin with one word, dicts of one shape.
+    """Similar actions: calls of one tool, texts with the same first word, dicts of one shape.
 
     Attributes:
         times: how often they were sent.
-        values: how often each of them was, as text.
-        failed: how many of them were answered with an error.
-        rollouts, first_in, last_in, failed_in, looped_in: ids of the rollouts that hold one; whose first and whose last
-            action is one; where one failed; where one was sent LOOP times in a row.
-        last_rewards: of `last_in`.
+        values: how often each was sent, by its text.
+        failed: how many were answered with an error.
+        rollouts, first_in, last_in, failed_in, looped_in: ids of the rollouts that contain one; that start with one;
+            that end with one; in which one failed; in which one was sent LOOP times in a row.
+        last_rewards: the rewards of `last_in`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ActionKind:
 
 @dataclass
 class Seen:
-    """A text, how often it was there, in which rollouts, and after which kinds of action."""
+    """A text, how often and in which rollouts it occurred, and after which kinds of action."""
 
     text: str
     times: int = 0
@@ -59,13 +59,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sample:
-    """What some rollouts did.
+    """The actions of some rollouts.
 
     Attributes:
-        rollouts, actions: how many they are.
+        rollouts, actions: how many there are.
         kinds: most frequent first.
-        errors: what the environment answered with, most frequent first.
-        repeated: observations that came twice or more in one rollout; `times` counts those after the first.
+        errors: the environment's errors, most frequent first.
+        repeated: observations that occurred twice or more in one rollout; `times` leaves out the first one.
     """
 
     rollouts: int
@@ -76,7 +76,7 @@ class Sample:
 
 
 def sampled(played: Sequence[Played]) -> Sample:
-    """What these rollouts did."""
+    """Return the summary of these rollouts."""
     moves = [[entry for entry in it.actions if entry["action"] is not None] for it in played]
     named = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
     kinds: dict[str, ActionKind] = {}
@@ -146,14 +146,15 @@ def _see(found: dict[str, Seen], text: str, rollout: int) -> Seen:
 
 
 def _once(ids: list[int], rollout: int) -> None:
-    """Rollouts come one after the other."""
+    """Append a rollout once; they come one after the other."""
     if not ids or ids[-1] != rollout:
         ids.append(rollout)
 
 
 def failure(entry: Mapping[str, Any]) -> str | None:
-    """What went wrong with an action: what was raised, or an observation that says so: one with an `error`, or with an
-    `exit_code` other than 0. None where nothing did.
+    """Return an action's error in one line; None without one.
+
+    It is the exception, or an observation's `error`, or its `exit_code` if that is not 0.
     """
     if entry["error"] is not None:
         return _first_line(entry["error"])

@@ -1,4 +1,4 @@
-"""What rollouts did in their environments, by the columns that hold it."""
+"""Counts rollouts by what they did in their environments."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
 @dataclass(frozen=True)
 class Habit:
-    """Something that rollouts do, which a column tells.
+    """A behaviour of rollouts that a column shows.
 
     Attributes:
-        column: of `Rows.facts`.
-        where: the filter that has its rollouts.
+        column: a name in `Rows.facts`.
+        where: the filter that selects its rollouts.
+        has: returns True for values that show it.
     """
 
     id: str
@@ -37,7 +38,7 @@ HABITS = (
           "parse_failures>0", lambda it: it > 0),
     Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other.",
           "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),
-    Habit("circles", "go round in circles", f"More than {REPEATS:.0%} of the actions were taken before at the same"
+    Habit("circles", "repeat their moves", f"More than {REPEATS:.0%} of the actions were taken before at the same"
           " observation.", "repeats", f"repeats>{REPEATS}", lambda it: it > REPEATS),
     Habit("no_tool", "call no tool", "No tool call in the model's messages, while other rollouts make some.",
           "tool_calls", "tool_calls:0", lambda it: it == 0),
@@ -50,8 +51,8 @@ class HabitFound:
     """How many rollouts have a habit.
 
     Attributes:
-        known: of how many rollouts the column tells.
-        mean, mean_others: rewards of those that have it, and of the others; None without any.
+        known: number of rollouts for which the column is recorded.
+        mean, mean_others: mean reward of rollouts with the habit, and of the others; None without any.
     """
 
     habit: Habit
@@ -63,10 +64,11 @@ class HabitFound:
 
 @dataclass(frozen=True)
 class Tally:
-    """Rollouts that have one value; None for those that took no action, or none that was recorded.
+    """The rollouts that have one value of a column.
 
     Attributes:
-        mean: reward; None where none has one.
+        value: None for rollouts without a recorded action.
+        mean: their mean reward; None without any.
         scored, solved: how many have a reward, and how many of these solved their task.
     """
 
@@ -78,7 +80,7 @@ class Tally:
 
 
 def habits(rows: Rows) -> list[HabitFound]:
-    """Of those that the rollouts tell anything of."""
+    """Return the habits for which anything is recorded."""
     return [found for habit in HABITS if (found := _habit(rows, habit)) is not None]
 
 
@@ -92,7 +94,7 @@ def _habit(rows: Rows, habit: Habit) -> HabitFound | None:
 
 
 def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
-    """Of each text of a column, those of most rollouts first."""
+    """Return the rollouts by the texts of a column, most frequent first."""
     values = rows.facts[column].tolist()
     names = list(dict.fromkeys(values))
     places = {name: place for place, name in enumerate(names)}

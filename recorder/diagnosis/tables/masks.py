@@ -1,4 +1,4 @@
-"""What TRL's masks may have taken from rollouts by its own log-probabilities, which are not recorded of any of them."""
+"""Describes TRL's masks, which may have removed rollouts or tokens from the loss without being recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ RATIO = "sampling/importance_sampling_ratio/min"
 
 @dataclass(frozen=True)
 class Mask:
-    """One that is on.
+    """A mask that is enabled.
 
     Attributes:
         name: the trainer's argument that sets it.
-        what: what it may have done, a clause.
-        rollouts: those that count as trained on, and that it may have taken.
-        logged: what the trainer logs of it, a sentence; "" where it logs nothing.
-        where: the filter that has them, among those that count as trained on; None where none says it.
+        what: what it may have done, as a clause.
+        rollouts: number of rollouts that count as trained on and may be masked.
+        logged: a sentence on what the trainer logs about it; "" if it logs nothing.
+        where: the filter that selects them among the rollouts that count as trained on; None if there is none.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Mask:
 
 
 def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mapping[str, Trend]) -> tuple[Mask, ...]:
-    """Those that are on; the same as `recorder.trained` says of one rollout.
+    """Return the masks that are enabled.
 
     Args:
-        rows: of a training.
-        trained: (N,) which of them count as trained on.
+        rows: rollouts of a training.
+        trained: (N,) True for those that count as trained on.
         config: the trainer's arguments.
-        scalars: what it logged.
+        scalars: what it logged, by name.
     """
     found = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
@@ -77,14 +77,14 @@ def _importance_sampling(
 
 
 def _is_of_one_batch(config: Mapping[str, Any]) -> bool:
-    """Whether a logged minimum is one batch's, rather than a mean over several."""
+    """Return True if a logged minimum belongs to one batch, and is not a mean over several."""
     every, batches = config.get("logging_steps"), config.get("steps_per_generation")
     accumulated = config.get("gradient_accumulation_steps")
     return every == 1 and isinstance(batches, int) and isinstance(accumulated, int) and batches >= accumulated
 
 
 def _said(ratios: Mapping[int, float], rows: Rows, clean: list[int]) -> str:
-    """A ratio that TRL dropped is logged as 0."""
+    """Describe the logged ratios: TRL logs 0 for one that it dropped."""
     here = [step for step in rows.steps.tolist() if step in ratios]
     if not here:
         return f"The trainer logged no {RATIO}, which would be 0 where something was dropped."

@@ -1,4 +1,4 @@
-"""Whether the policy moves, by what the trainer logs of its updates: each figure, and one sentence on it."""
+"""Judges whether the policy is updated, by the figures that the trainer logs: one sentence for each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _ALWAYS = "learning_rate"  # whose value is a number in every training
 
 @dataclass(frozen=True)
 class Signal:
-    """One figure.
+    """One logged figure.
 
     Attributes:
-        name: as it is logged.
-        said: a sentence that is worked out of it.
-        is_bad: whether it says that the policy does not move, or no longer explores.
-        trend: empty where it was not logged.
+        name: the name that it is logged under.
+        said: a sentence about it.
+        is_bad: True if the policy is not updated, or no longer explores.
+        trend: its values by step; empty if it was not logged.
     """
 
     name: str
@@ -31,30 +31,32 @@ class Signal:
 
     @property
     def clause(self) -> str:
-        """What is wrong, to follow a colon."""
+        """Return the problem as a clause, for use after a colon."""
         said = self.said.partition(":")[0].rstrip(".")
         return f"{self.name} {said.removeprefix('It ')}" if said.startswith("It ") else f"{self.name}: {said}"
 
     @property
     def last(self) -> float | None:
-        """None where it was not logged."""
+        """Return the last value; None if it was not logged."""
         return self.trend[-1][1] if self.trend else None
 
 
 def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int = 0) -> tuple[Signal, ...]:
-    """Gradient norm, learning rate, clip ratio, STANDSTILL["kl"] and entropy, in this order.
+    """Return gradient norm, learning rate, clip ratio, KL and entropy, in this order.
 
     Args:
-        scalars: what the trainer logged, by name; what was no finite number is left out.
+        scalars: what the trainer logged, by name; without values that are not finite.
         config: its arguments.
-        first: the step from which on a figure that is nothing means that the policy does not move.
+        first: the step from which on a figure near 0 means that the policy is not updated.
     """
     clip = "clip_ratio" if "clip_ratio" in scalars else "clip_ratio/region_mean"
     makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {
-        "grad_norm": lambda trend: _held(trend, STANDSTILL["grad_norm"], first),
-        "learning_rate": lambda trend: _held(trend, STANDSTILL["learning_rate"], first),
+        "grad_norm": lambda trend: _standstill(trend, STANDSTILL["grad_norm"], first),
+        "learning_rate": lambda trend: _standstill(trend, STANDSTILL["learning_rate"], first),
         clip: lambda trend: _clipped(trend, config),
-        "kl": lambda trend: _held(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _grown(trend),
+        "kl": lambda trend: (
+            _standstill(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _grown(trend)
+        ),
         "entropy": _entropy,
     }
     last = max((step for step, _ in scalars.get(_ALWAYS, ())), default=0)
@@ -74,29 +76,29 @@ def _signal(
 
 def _not_logged(name: str, config: Mapping[str, Any]) -> str:
     if name == "kl" and config.get("beta") == 0:
-        return "Not logged: beta is 0, so that no KL penalty is worked out."
+        return "Not logged: beta is 0, so the trainer computes no KL penalty."
     given = config.get(name)
     return f"Not logged; the trainer was given {figure(given)}." if isinstance(given, float) else "Not logged."
 
 
 def _recent(trend: Trend, first: int) -> list[float]:
-    """What was logged from this step on, else the last before it."""
+    """Return what was logged from this step on, else the last value before it."""
     return [abs(value) for step, value in trend if step >= first] or [abs(trend[-1][1])]
 
 
 def _is_near(trend: Trend, config: Mapping[str, Any], first: int) -> bool:
-    """Whether the policy is where it began, though it has had the time to move."""
+    """Return True if the policy is where it began, although it had time to change."""
     return len(trend) > FIRST_KL and bool(config.get("beta", 1.0)) and max(_recent(trend, first)) <= STANDSTILL["kl"]
 
 
-def _held(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
-    """A figure that is nothing where the policy stands still."""
+def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
+    """Describe a figure that is near 0 if the policy is not updated."""
     begun = since(trend, lambda value: abs(value) <= limit)
     if begun is not None:
         is_bad = max(_recent(trend, first)) <= limit
         value = max(abs(value) for step, value in trend if step >= begun)
         said = "is 0" if value == 0 else f"is at most {figure(value)}"
-        return f"It {said} {_from(trend, begun)}{': the policy does not move' if is_bad else ''}.", is_bad
+        return f"It {said} {_from(trend, begun)}{': the policy is not updated' if is_bad else ''}.", is_bad
     still = sum(abs(value) <= limit for _, value in trend)
     if still:
         return f"At {still} of {len(trend)} logged steps it was at most {figure(limit)}; now it is above.", False
@@ -120,7 +122,7 @@ def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _is_once(config: Mapping[str, Any]) -> bool:
-    """Whether the policy that is updated is still the one that sampled."""
+    """Return True if each batch is used once, so that the updated policy is the one that sampled it."""
     batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
     return config.get("num_iterations") == 1 and batches is not None and batches == accumulated
 

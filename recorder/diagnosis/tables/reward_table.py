@@ -1,4 +1,4 @@
-"""Reward functions beside each other: what each gives, what it decides, and what it goes with."""
+"""Compares reward functions: their means, their shares of the reward variance, and their correlations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.measures import best, lengths, mean, shares, wit
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
 REWARD, ENVIRONMENT, LENGTH = "reward", "environment", "length"
-_FEW = 8  # values that an r is worked out of, at least: length.py's
+_FEW = 8  # rollouts: the least for a correlation, as in the check on length
 _FLAT = 1e-9  # a variance of rounding noise
 
 
@@ -19,14 +19,14 @@ class Function:
     """One reward function over some rollouts.
 
     Attributes:
-        weight: as the last rollouts have it.
-        mean: of what it returned; None where it returned no number.
-        counted: mean of that times the weight; likewise.
-        share: of the variance of the reward within groups, Cov(w·c, R) / Var(R); None where the reward does not vary.
+        weight: its weight in the last rollouts.
+        mean: mean of its values; None without any.
+        counted: mean of value times weight; None without any.
+        share: share of the reward variance within groups, Cov(w·c, R) / Var(R); None if the reward does not vary.
         nothing: share of the scored rollouts that it gave no number, 0 to 1; None without a scored rollout.
-        best: the most that it can count, as far as is known: its weight, or the highest that it ever counted.
-        left: that less `counted`, at least 0; None where `counted` is, and of a weight of 0.
-        trend: of the mean of what it returned, by step.
+        best: the most that it can add to the reward, as far as is known: see `measures.best`.
+        left: headroom, `best - counted`, at least 0; None without `counted`, and for a weight of 0.
+        trend: the mean of its values by step.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Function:
 
 
 def functions(rows: Rows, every: Rows) -> list[Function]:
-    """Of all reward functions of the run, the one that decides most first.
+    """Return all reward functions of the run, the largest variance share first.
 
     Args:
-        rows: what the figures are of.
-        every: all of the run, which the best and the trends are of.
+        rows: the rollouts that means and shares are computed over.
+        every: all rollouts of the run, for the best values and the trends.
     """
     share = shares(rows)
     found = [_function(name, share.get(name), rows, every) for name in rows.parts]
@@ -69,11 +69,13 @@ def _function(name: str, share: float | None, rows: Rows, every: Rows) -> Functi
 
 
 def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
-    """(P,) of each reward function, its share of the variance as `shares` has it, over the rollouts of each place.
+    """(P,) each reward function's variance share (see `measures.shares`) over the rollouts of each place.
+
+    NaN if the reward does not vary.
 
     Args:
-        place: (N,) 0 to P - 1.
-        rows: of which groups lie in one place each. NaN where the reward does not vary.
+        place: (N,) 0 to P - 1; the same within a group.
+        rows: the rollouts.
     """
     scored = np.isfinite(rows.reward)
     reward, at = within_groups(rows.reward, rows)[scored], place[scored]
@@ -92,7 +94,7 @@ def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
 
 
 def unscored(rows: Rows) -> Bools:
-    """(N,) whether all functions were asked, and none gave a number."""
+    """(N,) True for rollouts that were scored, but got no number from any function."""
     gave = np.zeros(len(rows), bool)
     for values in rows.values.values():
         gave |= ~np.isnan(values)
@@ -100,10 +102,10 @@ def unscored(rows: Rows) -> Bools:
 
 
 def correlations(rows: Rows) -> dict[tuple[str, str], float]:
-    """Pearson's r within groups, of every two of: each reward function (by `function:NAME`), the reward, the
-    environment's own, and the length: tokens that were sampled, for each turn.
+    """Return Pearson's r within groups for each pair of columns, in both orders.
 
-    Both ways round. NaN where either does not vary within groups, or fewer than 8 rollouts have both.
+    The columns are the reward functions (by `function:NAME`), the reward, the environment's reward, and the length in
+    sampled tokens per turn. NaN if either does not vary within groups, or if fewer than 8 rollouts have both.
     """
     columns = _columns(rows)
     known = {name: np.isfinite(values) for name, values in columns.items()}
@@ -129,7 +131,7 @@ def _columns(rows: Rows) -> Mapping[str, Floats]:
 
 
 def key(function: str) -> str:
-    """What `correlations` calls a reward function, so that none is taken for something else."""
+    """Return the name of a reward function in `correlations`, which differs from the other columns' names."""
     return f"function:{function}"
 
 

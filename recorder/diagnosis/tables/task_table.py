@@ -1,4 +1,4 @@
-"""Tasks by step: what became of each, and which of them there is something to learn from."""
+"""Counts each task's attempts and successes by step, and labels what it means for the training."""
 
 import math
 from collections.abc import Iterator
@@ -13,54 +13,54 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints,
 from logs_ui.recorder.diagnosis.scale import Scale
 
 ATTEMPTS = 10
-"""Fewer tell nothing of a task: verifiers'."""
+"""Attempts below which a task is not labelled [verifiers]."""
 EASY = 0.8
-"""Share that is solved from which on there is nothing left to learn: verifiers'."""
+"""Share of solved attempts from which on there is nothing left to learn [verifiers]."""
 FORGOTTEN_CHANCE = 0.01
-"""How likely it may be, at most, that a task which is solved as often as before fails so often in a row: ours."""
+"""Probability of a failure streak at an unchanged success rate, below which a task counts as regressed [ours]."""
 CANNOT, RARELY = 0.02, 0.2
-"""Of pass@k, and of the share that is solved: ours."""
+"""Limits of pass@k, and of the share of solved attempts [ours]."""
 
 _MOST_COLUMNS = 40
 
 
 class Label(StrEnum):
-    """What a task is to the training, over the whole run."""
+    """The state of a task over the whole run."""
 
     NEVER = "never-solved"
-    """ATTEMPTS or more, none of which solved it."""
+    """None of ATTEMPTS or more attempts solved it."""
     FORGOTTEN = "forgotten"
-    """Solved before, and then not once in ATTEMPTS or more, which would be chance in fewer than 1 of 100 cases."""
+    """Solved before, and then not in ATTEMPTS or more attempts, with a probability below FORGOTTEN_CHANCE."""
     LEARNING = "learning"
-    """Solved by some of its attempts, and not by others."""
+    """Some of its attempts solved it, and others did not."""
     SATURATED = "saturated"
-    """Solved by EASY or more of its last attempts: those of the steps that hold the last ATTEMPTS."""
+    """A share of EASY or more of its last attempts solved it (those of the steps with the last ATTEMPTS)."""
     FEW = "few-attempts"
     """Fewer than ATTEMPTS."""
 
 
 class Reach(StrEnum):
-    """Whether the policy can solve a task at all, and how surely."""
+    """How reliably the policy solves a task."""
 
     CANNOT = "cannot"
-    """pass@k below CANNOT, and fewer of its groups of any size, too, have a rollout that solves it."""
+    """pass@k is below CANNOT, and so is the share of its groups (of any size) with a success."""
     RARELY = "rarely"
-    """Some of its groups have a rollout that solves it; of all attempts fewer than RARELY do."""
+    """Some of its groups have a success, but a share below RARELY of all attempts."""
     SOMETIMES = "sometimes"
     RELIABLY = "reliably"
-    """EASY or more of its attempts."""
+    """A share of EASY or more of its attempts solves it."""
     UNKNOWN = ""
     """Fewer than ATTEMPTS."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Each task over the whole run. Arrays have the shape (T,).
+    """The labels of all tasks over the whole run. Arrays have the shape (T,).
 
     Attributes:
-        label: of class Label.
-        last_solved: the last step that has a rollout which solved it; -1 without any.
-        attempts_since: those after that step.
+        label: a Label.
+        last_solved: the last step with a success; -1 without any.
+        attempts_since: number of attempts after that step.
     """
 
     label: Texts
@@ -70,15 +70,16 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """What tasks came to within some steps. Arrays have the shape (T,); an attempt is a rollout that has a reward.
+    """The figures of all tasks over some steps. Arrays have the shape (T,); an attempt is a rollout with a reward.
 
     Attributes:
-        rollouts: that came to an end.
-        mean: reward of the attempts; NaN without any.
-        share: of the attempts that solved it, 0 to 1; NaN likewise.
-        pass_1, pass_k: the chance that one of k rollouts solves it, mean over its groups that have k attempts or more
-            (Chen et al. 2021); NaN where none has.
-        reach: of class Reach.
+        rollouts: number of ended rollouts.
+        attempts: number of attempts.
+        mean: mean reward of the attempts; NaN without any.
+        share: share of attempts that solved it, 0 to 1; NaN without any.
+        pass_1, pass_k: the probability that one of k rollouts solves it, mean over its groups of k attempts or more
+            (Chen et al. 2021); NaN if there is no such group.
+        reach: a Reach.
     """
 
     rollouts: Ints
@@ -92,14 +93,14 @@ class Figures:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """(C,) first and last step of each column; every step that there is lies in one."""
+    """(C,) first and last step of each column of a table; every step belongs to one."""
 
     first: Ints
     last: Ints
 
     @classmethod
     def of(cls, rows: Rows) -> "Columns":
-        """One for each step where those are few, else ranges of 2, 5, 10, ... steps; none without any rollout."""
+        """Return one column per step if there are few, else ranges of 2, 5, 10, ... steps; none without a rollout."""
         steps = rows.steps
         if len(steps) <= _MOST_COLUMNS:
             return cls(steps, steps)
@@ -110,13 +111,13 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """Steps of a column, but for the last, which may have fewer."""
+        """The number of steps in a column; the last one may have fewer."""
         return int((self.last - self.first).max(initial=0)) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Some tasks by columns of steps. Arrays have the shape (T, C); see `Figures`."""
+    """The figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`."""
 
     rollouts: Ints
     attempts: Ints
@@ -125,13 +126,13 @@ class Cells:
 
 
 def labels(rows: Rows, scale: Scale) -> Labels:
-    """Of all tasks; `rows` are all of the run."""
+    """Return the labels of all tasks; `rows` are all rollouts of the run."""
     tried = attempted(rows)
     task, step, won = rows.task[tried], rows.step[tried], solved(rows, scale)[tried]
     number = len(rows.tasks)
     attempts, wins = _count(task, number), _count(task[won], number)
     last_solved = np.full(number, -1, np.int64)
-    last_solved[task[won]] = step[won]  # rows are in the order of their steps: the last one stays
+    last_solved[task[won]] = step[won]  # rows are ordered by step: the last assignment wins
     since = _count(task[step > last_solved[task]], number)
     with np.errstate(invalid="ignore", divide="ignore"):
         before = wins / (attempts - since)
@@ -152,7 +153,7 @@ def labels(rows: Rows, scale: Scale) -> Labels:
 
 
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
-    """Of all tasks, within the steps of `rows`."""
+    """Return the figures of all tasks over the steps of `rows`."""
     tried, number = attempted(rows), len(rows.tasks)
     task, reward = rows.task[tried], rows.reward[tried]
     attempts = _count(task, number)
@@ -176,7 +177,7 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
 
 
 def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
-    """Of the tasks of these indices, in this order."""
+    """Return the figures of the tasks with these indices, in this order."""
     place = np.full(len(rows.tasks), -1, np.int64)
     place[tasks] = np.arange(len(tasks))
     own = np.flatnonzero((rows.task >= 0) & (place[rows.task] >= 0)) if len(rows.tasks) else np.empty(0, np.int64)
@@ -195,21 +196,19 @@ def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
 
 
 def usual_size(groups: Groups) -> int:
-    """Of a group: how many rollouts that have a reward most groups hold; 0 without any."""
+    """Return the most frequent number of scored rollouts in a group; 0 without any."""
     sizes = groups.size[groups.size > 0]
     return int(np.bincount(sizes).argmax()) if len(sizes) else 0
 
 
 @cache
 def pass_at(scored: int, solved: int, k: int) -> float:
-    """The chance that one of k rollouts is solved, of which `solved` of `scored` are: the unbiased estimator of Chen et
-    al. 2021.
-    """
+    """Return the probability that one of k rollouts is solved, if `solved` of `scored` are (Chen et al. 2021)."""
     return 1 - math.comb(scored - solved, k) / math.comb(scored, k)
 
 
 def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
-    """(T,) mean over a task's groups; NaN where none has k attempts."""
+    """(T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
     tried = attempted(rows)
     group, number = rows.group[tried], len(rows.groups.size)
     scored, wins = _count(group, number), _count(group[solved(rows, scale)[tried]], number)
@@ -224,7 +223,7 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
 
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
-    """(T,) share of a task's groups, whole or not, in which a rollout solves it; NaN without any."""
+    """(T,) share of a task's groups, of any size, with a success; NaN without any."""
     tried, wins = attempted(rows), solved(rows, scale)
     group, number = rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
@@ -235,7 +234,7 @@ def _reached(rows: Rows, scale: Scale) -> Floats:
 
 
 def _late(task: Ints, step: Ints, number: int) -> Bools:
-    """(A,) which of some attempts, in the order of their steps, are their tasks' last."""
+    """(A,) True for the last attempts of each task; attempts are ordered by step."""
     order = np.argsort(task, kind="stable")
     end = np.cumsum(_count(task, number))
     begin = np.concatenate([[0], end[:-1]]).astype(np.int64)
@@ -251,7 +250,7 @@ def _count(codes: Ints, number: int) -> Ints:
 
 
 def _ratio(sums: Floats | Ints, counts: Ints) -> Floats:
-    """NaN where nothing was counted."""
+    """Return sums / counts; NaN where the count is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = np.where(counts > 0, sums / counts, np.nan)
     return found

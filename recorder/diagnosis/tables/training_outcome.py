@@ -1,4 +1,4 @@
-"""Which rollouts moved the policy and why the others did not: the rules of `recorder.trained`, over columns."""
+"""Determines which rollouts the policy was trained on, and why not on the others, by TRL's rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.links import MOST, ids
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.vocabulary import Status, StopReason
 
-_NOISE = 0.01  # that TRL's division by a spread of 1e-4 leaves in the advantages of equal rewards: recorder.trained's
+_NOISE = 0.01  # the most that rounding, divided by TRL's 1e-4, leaves in the advantages of equal rewards
 
 
 class Outcome(StrEnum):
     """What training made of a rollout."""
 
     TRAINED = "trained"
-    """It has an advantage that is not 0, and tokens to train on."""
+    """It has an advantage other than 0, and tokens to train on."""
     FAILED_GROUP = "failed_group"
-    """Its advantage is 0: all of its group were rewarded alike, below what counts as solved."""
+    """Its advantage is 0: all rewards of its group are equal, and below what counts as solved."""
     PASSED_GROUP = "passed_group"
-    """Its advantage is 0: all of its group were rewarded alike, and solved it."""
+    """Its advantage is 0: all rewards of its group are equal, and count as solved."""
     NO_ADVANTAGE = "no_advantage"
     """Its advantage is 0, though its group's rewards differ."""
     TRUNCATED = "truncated"
-    """It was cut off at the token limit, and mask_truncated_completions is on."""
+    """It was truncated, and mask_truncated_completions is on."""
     STALE = "stale"
-    """An asynchronous trainer dropped it: the policy had gone on by more versions than max_staleness."""
+    """An asynchronous trainer dropped it: the policy was ahead of it by more versions than max_staleness."""
     OVERSIZE = "oversize"
     """An asynchronous trainer dropped it: it did not fit into token_budget."""
     UNSAMPLED = "unsampled"
@@ -49,12 +49,12 @@ _UNTOUCHED = (Outcome.STALE, Outcome.OVERSIZE, Outcome.NOT_RECORDED)
 
 
 def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str, Any]) -> Ints:
-    """(N,) index into OUTCOMES of each rollout of a training; an evaluation's never train.
+    """(N,) index into OUTCOMES of each rollout of a training.
 
     Args:
         rows: whole groups.
-        solved: the reward from which on a rollout solved its task.
-        is_running: whether the run scores on.
+        solved: the threshold for success.
+        is_running: True if the run still scores rollouts.
         config: the trainer's arguments.
     """
     lacks = np.isnan(rows.advantage)
@@ -79,20 +79,20 @@ def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str
 
 
 def counts(found: Ints, weights: Floats | None = None) -> dict[Outcome, float]:
-    """How many rollouts there are of each outcome, or the sum of their weights; a NaN counts nothing."""
+    """Return the number of rollouts of each outcome, or the sum of their weights; NaN counts as 0."""
     sums = np.bincount(found, None if weights is None else np.nan_to_num(weights), len(OUTCOMES))
     return dict(zip(OUTCOMES, sums.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens that the model sampled.
+    """Counts of tokens that the model sampled.
 
     Attributes:
-        trained: those that a gradient is of.
-        all: all that are known.
-        unknown: those of rollouts of which it is not recorded whether any was trained on.
-        inserted: put into completions by the environment, which are never trained on; not among the others.
+        trained: tokens with a gradient.
+        all: all recorded tokens.
+        unknown: tokens of rollouts for which it is not recorded whether they were trained on.
+        inserted: tokens that the environment inserted; they are never trained on, and not part of the others.
     """
 
     trained: int
@@ -113,17 +113,17 @@ class Tokens:
 
 
 def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
-    """The filter that has exactly the rollouts of an outcome, among those of a training; "" where none says it.
+    """Return the filter that selects exactly an outcome's rollouts among those of a training; "" if there is none.
 
     Args:
-        outcome: any.
-        rows: as `outcomes` has them.
-        found: what it said.
-        solved: as it has it.
+        outcome: the outcome.
+        rows: the rollouts, as in `outcomes`.
+        found: the result of `outcomes`.
+        solved: the threshold for success.
     """
     mine, known = found == OUTCOMES.index(outcome), counts(found)
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
-    if not test or outcome == Outcome.NOTHING_RETURNED:  # of which a run that died has some more, that still ran
+    if not test or outcome == Outcome.NOTHING_RETURNED:  # a crashed run has more of these, which were still running
         return exactly(rows.id[mine]) or test
     before = [name for name in _LEFT_OUT if known[name]]
     if outcome in _LEFT_OUT:
@@ -132,8 +132,10 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
 
 
 def _trained(rows: Rows) -> str:
-    """What an advantage alone does not say where rounding left some in dead groups; and where a dead group has real
-    ones, as if the trainer had grouped otherwise, no filter does.
+    """Return the filter for rollouts that were trained on.
+
+    The advantage alone is not enough if rounding left small ones in zero-variance groups. If such a group has large
+    ones, as if the trainer had grouped differently, no filter can select them.
     """
     of_dead = np.abs(rows.advantage[dead(rows.groups)[rows.group]])
     if not ((of_dead > 0) & (of_dead < _NOISE)).any():
@@ -142,12 +144,11 @@ def _trained(rows: Rows) -> str:
 
 
 def exactly(found: Ints) -> str:
-    """The filter that names these rollouts; "" of none, and of more than an address holds."""
+    """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
     apart = 1 + int((np.diff(np.sort(found)) != 1).sum())
-    return ids(found) if len(found) and apart <= _RANGES else ""
+    return ids(found) if len(found) and apart <= MOST else ""
 
 
-_RANGES = 100  # of ids in an address: links.py's
 _WHERE = {
     Outcome.STALE: "dropped:stale",
     Outcome.OVERSIZE: "dropped:oversize",
@@ -164,4 +165,4 @@ _LEFT_OUT = {
     Outcome.UNSAMPLED: "-completion_tokens:0",
     Outcome.TRUNCATED: "-stop:length",
 }
-"""In the order in which `outcomes` asks."""
+"""In the order in which `outcomes` tests them."""

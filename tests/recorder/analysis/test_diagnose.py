@@ -417,7 +417,7 @@ def test_what_it_lacks_is_not_recorded(db: Path) -> None:
     ("look", "what"),
     [
         (lambda _: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda _: {"id": "mine"}, "it gave a dict, not a Card or None"),
+        (lambda _: {"id": "mine"}, "it returned a dict, not a Card or None"),
         (lambda _: mine(id="other"), "its card has the id 'other'"),
         (lambda _: mine(evidence="one text"), "give a tuple of sentences"),
         (lambda _: mine(cost=float("nan")), "its card costs nan"),

@@ -240,7 +240,7 @@ def test_groups_that_pass_as_a_whole_cost_nothing() -> None:
 def test_a_constant_reward_stands_before_its_dead_groups() -> None:
     report = diagnose_rows(rows_of(reward=0.1))
     assert [it.id for it in report.cards[:2]] == ["constant_reward", "dead_groups"]
-    assert report.scale.said == "assumed: one more than the reward that every rollout got"
+    assert report.scale.said == "assumed: all rewards are equal, and this is one more"
 
 
 def test_a_task_that_is_never_solved_costs_what_it_is_behind_the_others() -> None:

@@ -259,7 +259,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
     said = {it.name: (it.said, it.is_bad) for it in signals(scalars, config, 12)}
     assert said == {
         "grad_norm": ("Above 1e\u221208 at all 2 logged steps, from 0.25 to 0.5.", False),
-        "learning_rate": ("It is 0 since step 12: the policy does not move.", True),
+        "learning_rate": ("It is 0 since step 12: the policy is not updated.", True),
         "clip_ratio/region_mean": (
             "No token was clipped at any of 30 logged steps: each batch is trained on once.",
             False,
@@ -276,8 +276,8 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
     ("name", "trend", "said"),
     [
         ("learning_rate", flat(1e-6, [3]), "Above 1e\u221212 at the one logged step, 3."),
-        ("grad_norm", flat(0.0), "It is 0 at all 30 logged steps: the policy does not move."),
-        ("grad_norm", ((1, 1.0), (2, 1e-9)), "It is at most 1e\u221209 since step 2: the policy does not move."),
+        ("grad_norm", flat(0.0), "It is 0 at all 30 logged steps: the policy is not updated."),
+        ("grad_norm", ((1, 1.0), (2, 1e-9)), "It is at most 1e\u221209 since step 2: the policy is not updated."),
         ("grad_norm", ((1, 0.0), (2, 1.0)), "At 1 of 2 logged steps it was at most 1e\u221208; now it is above."),
         ("clip_ratio", ((1, 0.0), (2, 0.25), (3, 0.1)), "At most 25% of tokens were clipped, at step 2."),
         ("kl", ((1, 0.0), (2, 0.5), (3, 0.25)), "From 0 at step 1 to 0.25; highest was 0.5 at step 2."),
@@ -302,7 +302,7 @@ def test_a_figure_that_was_nothing_only_lately_is_said_and_is_no_verdict() -> No
 def test_a_policy_that_stays_where_it_began() -> None:
     found = next(it for it in signals({"kl": flat(1e-12)}, {"beta": 0.04}, 22) if it.name == "kl")
     assert found.is_bad
-    assert found.said == "It is at most 1e\u221212 at all 30 logged steps: the policy does not move."
+    assert found.said == "It is at most 1e\u221212 at all 30 logged steps: the policy is not updated."
     assert not next(it for it in signals({"kl": flat(0.0, [1, 2])}, {"beta": 0.04}, 1) if it.name == "kl").is_bad
 
 
