@@ -135,6 +135,7 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
     survey = queries.survey(engine, key, chosen, ends)
     names: list[str] = []
     places: list[tuple[float, int]] = []
+    rows = rows_of(engine, uid)
     after = None
     while True:
         if sort == GroupSort.NEWEST:
@@ -143,11 +144,11 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
         else:
             page = queries.surveyed_groups(engine, key, survey, ends, sort, [], after=after, limit=4)
         names += [it.name for it in page.groups]
-        places += [_place(it, sort, chosen, engine, uid) for it in page.groups]
+        places += [_place(it, sort, chosen, rows) for it in page.groups]
         after = page.next
         if after is None:
             break
-    expected = {row.group for row in rows_of(engine, uid) if _matches(row, chosen)}
+    expected = {row.group for row in rows if _matches(row, chosen)}
     assert len(names) == len(set(names))
     assert set(names) == expected == {tally.name for tally in survey.tallies}
     assert places == sorted(places)
@@ -163,12 +164,10 @@ def _matches(row: EvaluationRow, chosen: RolloutFilter) -> bool:
     )
 
 
-def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, engine: Engine, uid: str) -> tuple[float, int]:
+def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, rows: list[EvaluationRow]) -> tuple[float, int]:
     last = max(member.id for member in it.members)
     if sort == GroupSort.NEWEST:
-        matching = [
-            row.id or 0 for row in rows_of(engine, uid, col(EvaluationRow.group) == it.name) if _matches(row, chosen)
-        ]
+        matching = [row.id or 0 for row in rows if row.group == it.name and _matches(row, chosen)]
         return 0, -max(matching)
     if sort == GroupSort.LOWEST_MEAN:
         return (round(it.mean, 9) if it.mean is not None else 99.0), -last
