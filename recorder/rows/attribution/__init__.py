@@ -1,38 +1,47 @@
-"""Which call belongs to which row. Pure functions over what was seen; nothing is forced: a call for which there is no
-evidence stays unattributed, and is counted on the run.
+"""Decide which row each recorded call belongs to.
 
-Evidence, strongest first:
-    scope      made inside the row's own scope, or by a request id that names the row
-    context    the model was given exactly the row's tokens so far, and sampled exactly those that follow there
-    strand     made in the task or thread of this row's calls, or of one of its turns, and of no other row's
-    generation the steps of the episode follow generations of this row alone
-    tokens     what was sampled stands, in order, in the row's completion (the prompt was tokenised anew)
-    text       the same, of texts, where the server returned no ids
-    observation what the environment showed stands in what the model was given next in this row alone
-    reward     what the environment gave was returned for this row alone
-    action     what was sent to the environment stands in the answers of this row alone
-    prompt     what the model was given holds the prompt of this row's group, in a function that did not finish: its
-               rows have no tokens, and those of a group are alike
-    order      as many episodes, or tasks, as rows are left, in the order in which they began
-    position   one episode for all rows, with one step for each after all had answered; or the order of a function that
-               did not finish
+Input is what was seen while a rollout function ran (`Seen`: generations, environment calls, notes, each with its time,
+its strand and its client) and what the function returned: prompt and completion ids of each row. Output is an
+`Attribution`: the calls of each row, the kind of evidence that it rests on, and the number of unattributed calls. All
+functions here are pure.
 
-The last two are evidence only where nothing speaks against them: where generations show that rows were begun in another
-order, or were played more than once, or one answer was sent as several actions, what they would tell is nobody's. As
-many episodes as rows are one for each only if they were begun before the answers, or each took its steps: where one
-failed, it may have been tried again, and a row's answer never sent.
+1. Proof (`exact/`). Calls in a row's scope are that row's. Generations are linked into chains: each context begins with
+   all of the turn before. A chain belongs to the row whose tokens it is a prefix of.
+2. Inference (`inferred/`), for what proof leaves open, from the strongest evidence to the weakest. A client's calls
+   from one reset to the next, an episode, are assigned together.
+3. Rows that cannot be told apart lose their episodes again: twins with equal tokens but unlike episodes, and rows for
+   which there are more generations than turns. Failed generations and notes come last.
 
-Environments that were all reset ahead are in order only if they were stepped in that order, too, and one answer was not
-sent as several actions, or what was sent goes with what was said far better than if rows were shuffled. In a function
-that did not finish, order tells only rows of one prompt, whichever it is, or what stands in line behind so many rows in
-the order of their prompts that it is no accident. What was begun after a failed generation may be another row's. While
-a function runs its rows are taken to be begun in order: an environment that hangs in its first reset is then seen.
+Evidence, strongest first; a row is marked with the weakest that it rests on:
+    scope       made inside `with row_scope(i)`, or by a request whose id names the row
+    context     the prompt was exactly the row's tokens so far, and the answer is what follows there
+    strand      made in the task or thread of this row's calls, and of no other row's
+    generation  each step of the episode came right after a generation of this row alone
+    tokens      the answer occurs, in order, in the row's completion; its prompt was tokenised anew
+    text        the same by text, where the server returned no ids
+    observation what the environment showed occurs in the next prompt of this row alone
+    reward      what the environment returned was returned for this row alone
+    action      what was sent to the environment occurs in the answers of this row alone
+    prompt      the first context holds the prompt of the row's group, in a function that did not return
+    order       as many episodes, or tasks, as rows are left, in the order in which they began
+    position    one environment, with one step for each row after all had answered; or the order of a function that did
+                not return
 
-What came back is held against rows only where the model was given most of what some environment showed, or where the
-rewards of all were returned, in whatever order: else what stands there does so by accident.
+When the weaker kinds are trusted:
+- `observation` and `reward` only if most observations reappear in prompts, or the rewards of all episodes were
+  returned, `action` only if nearly all actions occur in answers. Otherwise a match is a coincidence.
+- `generation` for a reset without a step only if no other environment had been reset and not stepped.
+- `order` and `position` only if nothing contradicts them: if rows started in another order, were played twice, or one
+  answer was sent as several actions, the call stays unattributed. If all environments were reset before any generation,
+  trust reset order only if steps came in the same order and equal answers led to equal actions, or if a permutation
+  test shows that the pairing is not random: then a parser's fallback or a stuck action in some rows does no harm. If
+  environments were reset after the answers, a failed episode may have been tried again: then only rows that have one
+  possible episode get it. Nothing that began after a failed generation is in order.
+- In a function that did not return, order places only rows of one prompt, or episodes behind so many rows in the order
+  of their prompts that it is no accident. While a function runs, its rows are taken to be in order.
 
-An episode without a step goes with the generation that came next only where no other environment was waiting for one.
-`action` needs nearly all that was sent to stand in answers: an index into a list stands in some by accident.
+A call without evidence is never forced on a row: it is counted on the run as unattributed. `with row_scope(i)` around
+the code that plays row i makes attribution exact.
 """
 
 from collections.abc import Callable
@@ -43,17 +52,17 @@ from logs_ui.recorder.capture.calls import Ids
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.exact.chains import link_chains
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
-from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope, of_rows
+from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope, without_outside
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens
 from logs_ui.recorder.rows.attribution.exact.token_match import Matching
 from logs_ui.recorder.rows.attribution.inferred.episodes import (
-    give_environment_calls,
-    give_functions,
-    give_leftovers,
+    add_environment_calls,
+    add_function_calls,
+    add_leftovers,
 )
-from logs_ui.recorder.rows.attribution.inferred.failed_generations import give_failures
+from logs_ui.recorder.rows.attribution.inferred.failed_generations import add_failures
 from logs_ui.recorder.rows.attribution.inferred.row_order import part_twins
-from logs_ui.recorder.rows.attribution.inferred.unfinished import give_unfinished, place_turns
+from logs_ui.recorder.rows.attribution.inferred.unfinished import add_unfinished, place_turns
 from logs_ui.recorder.rows.attribution.row_calls import Attribution, Returned, RowCalls, Seen, Turn
 
 __all__ = ["Attribution", "RowCalls", "Seen", "Turn", "attribute", "attribute_unfinished"]
@@ -68,70 +77,70 @@ def attribute(
     decode: Decode = lambda _: "",
     returned: Returned = MappingProxyType({}),
 ) -> Attribution:
-    """Calls of a rollout function that returned.
+    """Assign the calls of a rollout function that returned.
 
     Args:
-        prompts: (N) token ids as returned, one array a row.
-        completions: (N) as returned.
-        seen: its calls.
-        decode: token ids to text; asked only where ids do not tell.
-        returned: numbers that it returned beside them; asked only where nothing else tells.
+        prompts: (N) token ids as returned, one array for each row.
+        completions: (N) token ids as returned.
+        seen: all calls.
+        decode: token ids to text; called only where ids leave something open.
+        returned: numbers that the function returned for each row; used only where stronger evidence is missing.
     """
     if found := of_one_scope(len(prompts), seen):
         return found
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-    seen, strange = of_rows(seen, len(tokens))
+    seen, outside = without_outside(seen, len(tokens))
     branches, chains = link_chains(seen, finished=True)
-    state = Assignment(seen, len(tokens), branches, strange)
+    state = Assignment(seen, len(tokens), branches, outside)
     state.returned = returned
     matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
     state.add_scoped_calls()
-    outside = []
+    unscoped = []
     for chain in chains:
         if chain.row is None or chain.row >= len(tokens):
-            outside.append(chain)
+            unscoped.append(chain)
         else:
             fit = matching.fit(chain, chain.row)
             state.add_chain(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
-    state.unmatched = matching.match([part for chain in matching.match(outside) for part in chain.split()])
+    state.unmatched = matching.match([part for chain in matching.match(unscoped) for part in chain.split()])
     state.join_branches()
-    give_environment_calls(state, decode, finished=True)
-    give_functions(state)
-    give_leftovers(state)
+    add_environment_calls(state, decode, finished=True)
+    add_function_calls(state)
+    add_leftovers(state)
     part_twins(state, [(row.data, row.prompt) for row in tokens])
-    give_failures(state)
-    return _told(state)
+    add_failures(state)
+    return _finished(state)
 
 
 def attribute_unfinished(
     count: int, seen: Seen, prompts: Seq[str] = (), decode: Decode = lambda _: "", *, is_running: bool = False
 ) -> Attribution:
-    """Calls of a rollout function that raised, or has not returned yet: no tokens tell the rows apart.
+    """Assign the calls of a rollout function that raised, or has not returned yet: no tokens tell the rows apart.
 
     Args:
-        count: rows.
+        count: number of rows.
         seen: the calls so far.
-        prompts: (N) what a person said last in each prompt, to be found in what the model was given; empty where that
-            is not known.
-        decode: token ids to text; asked only where prompts differ.
-        is_running: the rows are shown while they run, until more is known: rows are then taken to be begun in order.
+        prompts: (N) the last user message of each prompt, to be found in contexts; empty where it is unknown.
+        decode: token ids to text; called only where prompts differ.
+        is_running: True if the rows are shown while they run: they are then taken to be in order, so that an
+            environment that hangs in its first reset is on a row.
     """
     if found := of_one_scope(count, seen):
         return found
-    state = give_unfinished(count, *of_rows(seen, count), prompts, decode)
+    state = add_unfinished(count, *without_outside(seen, count), prompts, decode)
     state.is_running = is_running
     state.join_branches()
-    give_environment_calls(state, decode, finished=False)
-    give_functions(state)
-    give_leftovers(state)
-    give_failures(state)
-    found = _told(state)
+    add_environment_calls(state, decode, finished=False)
+    add_function_calls(state)
+    add_leftovers(state)
+    add_failures(state)
+    found = _finished(state)
     for row in found.rows:
         place_turns(row)
     return found
 
 
-def _told(state: Assignment) -> Attribution:
+def _finished(state: Assignment) -> Attribution:
     found = state.result()
     for row in found.rows:
         one_of_each(row)

@@ -1,4 +1,7 @@
-"""What a generation was given and what it answered, as bytes: what goes on from it was given both in a row."""
+"""Prompt and answer of a generation as bytes.
+
+The context of a follow-up begins with both, concatenated: to follow a chain of turns is a comparison of prefixes.
+"""
 
 from itertools import dropwhile, takewhile
 from typing import Any
@@ -10,12 +13,12 @@ from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
 
 
 def bytes_of(ids: Ids | None) -> bytes | None:
-    """None for those that are not known."""
+    """Return the bytes of ids; None where they are unknown."""
     return None if ids is None else ids.tobytes()
 
 
 def context_of(sequence: Sequence) -> bytes | None:
-    """Of ids; where the server returned none, of messages; None where it was given neither."""
+    """Return the bytes of what was asked: of ids, else of messages; None where neither is known."""
     if sequence.context is not None or sequence.messages is None:
         return bytes_of(sequence.context)
     messages = orjson.loads(sequence.messages)
@@ -23,22 +26,22 @@ def context_of(sequence: Sequence) -> bytes | None:
 
 
 def answer_of(sequence: Sequence) -> bytes | None:
-    """As `context_of` has what it was given."""
+    """Return the bytes of the answer, in the form that `context_of` uses."""
     if sequence.context is not None or sequence.messages is None:
         return bytes_of(sequence.sampled)
     reply = orjson.loads(sequence.reply) if sequence.reply else None
     return _message({"role": "assistant", "content": sequence.text} | (reply if isinstance(reply, dict) else {}))
 
 
-def told_first(messages: bytes) -> list[str]:
-    """What stands in these before the model first spoke, as it is compared."""
-    told = [text for one in takewhile(_is_told, _objects(messages)) for text in texts_in(one.get("content"))]
-    return [said for text in told if (said := plain(text))]
+def prompt_texts(messages: bytes) -> list[str]:
+    """Return the texts before the first message of the model, as they are compared."""
+    texts = [text for one in takewhile(_is_before_answer, _objects(messages)) for text in texts_in(one.get("content"))]
+    return [compared for text in texts if (compared := plain(text))]
 
 
-def said_after_the_prompt(messages: bytes) -> list[str]:
-    """What the model said in these, and was told since it first spoke."""
-    return [text for one in dropwhile(_is_told, _objects(messages)) for text in texts_in(one.get("content"))]
+def texts_after_prompt(messages: bytes) -> list[str]:
+    """Return the texts from the first message of the model on."""
+    return [text for one in dropwhile(_is_before_answer, _objects(messages)) for text in texts_in(one.get("content"))]
 
 
 def _objects(messages: bytes) -> list[dict[str, Any]]:
@@ -46,13 +49,13 @@ def _objects(messages: bytes) -> list[dict[str, Any]]:
     return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
 
 
-def _is_told(message: dict[str, Any]) -> bool:
+def _is_before_answer(message: dict[str, Any]) -> bool:
     return message.get("role") != "assistant"
 
 
 def _message(message: Any) -> bytes:
-    """Without what clients leave out, or add, when they send an answer back."""
+    """Return the bytes of a message, without the keys that clients drop or add when they send an answer back."""
     if not isinstance(message, dict):
         return orjson.dumps(message)
-    said = message.get("content") or "", message.get("tool_calls") or []
-    return orjson.dumps([message.get("role"), *said], option=orjson.OPT_SORT_KEYS) + b"\n"
+    content = message.get("content") or "", message.get("tool_calls") or []
+    return orjson.dumps([message.get("role"), *content], option=orjson.OPT_SORT_KEYS) + b"\n"

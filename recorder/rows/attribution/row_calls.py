@@ -1,4 +1,4 @@
-"""What attribution goes by, and what it finds."""
+"""The calls that attribution works on, and the rows that it fills."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -10,11 +10,11 @@ STRENGTH = (
     "scope", "context", "strand", "generation", "tokens", "text", "observation", "reward", "action", "prompt", "order",
     "position",
 )  # fmt: skip
-"""Evidence, strongest first; `attribution` says what each is."""
+"""Kinds of evidence, strongest first; the package's docstring explains each."""
 
 
 Returned = Mapping[str, Seq[float | None]]
-"""What a function returned beside tokens, by name: (N) a number for each row, None where it is no number."""
+"""Numbers that a function returned beside tokens, by name: (N) one for each row, None where it is no number."""
 
 
 Seen = CallRecords
@@ -23,13 +23,13 @@ Seen = CallRecords
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class Turn:
-    """One answer of the model within a row. Nobody changes it once it is made.
+    """One answer of the model within a row; it is not changed once it is made.
 
     Attributes:
         order: of the generation call.
-        start: index of its first token in the completion; None where it does not stand there.
-        others: what the same call answered besides, where it was asked for several answers to the same.
-        is_used: False where there are others, and nothing shows which of them went on: then this is the first.
+        start: index of its first token in the completion; None where the completion does not hold it.
+        others: the other answers of the same call to the same prompt, as with `n=2`.
+        is_used: False where there are others, and nothing shows which of them was used: then this is the first.
     """
 
     order: int
@@ -47,7 +47,7 @@ class RowCalls:
     Attributes:
         children: calls that the environment calls made themselves (`EnvironmentCall.within`).
         evidence: the weakest evidence by which a call came here; None without calls.
-        is_whole: False where it has no environment call, and some were made that are nobody's: they may be its own.
+        is_whole: False if it has no environment call and some are unattributed: they may be its own.
         failures: generations without an answer: they raised, or have not come back.
     """
 
@@ -60,33 +60,33 @@ class RowCalls:
     failures: list[Generation] = field(default_factory=list)
 
     def lower_evidence(self, evidence: str) -> None:
-        """Keeps the weaker of this evidence and what the row rests on so far."""
+        """Keeps the weaker of this evidence and the row's so far."""
         if self.evidence is None or STRENGTH.index(evidence) > STRENGTH.index(self.evidence):
             self.evidence = evidence
 
     @property
     def calls(self) -> list[Generation | EnvironmentCall]:
-        """All of them, but for what environment calls made themselves."""
+        """Its generations, failures and environment calls, without those that environment calls made themselves."""
         return [*[turn.generation for turn in self.turns], *self.failures, *self.environment_calls]
 
     def may_hold(self, failure: Generation) -> bool:
-        """Whether a failed generation can be one of its turns. Not if an environment's call made it, nor if it is seen
-        to be of another model than all that answered: a judge's.
+        """Return True if a failed generation can be one of its turns: not if an environment's call made it, nor if it
+        is known to be of another model than all answers of the row, such as a judge's.
         """
         if failure.strand is not None and failure.strand.call is not None:
             return False
         return not self.turns or any(_may_be_alike(turn.generation, failure) for turn in self.turns)
 
     def may_end_by(self, failure: Generation) -> bool:
-        """Whether a failed generation, which it holds, can be of the model that plays it: the one whose answers stand
-        in its completion; where less than two do, the one that answered first.
+        """Return True if a failed generation can be of the model that plays the row: the one whose answers the
+        completion holds; where it holds fewer than two, the one that answered first.
         """
         standing = [turn for turn in self.turns if turn.start is not None]
-        own = standing if len(standing) > 1 else sorted(self.turns, key=lambda turn: turn.order)[:1]
-        return not own or any(_may_be_alike(turn.generation, failure) for turn in own)
+        players = standing if len(standing) > 1 else sorted(self.turns, key=lambda turn: turn.order)[:1]
+        return not players or any(_may_be_alike(turn.generation, failure) for turn in players)
 
     def sort(self) -> None:
-        """By the order in which they began."""
+        """Sorts each kind of calls by when they began."""
         self.turns.sort(key=lambda turn: turn.order)
         self.environment_calls.sort(key=lambda call: call.order)
         self.notes.sort(key=lambda note: note.order)
@@ -94,7 +94,7 @@ class RowCalls:
 
 
 def _may_be_alike(answered: Generation, failure: Generation) -> bool:
-    """Whether both can be of one model; of a failure that never came back only the seam is known."""
+    """Return True if both can be of one model; of a call that never came back only the seam is known."""
     is_known = bool(failure.sampling)
     same_model = answered.sampling.get("model") == failure.sampling.get("model")
     return answered.seam == failure.seam and (same_model or not is_known)
@@ -102,7 +102,7 @@ def _may_be_alike(answered: Generation, failure: Generation) -> bool:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Calls by row, and how many found none."""
+    """Calls by row, and the number of those that found none."""
 
     rows: list[RowCalls]
     unattributed: int

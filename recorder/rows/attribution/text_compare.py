@@ -1,23 +1,23 @@
-"""Texts and numbers, held against a text that they may stand in."""
+"""Find texts and numbers of JSON values in the text of an answer or a prompt."""
 
 from typing import Any
 
 Leaf = tuple[str, str]
-"""A text or number as it was given, and as it is compared."""
+"""A text or number as it was sent, and as it is compared."""
 
 
 def leaves_of(value: Any) -> dict[str, Leaf]:
-    """Texts and numbers, by where they stand."""
+    """Return texts and numbers by their JSON path; of a list the last ones."""
     found: dict[str, Leaf] = {}
     _find_leaves(value, "", found)
     return found
 
 
 def _find_leaves(value: Any, path: str, found: dict[str, Leaf]) -> None:
-    """No generator: one for each value takes longer than all else."""
+    """Fills `found`. No generator: one for each value took longer than everything else."""
     if isinstance(value, str):
-        if said := plain(value):
-            found[path] = value.strip(), said
+        if compared := plain(value):
+            found[path] = value.strip(), compared
     elif isinstance(value, dict):
         for name, inner in value.items():
             _find_leaves(inner, f"{path}.{name}", found)
@@ -29,7 +29,7 @@ def _find_leaves(value: Any, path: str, found: dict[str, Leaf]) -> None:
 
 
 def texts_in(value: Any) -> list[str]:
-    """All of them, as of messages."""
+    """Return all texts in a JSON value, such as messages."""
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -37,21 +37,21 @@ def texts_in(value: Any) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """As it is compared: in one case, with single spaces."""
+    """Return a text as it is compared: in one case, with single spaces."""
     return " ".join(text.split()).casefold()
 
 
-def is_in(value: str, said: str) -> bool:
-    """As a word of its own: 5 does not stand in 57."""
-    at = said.find(value)
+def is_in(value: str, text: str) -> bool:
+    """Return True if the text holds the value as a word of its own: 57 does not hold 5."""
+    at = text.find(value)
     while at >= 0:
         end = at + len(value)
-        if not (_is_word(said[at - 1 : at] + value[0]) or _is_word(value[-1] + said[end : end + 1])):
+        if not (_is_word(text[at - 1 : at] + value[0]) or _is_word(value[-1] + text[end : end + 1])):
             return True
-        at = said.find(value, at + 1)
+        at = text.find(value, at + 1)
     return False
 
 
 def _is_word(pair: str) -> bool:
-    """Whether two characters that stand beside one another belong to one word."""
+    """Return True if two neighbouring characters belong to one word."""
     return len(pair) == 2 and pair.isalnum()

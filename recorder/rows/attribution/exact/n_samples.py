@@ -1,4 +1,4 @@
-"""One turn of each model call of a row, also where it was asked for several answers (`n=2`)."""
+"""Make one turn of a model call that was asked for several answers (`n=2`)."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -12,14 +12,14 @@ from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Turn
 
 
 def one_of_each(row: RowCalls) -> None:
-    """Of several answers that one call gave to the same, all of them the row's, makes one turn: of that which stands in
-    the row's completion, or that a later call was given; else of the first, and then nobody knows whether it was used.
+    """Merges answers of one call to the same prompt into one turn: the answer that the completion holds, or that a
+    later call was given; else the first, of which it is then unknown if it was used.
     """
     if len({turn.order for turn in row.turns}) == len(row.turns):
         return
     asked: dict[tuple[int, bytes | None], list[Turn]] = {}
     for turn in row.turns:
-        asked.setdefault((turn.order, _given(turn.sequence)), []).append(turn)
+        asked.setdefault((turn.order, _asked(turn.sequence)), []).append(turn)
     row.turns = [answers[0] if len(answers) == 1 else _one_of(answers, row.turns) for answers in asked.values()]
 
 
@@ -27,25 +27,25 @@ def _one_of(answers: Seq[Turn], turns: Seq[Turn]) -> Turn:
     standing = [turn for turn in answers if turn.start is not None]
     later = [turn.sequence for turn in turns if turn.order > answers[0].order]
     used = standing or [turn for turn in answers if any(_goes_on(one, turn.sequence) for one in later)]
-    told = used[0] if used else answers[0]
-    others = [turn.sequence for turn in answers if turn is not told]
-    return replace(told, others=others, is_used=bool(used))
+    kept = used[0] if used else answers[0]
+    others = [turn.sequence for turn in answers if turn is not kept]
+    return replace(kept, others=others, is_used=bool(used))
 
 
-def _given(sequence: Sequence) -> bytes | None:
+def _asked(sequence: Sequence) -> bytes | None:
     return sequence.messages if sequence.context is None else sequence.context.tobytes()
 
 
 def _goes_on(later: Sequence, earlier: Sequence) -> bool:
-    """Whether the later call was given the earlier one's answer: behind what that was given, or as a message."""
+    """Return True if the later call was given the earlier one's answer: after its context, or as a message."""
     context, before, sampled = map(bytes_of, (later.context, earlier.context, earlier.sampled))
     if context is not None and before is not None and sampled is not None:
         return bool(sampled) and context.startswith(before + sampled)
     if later.messages is None:
         return False
     answer = _answer(earlier)
-    said = orjson.loads(later.messages)
-    return any(_is_same(message, answer) for message in said if isinstance(message, dict)) if answer else False
+    messages = orjson.loads(later.messages)
+    return any(_is_same(message, answer) for message in messages if isinstance(message, dict)) if answer else False
 
 
 def _answer(sequence: Sequence) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What the scopes that calls were made in say alone: that all are one row's, or that some are nobody's."""
+"""Fast path: assignment by explicit scope only."""
 
 from logs_ui.recorder.capture.calls import Call, EnvironmentCall
 from logs_ui.recorder.rows.attribution.branches import row_of
@@ -7,9 +7,11 @@ from logs_ui.recorder.rows.attribution.row_calls import Attribution, RowCalls, S
 
 
 def of_one_scope(count: int, seen: Seen) -> Attribution | None:
-    """One row alone, all of whose calls said themselves that they are its own, as in an explicit run: what the search
-    would find, in a tenth of its time. None where there is something to find out: calls without a scope, or generations
-    with token ids, which have a place in the row's.
+    """Return the calls of a single row, all of which name it, as in a run that `start_run` opened: the result of the
+    full search in a tenth of its time.
+
+    Return None where there is something to search: calls without a scope, or generations with token ids, whose place in
+    the completion must be found.
     """
     if count != 1 or not (seen.generations or seen.environment_calls):
         return None
@@ -36,18 +38,16 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
     return Attribution([row], len(failed) - len(row.failures))
 
 
-def of_rows(seen: Seen, count: int) -> tuple[Seen, int]:
-    """Without the calls that were made in the scope of a row that is none, and how many these were: whatever else
-    speaks for a row, they said themselves that they are not its own.
-    """
-    strange = {call.order for call in seen.calls if _is_outside(call, count)}
-    if not strange:
+def without_outside(seen: Seen, count: int) -> tuple[Seen, int]:
+    """Return the calls without those made in the scope of a row that does not exist, and the number of the latter."""
+    outside = {call.order for call in seen.calls if _is_outside(call, count)}
+    if not outside:
         return seen, 0
-    generations = [call for call in seen.generations if call.order not in strange]
-    calls = [call for call in seen.environment_calls if call.order not in strange]
-    notes = [note for note in seen.notes if note.order not in strange]
-    children = sum(call.within is not None for call in seen.environment_calls if call.order in strange)
-    return Seen(generations, calls, notes), len(strange) - children
+    generations = [call for call in seen.generations if call.order not in outside]
+    calls = [call for call in seen.environment_calls if call.order not in outside]
+    notes = [note for note in seen.notes if note.order not in outside]
+    children = sum(call.within is not None for call in seen.environment_calls if call.order in outside)
+    return Seen(generations, calls, notes), len(outside) - children
 
 
 def _is_outside(call: Call, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""How a chain of generations stands in a row's tokens, or in its text."""
+"""Find a chain of generations in a row's tokens, or in its text where the server returned no ids."""
 
 import re
 from collections.abc import Callable
@@ -8,16 +8,16 @@ import numpy as np
 
 from logs_ui.recorder.capture.calls import Ids, Sequence
 from logs_ui.recorder.rows.attribution.chain import Chain
-from logs_ui.recorder.rows.attribution.prefixes import said_after_the_prompt
+from logs_ui.recorder.rows.attribution.prefixes import texts_after_prompt
 from logs_ui.recorder.rows.attribution.text_compare import plain
 
 _END_BACKWARDS = re.compile(r"(\s*>[^<>\s]*<)+")
-"""The text of end tokens, reversed: from the front each place would be tried, in the square of the time."""
+"""Matches end tokens in reversed text: from the front, each place would be tried, in quadratic time."""
 _WIDTH = np.dtype(np.int32).itemsize
 
 
 class RowTokens:
-    """A row's tokens as bytes, and how far generations have been matched in it."""
+    """A row's tokens as bytes, and how far generations were matched in them."""
 
     def __init__(self, prompt: Ids, completion: Ids) -> None:
         self.prompt = len(prompt)  # tokens
@@ -28,19 +28,19 @@ class RowTokens:
 
     @property
     def length(self) -> int:
-        """In tokens."""
+        """Length in tokens."""
         return len(self.data) // _WIDTH
 
     def extended_by(self, sequence: Sequence, matched: int) -> int | None:
-        """Where the sampled tokens begin, if the row up to there is just the context."""
+        """Return where the answer begins, in tokens, if the row up to there is exactly the context."""
         assert sequence.context is not None  # noqa: S101 - for the type checker
         start = len(sequence.context)
         if self.prompt <= start < matched or not self.data.startswith(sequence.context.tobytes()):
             return None
-        return start if self._stands_at(sequence, start) else None
+        return start if self._is_at(sequence, start) else None
 
     def holds(self, sequence: Sequence, matched: int) -> int | None:
-        """Where, after what is matched already, the sampled tokens stand."""
+        """Return where the answer occurs after what was matched already, in tokens."""
         assert sequence.sampled is not None  # noqa: S101 - for the type checker
         sampled = sequence.sampled.tobytes()
         at = self.data.find(sampled, matched * _WIDTH)
@@ -48,8 +48,8 @@ class RowTokens:
             at = self.data.find(sampled, at + 1)
         return at // _WIDTH if at >= 0 and len(sampled) else None
 
-    def _stands_at(self, sequence: Sequence, start: int) -> bool:
-        """Whole, without its end token, or cut off by the end of the row."""
+    def _is_at(self, sequence: Sequence, start: int) -> bool:
+        """Return True if the answer is there whole, without its end token, or cut off by the row's end."""
         assert sequence.sampled is not None  # noqa: S101 - for the type checker
         sampled, at = sequence.sampled.tobytes(), start * _WIDTH
         if at >= len(self.data):
@@ -60,14 +60,14 @@ class RowTokens:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a chain stands in a row: where each of its answers begins in the row's tokens, and where the last ends.
+    """The place of a chain in a row.
 
     Attributes:
-        starts: indices in the completion; None for an answer that does not stand there.
+        starts: index of each answer in the completion; None for an answer in the prompt or without ids.
         end: tokens from the start of the prompt.
         text_end: characters from the start of the completion's text, where the server returned no ids.
         evidence: "context", "tokens" or "text".
-        is_whole: whether it reaches the row's end; of text whether all that was said and told is all that stands there.
+        is_whole: True if it reaches the row's end; of text, if it is all of the row's text.
     """
 
     starts: list[int | None]
@@ -78,21 +78,20 @@ class Fit:
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """Smaller is better: exactly, and whole."""
+        """Smaller is better: an exact fit, then a whole one."""
         return self.evidence != "context", not self.is_whole
 
 
 def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
-    """None where the row does not hold the chain's answers in order. Those that stand in the row's prompt, because only
-    the last turn was returned, have no place in the completion.
+    """Return the place of a chain in a row; None where the row does not hold its answers in order.
+
+    Answers may be in the row's prompt, if only the last turn was returned; at least one must be in the completion.
     """
     return _whole_fit(chain, row) or _fit_by_parts(chain, row, text)
 
 
 def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
-    """Of a chain that stands in the row from the first token to its last answer's end, as most do: the same as by
-    parts, in one look.
-    """
+    """Return what `_fit_by_parts` would, by one comparison: most chains are a prefix of their row."""
     begin = len(chain.head) // _WIDTH
     if not chain.is_unbroken or chain.tail is None or begin < max(row.prompt, row.matched):
         return None
@@ -130,16 +129,16 @@ def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit 
 
 
 def _is_whole_text(chain: Chain, text: str) -> bool:
-    """Whether what was said and told up to the chain's end is all of it, but for an end token, and in order."""
+    """Return True if the chain's texts are all of the row's text, in order, but for an end token."""
     _, last = chain.parts[-1]
-    before = said_after_the_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
+    before = texts_after_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
     left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
     at = 0
-    for i, said in enumerate([*map(plain, filter(None, before))]):
-        found = left.find(said, at)
+    for i, text_before in enumerate([*map(plain, filter(None, before))]):
+        found = left.find(text_before, at)
         if found < 0 or (found > 0 and not i):
             return False
-        at = found + len(said)
+        at = found + len(text_before)
     return left == end if not at else left.endswith(end) and len(left) - len(end) >= at
 
 

@@ -1,4 +1,4 @@
-"""Whose chains of generations are whose, by how they stand in the rows."""
+"""Assign chains of generations to rows, by the place of their tokens in the rows."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -8,12 +8,12 @@ from heapq import heapify, heappop, heappush
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import Fit, RowTokens, fit
-from logs_ui.recorder.rows.attribution.prefixes import told_first
+from logs_ui.recorder.rows.attribution.prefixes import prompt_texts
 from logs_ui.recorder.rows.attribution.text_compare import plain
 
 
 class Matching:
-    """Chains and the rows they fit."""
+    """Assigns chains to the rows that hold their tokens."""
 
     def __init__(
         self,
@@ -24,10 +24,10 @@ class Matching:
     ) -> None:
         """
         Args:
-            tokens: (N) of the rows.
-            state: the rows.
-            text_of: of a row's completion, by its index.
-            prompt_of: of its prompt.
+            tokens: (N) the rows' tokens.
+            state: the rows to fill.
+            text_of: returns the text of a row's completion, by its index.
+            prompt_of: returns the text of its prompt.
         """
         self._tokens, self._state = tokens, state
         self._prompt_of, self._prompts = prompt_of, dict[int, str]()
@@ -38,7 +38,7 @@ class Matching:
         self._models: set[object] | None = None
 
     def fit(self, chain: Chain, index: int) -> Fit | None:
-        """How a chain stands in row `index`."""
+        """Return the place of a chain in row `index`; None where it has none."""
 
         def text() -> str:
             if index not in self._texts:
@@ -48,11 +48,11 @@ class Matching:
         return fit(chain, self._tokens[index], text)
 
     def match(self, chains: Seq[Chain]) -> list[Chain]:
-        """Gives chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. Where
-        branches are turns, and rows in pieces, first those that begin first.
+        """Assigns chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. If
+        branches are turns, and rows are in pieces, the chains with the shortest prompt come first.
 
         Returns:
-            Those that fit none, or are another model's.
+            The chains that fit no row, or are another model's.
         """
         chains = sorted(chains, key=Chain.key)
         fits = [self._best_fits(chain, self._repeating(chain)) for chain in chains]
@@ -68,10 +68,10 @@ class Matching:
                 again = _exact(again)
             if not again:
                 unmatched.append(i)
-            elif self._urgency(chains[i], again) > urgency:  # what it fitted best is taken
+            elif self._urgency(chains[i], again) > urgency:  # the row that it fitted best is taken
                 heappush(waiting, (self._urgency(chains[i], again), i))
             else:
-                self._give(chains[i], again)
+                self._assign(chains[i], again)
         unmatched.sort()
         for i in unmatched:
             chains[i].candidate_rows = [
@@ -79,8 +79,8 @@ class Matching:
             ] or None
         return [chains[i] for i in unmatched]
 
-    def _give(self, chain: Chain, fits: dict[int, Fit]) -> None:
-        """To the best of the rows that it fits; of several, one whose other turns were made in the same strand."""
+    def _assign(self, chain: Chain, fits: dict[int, Fit]) -> None:
+        """Assigns a chain to the best row that it fits; of several, to one with turns of the same strand."""
         tokens = self._tokens
         best = min(fits, key=lambda i: (*self._rank(fits[i]), self._state.is_elsewhere(i, chain), i))
         tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
@@ -92,26 +92,26 @@ class Matching:
         }
 
     def _may_follow(self, chain: Chain, index: int) -> bool:
-        """Not, where rows are in pieces, if what the row has so far was asked for later."""
+        """Return False if rows are in pieces and the row's turns so far were asked later."""
         if not self._state.branches.are_turns:
             return True
         return all(turn.order < chain.parts[0][0].order for turn in self._state.rows[index].turns)
 
-    def _best_fits(self, chain: Chain, likely: Iterable[int]) -> dict[int, Fit]:
-        """Those by context; only where there is none, all others, for which every row must be searched that can be one
-        of the chain's prompt.
-        """
-        exact = _exact(self._fits(chain, likely))
+    def _best_fits(self, chain: Chain, exact_rows: Iterable[int]) -> dict[int, Fit]:
+        """Return the exact fits; only if there is none, the others, for which all rows of the prompt are searched."""
+        exact = _exact(self._fits(chain, exact_rows))
         if exact:
             return exact
         asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
-        return self._fits(chain, asked or self._told(chain) or range(len(self._tokens)))
+        return self._fits(chain, asked or self._with_messages(chain) or range(len(self._tokens)))
 
-    def _told(self, chain: Chain) -> list[int]:
-        """Where the server returned no ids: the rows in whose prompts stands what the model was told at first."""
+    def _with_messages(self, chain: Chain) -> list[int]:
+        """Return the rows whose prompt holds the chain's first messages, where the server returned no ids."""
         _, first = chain.parts[0]
-        told = [] if first.context is not None or first.messages is None else told_first(first.messages)
-        groups = [rows for rows in self._groups.values() if told and all(one in self._prompt(rows[0]) for one in told)]
+        texts = [] if first.context is not None or first.messages is None else prompt_texts(first.messages)
+        groups = [
+            rows for rows in self._groups.values() if texts and all(one in self._prompt(rows[0]) for one in texts)
+        ]
         return sorted(index for rows in groups for index in rows)
 
     def _prompt(self, index: int) -> str:
@@ -120,12 +120,12 @@ class Matching:
         return self._prompts[index]
 
     def _asked(self, context: bytes) -> list[int]:
-        """The rows with whose prompts a context begins, in order."""
+        """Return the rows with whose prompt a context begins, in order."""
         groups = (rows for asked, rows in self._groups.items() if context.startswith(asked))
         return sorted(index for rows in groups for index in rows)
 
     def _repeating(self, chain: Chain) -> list[int]:
-        """The rows that begin with the chain's last context: no other can be the one by context."""
+        """Return the rows that begin with the chain's last context: only these can be exact fits."""
         context = chain.parts[-1][1].context
         if context is None:
             return []
@@ -133,12 +133,12 @@ class Matching:
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _rank(self, found: Fit) -> tuple[bool, bool]:
-        """Of pieces of a row it says nothing that one reaches the end of another row: they may be alike."""
+        """Smaller is better. If rows are in pieces, a piece that reaches a row's end may as well be another row's."""
         inexact, in_part = found.rank
         return inexact, in_part and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
-        """Exact fits come first, the whole ones of them before others; then the fewer there are of the best."""
+        """Smaller is earlier: whole exact fits, other exact fits, the rest; then chains with fewer best rows."""
         ranks = [self._rank(found) for found in fits.values()]
         if not ranks:
             return False, False, 0, 0
@@ -147,24 +147,25 @@ class Matching:
         return inexact, in_part and not inexact, begin, ranks.count((inexact, in_part))
 
     def _of_the_policy(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> list[dict[int, Fit]]:
-        """Without what merely reads like a part of a row, and was said by another model than the one that is trained:
-        the model whose contexts are the rows' own, else the one that said the most of what stands in them.
+        """Drops inexact fits of other models than the trained one: a judge may repeat a part of a row.
+
+        The trained model is the one with exact fits; else the one with the most sampled tokens among the fits.
         """
         if self._models is None:
             self._models = {chain.model for chain, found in zip(chains, fits, strict=True) if _exact(found)}
         if not self._models:
-            said: Counter[object] = Counter()
+            sampled: Counter[object] = Counter()
             for chain in (chain for chain, found in zip(chains, fits, strict=True) if found):
-                said[chain.model] += chain.size
-            self._models = {model for model, _ in said.most_common(1)}
+                sampled[chain.model] += chain.size
+            self._models = {model for model, _ in sampled.most_common(1)}
         return [
             found if _exact(found) or chain.model in self._models else {}
             for chain, found in zip(chains, fits, strict=True)
         ]
 
     def _find_contested(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
-        """Where more chains are the whole of a row than there are such rows, some were sampled in vain, as when a row
-        is played twice and one try returned. Which ones, branches may tell, where there is one for each row.
+        """Finds rows that more chains hold in full than there are such rows: some were played twice, and one try was
+        returned. Branches may tell which, if there is one for each row.
         """
         if self._state.branches.are_turns:
             self._find_contested_turns(chains, fits)
@@ -181,7 +182,7 @@ class Matching:
             if len(claimants) <= rows[data]:
                 continue
             if has_a_row_each and rows[data] == len(set(branches)) == 1:
-                continue  # all are that row's tries
+                continue  # all are tries of that row
             left = [branch for branch in branches if branch not in taken]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
                 self._state.mark_contested(i for i, row in enumerate(self._tokens) if row.data == data)
@@ -192,7 +193,7 @@ class Matching:
                 fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
 
     def _find_contested_turns(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
-        """The same turn by turn, where rows are in pieces."""
+        """Does the same turn by turn, if rows are in pieces."""
         claims: Counter[bytes] = Counter()
         rows: dict[bytes, set[int]] = defaultdict(set)
         for chain, found in zip(chains, fits, strict=True):

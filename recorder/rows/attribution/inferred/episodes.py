@@ -1,8 +1,12 @@
-"""Whose environment calls are whose, once it is known whose the generations are."""
+"""Assign environment calls to rows, once generations have rows.
+
+Calls are taken by episode: what one client did from one reset to the next. Kinds of evidence are tried from the
+strongest to the weakest: strand, start of the strand, generation, then observation, reward, order and action.
+"""
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from math import inf
 
@@ -10,9 +14,9 @@ from logs_ui.recorder.capture.calls import Generation, Ids
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import place_of
-from logs_ui.recorder.rows.attribution.inferred.after_generation import give_by_generations
+from logs_ui.recorder.rows.attribution.inferred.after_generation import add_by_generations
 from logs_ui.recorder.rows.attribution.inferred.by_action import (
-    Contents,
+    Actions,
     Episode,
     has_failed,
     is_plausible,
@@ -25,51 +29,57 @@ from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 Decode = Callable[[Ids], str]
 
 
-def give_environment_calls(state: Assignment, decode: Decode, *, finished: bool) -> None:
-    """Branch by branch where branches tell rows apart, then all that are left together. Where the function did not
-    finish, its last rows have no episode yet.
+def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) -> None:
+    """Assigns episodes branch by branch, if branches tell rows apart, then all that are left together.
+
+    Args:
+        state: the rows, with their generations.
+        decode: token ids to text.
+        finished: False if the function did not return: its last rows may have no episode yet.
     """
     if finished and _is_one_step_each(state):
-        _give_one_step_each(state, decode)
+        _add_one_step_each(state, decode)
         return
-    homes = state.rows_by_branch()
+    rows_of = state.rows_by_branch()
     together: list[Episode] = []
     for episode in _episodes(state):
         branch = state.branch_of(episode)
-        rows = homes.get(branch, [])
+        rows = rows_of.get(branch, [])
         if len(rows) == 1 and branch is not None and (finished or not _is_beyond(episode, state.rows[rows[0]])):
             state.add_calls(rows[0], episode, "strand")
         else:
             together.append(episode)
-    together = _give_by_numbers(state, together, homes, finished=finished)
-    for branch in _of_several(state, together, homes):
+    together = _add_by_branches(state, together, rows_of, finished=finished)
+    for branch in _branches_of_several(state, together, rows_of):
         own = [episode for episode in together if state.branch_of(episode) is branch]
         together = [episode for episode in together if state.branch_of(episode) is not branch]
-        _give_by_order(state, own, homes[branch], decode, finished=finished)
-    _give_by_order(state, together, list(range(len(state.rows))), decode, finished=finished)
+        _add_together(state, own, rows_of[branch], decode, finished=finished)
+    _add_together(state, together, list(range(len(state.rows))), decode, finished=finished)
 
 
 def _is_beyond(episode: Episode, row: RowCalls) -> bool:
-    """Whether it was begun after the row's last turn, and took no step yet: a worker may have gone to the next row."""
+    """Return True if it began after the row's last turn, without a step: a worker may have begun the next row."""
     return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
 
 
-def _of_several(state: Assignment, episodes: list[Episode], homes: Mapping[Strand | None, list[int]]) -> set[Strand]:
-    """The branches that are a home of rows, and in which there are such episodes."""
-    branches = {branch for branch in homes if branch}
+def _branches_of_several(
+    state: Assignment, episodes: list[Episode], rows_of: Mapping[Strand | None, list[int]]
+) -> set[Strand]:
+    """Return the branches that have rows and such episodes."""
+    branches = {branch for branch in rows_of if branch}
     return branches and {branch for episode in episodes if (branch := state.branch_of(episode)) in branches and branch}
 
 
-def _give_by_numbers(
-    state: Assignment, episodes: list[Episode], homes: Mapping[Strand | None, list[int]], *, finished: bool
+def _add_by_branches(
+    state: Assignment, episodes: list[Episode], rows_of: Mapping[Strand | None, list[int]], *, finished: bool
 ) -> list[Episode]:
-    """Where there is a branch for each row, in the order in which they were started. Returns the episodes of others."""
+    """Assigns episodes by the start of their branch, if there is one for each row. Return the others."""
     ranked = state.branch_of_each_row()
-    if not ranked or not all(homes.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
+    if not ranked or not all(rows_of.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
         return episodes
     if not finished:
         bare = [place for place, row in enumerate(state.rows) if not row.turns]
-        known = [homes.get(branch, [None])[0] for branch in ranked]
+        known = [rows_of.get(branch, [None])[0] for branch in ranked]
         if not are_of_one_prompt(state, bare) and not are_in_line(state, known):
             return episodes
     places: dict[Strand | None, int] = {branch: place for place, branch in enumerate(ranked)}
@@ -84,8 +94,8 @@ def _give_by_numbers(
 
 
 def _episodes(state: Assignment) -> list[Episode]:
-    """A client's calls from one reset to the next, in the order in which they began; of each branch apart, where the
-    client is stepped in several: it then has a session for each.
+    """Return the episodes in the order in which they began. A client that is reset and stepped in several branches has
+    a session in each.
     """
     calls = [call for call in state.environment_calls if state.is_unassigned(call)]
     stepped: dict[int, set[Strand | None]] = defaultdict(set)
@@ -105,8 +115,8 @@ def _episodes(state: Assignment) -> list[Episode]:
 
 
 def _is_one_step_each(state: Assignment) -> bool:
-    """Whether one environment was stepped once for each row, after all rows had given their one answer; or, where no
-    generation was seen, as often as there are rows.
+    """Return True if one environment was stepped once for each row, after all rows had given their one answer; or, if
+    no generation was seen, as often as there are rows.
     """
     steps = [call for call in state.environment_calls if call.kind == "step"]
     if (
@@ -120,32 +130,32 @@ def _is_one_step_each(state: Assignment) -> bool:
     return answered_once or not state.seen.generations
 
 
-def _give_one_step_each(state: Assignment, decode: Decode) -> None:
-    """One environment, reset once, stepped once for each row: the reset belongs to all of them."""
+def _add_one_step_each(state: Assignment, decode: Decode) -> None:
+    """Assigns one step to each row, by position; the reset belongs to all rows."""
     steps = [[call] for call in state.environment_calls if call.kind == "step"]
     resets = [call for call in state.environment_calls if call.kind == "reset"]
-    _give_as_they_stand(state, steps, range(len(state.rows)), decode, "position")
-    given = [row for row in state.rows if row.environment_calls]
-    for row in given:
+    _add_in_order(state, steps, range(len(state.rows)), decode, "position")
+    with_step = [row for row in state.rows if row.environment_calls]
+    for row in with_step:
         row.environment_calls = [*resets, *row.environment_calls]
-    state.unattributed += 0 if given else len(resets)
+    state.unattributed += 0 if with_step else len(resets)
 
 
-def _give_by_order(
+def _add_together(
     state: Assignment, episodes: list[Episode], places: Seq[int], decode: Decode, *, finished: bool
 ) -> None:
-    """By the generations that steps follow, then as many as there are rows left, in order."""
-    left = give_by_generations(state, episodes, places)
+    """Assigns episodes by the generations before their steps, then in order, if there is one for each row left."""
+    left = add_by_generations(state, episodes, places)
     open_places = [place for place in places if not state.rows[place].environment_calls]
     enough = len(left) == len(open_places) if finished else _are_the_next(state, left, open_places)
-    told = finished or _are_in_line(state, episodes, open_places)
-    _give_as_they_stand(state, left, open_places if enough else (), decode, "order", open_places, told=told)
+    is_known = finished or _are_rows_in_line(state, episodes, open_places)
+    _add_in_order(state, left, open_places if enough else (), decode, "order", open_places, is_known=is_known)
 
 
 def _are_the_next(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -> bool:
-    """Whether these can be those of the next rows of a function that did not finish: as many as there are rows left; or
-    all rows before have theirs, these were reset above all branches, before their rows answered, and none of them in
-    place of one that failed.
+    """Return True if these can be the next rows' episodes, in a function that did not finish: as many as rows are left;
+    or all earlier rows have theirs, and these were reset above all branches, before their rows answered, none of them
+    in place of one that failed.
     """
     if state.unmatched or len(episodes) >= len(places):
         return not state.unmatched and len(episodes) == len(places)
@@ -159,9 +169,9 @@ def _are_the_next(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -
     return _is_ahead(state, pairs) and not stepped_unanswered and not any(map(has_failed, episodes[:-1]))
 
 
-def _are_in_line(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -> bool:
-    """Whether a function that did not finish is seen to go through its rows in order, or it does not matter: the rows
-    that have no call yet are of one prompt.
+def _are_rows_in_line(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -> bool:
+    """Return True if a function that did not finish went through its rows in order, as far as is known, or if it does
+    not matter: the rows without a call are of one prompt.
     """
     if are_of_one_prompt(state, places) and not any(state.rows[place].turns for place in places):
         return True
@@ -169,7 +179,7 @@ def _are_in_line(state: Assignment, episodes: Seq[Episode], places: Seq[int]) ->
     return are_in_line(state, [of.get(episode[0].order) for episode in episodes])
 
 
-def _give_as_they_stand(
+def _add_in_order(
     state: Assignment,
     episodes: list[Episode],
     places: Seq[int],
@@ -177,21 +187,27 @@ def _give_as_they_stand(
     evidence: str,
     instead: Seq[int] = (),
     *,
-    told: bool = True,
+    is_known: bool = True,
 ) -> None:
-    """Those of which what came back tells whose they are; the others in the order in which they began, unless rows were
-    not begun in theirs, or what was sent is against it. Then only those of which this tells alone; the rest is lost.
+    """Assigns episodes by observations and rewards, the others in the order in which they began. If order is not to be
+    trusted, assigns those that actions place alone; the rest is unattributed.
 
-    `places` are those of the rows, one for each episode; empty where order says nothing. `instead` are rows to look
-    among then. Where it is not `told` that rows are gone through in order, what was sent must show it.
+    Args:
+        state: the rows.
+        episodes: those to assign.
+        places: rows, one for each episode; empty where order shows nothing.
+        decode: token ids to text.
+        evidence: what to call the order: "order" or "position".
+        instead: rows to choose from where `places` is empty.
+        is_known: True if rows are known to be gone through in order; else actions or outcomes must confirm it.
     """
     rows = {place: state.rows[place] for place in places or instead}
-    contents = Contents(episodes, rows, decode)
-    # Rows that run are looked at again and again, and given by order until more is known.
-    outcomes = Outcomes([] if state.is_running else episodes, rows, decode, state.returned, contents)
+    actions = Actions(episodes, rows, decode)
+    # Rows that run are assigned again and again; a search for observations each time would cost too much.
+    outcomes = Outcomes([] if state.is_running else episodes, rows, decode, state.returned, actions)
     sure = [*outcomes.alone(episodes)]
     is_all = 0 < len(sure) == len(episodes)
-    pairs = None if is_all else _in_order(state, episodes, places, contents, outcomes, told=told)
+    pairs = None if is_all else _in_order(state, episodes, places, actions, outcomes, is_known=is_known)
     for episode, place, how in sure:
         state.add_calls(place, episode, how)
     if sure:
@@ -200,17 +216,19 @@ def _give_as_they_stand(
         if pairs is not None and _agree(pairs, sure):
             pairs = [pair for pair in pairs if pair[1] in rows]
         else:
-            contents = Contents(episodes, rows, decode)
-            pairs = _in_order(state, episodes, [one for one in places if one in rows], contents, outcomes, told=told)
+            actions = Actions(episodes, rows, decode)
+            pairs = _in_order(
+                state, episodes, [one for one in places if one in rows], actions, outcomes, is_known=is_known
+            )
     if pairs is None:
-        pairs, evidence = list(contents.alone(episodes)), "action"
+        pairs, evidence = list(actions.alone(episodes)), "action"
     state.unattributed += sum(map(len, episodes)) - sum(len(episode) for episode, _ in pairs)
     for episode, place in pairs:
         state.add_calls(place, episode, evidence)
 
 
 def _agree(pairs: Seq[tuple[Episode, int]], sure: Seq[tuple[Episode, int, str]]) -> bool:
-    """Whether these give no episode to two rows, and no row two."""
+    """Return True if these pairs give no episode to two rows, and no row two."""
     places = {episode[0].order: place for episode, place, _ in sure}
     episodes = {place: episode[0].order for episode, place, _ in sure}
     return all(
@@ -223,34 +241,34 @@ def _in_order(
     state: Assignment,
     episodes: list[Episode],
     places: Seq[int],
-    contents: Contents,
+    actions: Actions,
     outcomes: Outcomes,
     *,
-    told: bool,
+    is_known: bool,
 ) -> list[tuple[Episode, int]] | None:
-    """The episodes of which order tells whose they are: all, or, where one that failed may have been tried again for
-    the same row, those that this leaves where they are. None where order tells nothing.
+    """Return the episodes with the rows that order gives them: all, or, if one that failed may have been tried again,
+    those that have one possible row all the same. Return None if order is not to be trusted.
     """
-    started = _as_started(state, episodes)
-    if started is None or len(places) < len(started) or not is_in_order(state) or _may_be_anothers(state, started):
+    started = _in_start_order(state, episodes)
+    if started is None or len(places) < len(started) or not is_in_order(state) or _began_after_failure(state, started):
         return None
     pairs = list(zip(started, places, strict=False))
     if not all(is_plausible(episode, state.rows[place]) for episode, place in pairs) or not _is_ascending(state, pairs):
         return None
     ahead = _is_ahead(state, pairs)
-    if contents.contradict(pairs, ahead=ahead) or outcomes.contradict(pairs):
+    if actions.contradict(pairs, ahead=ahead) or outcomes.contradict(pairs):
         return None
-    is_trusted = told and _is_stepped_as_reset(state, pairs)
-    if not is_trusted and not contents.confirm(pairs) and not outcomes.confirm(pairs):
+    is_trusted = is_known and _is_stepped_as_reset(state, pairs)
+    if not is_trusted and not actions.confirm(pairs) and not outcomes.confirm(pairs):
         return None
     if ahead or not any(has_failed(episode) or not is_stepped(episode) for episode in started):
         return pairs
-    return list(contents.certain(started, places))
+    return list(actions.certain(started, places))
 
 
 def _is_ahead(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
-    """Whether each environment was reset before its row had answered: then there is one for each row, whatever came of
-    the answers. Of answers that were made later one may have had no episode, and another two.
+    """Return True if each environment was reset before its row had answered: then there is one for each row. After the
+    answers, one row may have had no episode, and another two.
     """
     answered = [min((turn.order for turn in state.rows[place].turns), default=None) for _, place in pairs]
     if not state.seen.generations and any(is_stepped(episode) for episode, _ in pairs):
@@ -261,16 +279,14 @@ def _is_ahead(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
     )
 
 
-def _may_be_anothers(state: Assignment, episodes: Seq[Episode]) -> bool:
-    """Whether one was begun after a generation failed: an environment may have been reset again to ask again, and a row
-    been given up.
-    """
+def _began_after_failure(state: Assignment, episodes: Seq[Episode]) -> bool:
+    """Return True if one began after a failed generation: a row may have been given up, or asked again."""
     return min(state.failed_orders, default=inf) < max((episode[0].order for episode in episodes), default=-1)
 
 
 def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
-    """Whether environments were stepped in the order in which they were reset, wherever several were between two
-    generations: else one of both is not the rows' order.
+    """Return True if environments were stepped in the order in which they were reset, between any two generations: else
+    one of both is not the rows' order.
     """
     made = sorted(generation.order for generation in state.seen.generations)
     rounds: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
@@ -283,38 +299,38 @@ def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> 
     return all(places == sorted(places) for places in stepped)
 
 
-def _as_started(state: Assignment, episodes: list[Episode]) -> list[Episode] | None:
-    """In the order in which rows were begun: episodes of strands that ran side by side in the order in which these were
-    started. None where that is not known.
+def _in_start_order(state: Assignment, episodes: list[Episode]) -> list[Episode] | None:
+    """Return the episodes in the order in which their rows began: in the order in which their strands were started, if
+    each has its own. Return None if it is unknown.
     """
     started = [state.branches.of(episode[0]) for episode in episodes]
     if len(set(started)) <= 1:
         return episodes
     known = {branch for branch in started if branch is not None and not branch.is_stray}
-    if len(known) < len(episodes):  # several in one, or some above all, or of strands that nobody saw start
+    if len(known) < len(episodes):  # several in one, or some above all, or the start of a strand was not seen
         return None
     return [episodes[i] for i in sorted(range(len(episodes)), key=lambda i: place_of(started[i]))]
 
 
 def _is_ascending(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
-    """Whether these, and what other rows were given in the same strands, began in the order of the rows."""
-    mine = {state.branches.of(episode[0]) for episode, _ in pairs}
+    """Return True if these, and the episodes that other rows have in the same strands, began in the rows' order."""
+    branches = {state.branches.of(episode[0]) for episode, _ in pairs}
     begun = [(place, episode[0]) for episode, place in pairs]
     for place, row in enumerate(state.rows):
         first = min(row.environment_calls, key=lambda call: call.order, default=None)
-        if first is not None and state.branches.of(first) in mine:
+        if first is not None and state.branches.of(first) in branches:
             begun.append((place, first))
     orders = [(place_of(state.branches.of(call)), call.order) for _, call in sorted(begun, key=lambda one: one[0])]
     return orders == sorted(orders)
 
 
-def give_functions(state: Assignment) -> None:
-    """Tools that are functions, and have no episode: by their strand, else by the generation that they follow."""
+def add_function_calls(state: Assignment) -> None:
+    """Assigns calls of tools that are functions, by their strand, else by the generation that they follow."""
     left = [call for call in state.tool_functions if state.is_unassigned(call)]
-    homes = state.rows_by_branch() if left else {}
+    rows_of = state.rows_by_branch() if left else {}
     for call in left:
         branch = state.branches.of(call)
-        rows = homes.get(branch, []) if branch is not None else []
+        rows = rows_of.get(branch, []) if branch is not None else []
         if len(rows) == 1:
             state.add_calls(rows[0], [call], "strand")
             continue
@@ -327,14 +343,14 @@ def give_functions(state: Assignment) -> None:
             state.unattributed += 1
 
 
-def give_leftovers(state: Assignment) -> None:
-    """Generations whose tokens stand in no row, as where only the last turn is returned: by their strand, else by the
-    row whose environment was stepped next.
+def add_leftovers(state: Assignment) -> None:
+    """Assigns generations whose tokens occur in no row, as where only the last turn is returned: by their strand, else
+    to the row whose environment was stepped next.
     """
-    homes = state.rows_by_branch() if state.unmatched else {}
+    rows_of = state.rows_by_branch() if state.unmatched else {}
     for turn in [part for chain in state.unmatched for part in chain.split()]:
         generation, branch = turn.parts[0][0], state.branches.of(turn.parts[0][0])
-        rows = homes.get(branch, []) if branch is not None else []
+        rows = rows_of.get(branch, []) if branch is not None else []
         index = rows[0] if len(rows) == 1 else _answered_by(state, generation)
         if (
             index is None
@@ -347,7 +363,7 @@ def give_leftovers(state: Assignment) -> None:
 
 
 def _answered_by(state: Assignment, generation: Generation) -> int | None:
-    """The row whose environment was stepped between this generation and the next; None unless it is one alone."""
+    """Return the only row whose environment was stepped between this generation and the next; else None."""
     if len(generation.sequences) != 1:
         return None
     branch = state.branches.of(generation)

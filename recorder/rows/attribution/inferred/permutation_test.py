@@ -1,33 +1,34 @@
-"""Whether rows stand in an order by accident."""
+"""Permutation test: could this order of rows have arisen by chance?"""
 
 import random
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from statistics import mean, pstdev
 
-_RARE = 1 / 500
-_FAR = 3.5  # standard deviations
-_FEWEST, _MOST = 20, 200  # shuffles
-_FEW = 12  # places: the best order of them is not far above all others
-_OF_FEW = 500  # shuffles of them
-_LOOKED_AT = 40_000  # calls in all of them
+from logs_ui.recorder.rows.attribution.inferred.thresholds import (
+    FEW_ROWS,
+    LOOKUPS,
+    SHUFFLES,
+    SHUFFLES_OF_FEW,
+    STANDARD_DEVIATIONS,
+)
 
 
 def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int) -> bool:
-    """Whether the score of these places is far above those of shuffled ones; of a few places, above each of many.
+    """Return True if the score of these rows is far above those of shuffled rows; for a few rows, above each of many.
 
     Args:
-        score: of places in some order.
-        places: as they are.
-        calls: that each score looks at, so that a large batch is shuffled less often; it needs that less, too.
+        score: rates rows in some order.
+        places: the rows, in the order to test.
+        calls: environment calls that each score looks at; large batches are shuffled less often.
     """
-    are_few = len(places) <= _FEW
-    times = _OF_FEW if are_few else max(_FEWEST, min(_MOST, _LOOKED_AT // max(calls, 1)))
+    are_few = len(places) <= FEW_ROWS
+    least, most = SHUFFLES
+    times = SHUFFLES_OF_FEW if are_few else max(least, min(most, LOOKUPS // max(calls, 1)))
     chance = random.Random(0)  # noqa: S311 - the same each time
-    own, others = score(places), list[int]()
+    tested, others = score(places), list[int]()
     for _ in range(times):
         others.append(score(chance.sample(places, len(places))))
-        if others[-1] >= own:
+        if others[-1] >= tested:
             return False
-    far = 0.0 if are_few else _FAR * pstdev(others)
-    return own - mean(others) > far
+    return are_few or tested - mean(others) > STANDARD_DEVIATIONS * pstdev(others)

@@ -16,6 +16,9 @@ list of options occurs in some row's answer by accident, but not in nearly every
 SAMPLED_VALUES = 8
 """Values of one JSON path to look for in texts, before the path counts as one that has nothing to do with them."""
 
+SAMPLED_EPISODES = 32
+"""Episodes to check when verifying an assignment made by other evidence."""
+
 LEAST_CHARACTERS = 8
 """Characters that an observation needs to be found in no context by accident."""
 

@@ -1,4 +1,7 @@
-"""Generations of a rollout function that has not returned, and may never: no tokens tell its rows apart."""
+"""Assign generations of a rollout function that raised, or has not returned yet: no returned tokens tell rows apart.
+
+Rows of one prompt are alike then: it does not matter which of them a chain is on, as long as it is there alone.
+"""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -21,16 +24,15 @@ from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
 _WIDTH = np.dtype(np.int32).itemsize
 
 
-def give_unfinished(
-    count: int, seen: Seen, strange: int, prompts: Seq[str], decode: Callable[[Ids], str]
-) -> Assignment:
-    """Chains to the rows in whose place their branches were started, where there is one for each; else to rows whose
-    prompts they hold; else in the order in which their strands, then they themselves, began, up to the first that
-    brought no answer: nobody knows whose that was, nor whose come after it. `place_turns` then says where they stand.
-    What is only known to be a later turn is nobody's. For `strange` see `Assignment`.
+def add_unfinished(count: int, seen: Seen, outside: int, prompts: Seq[str], decode: Callable[[Ids], str]) -> Assignment:
+    """Return the rows with their chains: by the start of their branches, if there is one for each row; else by the
+    prompt that the first context holds; else in the order in which they began, up to the first failed generation, of
+    which the row is unknown.
+
+    Chains that begin with a later turn stay unmatched. For `outside` see `Assignment`.
     """
     branches, chains = link_chains(seen, finished=False)
-    state = Assignment(seen, count, branches, strange, [*map(plain, prompts)])
+    state = Assignment(seen, count, branches, outside, [*map(plain, prompts)])
     state.add_scoped_calls()
     free = list(range(count))
     groups = _Prompts(prompts, decode)
@@ -44,12 +46,12 @@ def give_unfinished(
         (beginning if chain.begins else state.unmatched).append(chain)
     ranks, end = _ranks(state, chains), _first_failure(state)
     for chain in sorted(beginning, key=Chain.key):
-        likely = chain.candidate_rows
+        candidates = chain.candidate_rows
         if ranks:
-            likely = [ranks[chain.branch]]
-        elif likely is None and chain.key() > end:
-            likely = []
-        place = next((place for place in free if likely is None or place in likely), None)
+            candidates = [ranks[chain.branch]]
+        elif candidates is None and chain.key() > end:
+            candidates = []
+        place = next((place for place in free if candidates is None or place in candidates), None)
         if place is None:
             state.unmatched.append(chain)
         else:
@@ -62,30 +64,31 @@ def give_unfinished(
 
 
 def _ranks(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
-    """Rows by their branches, where there is one for each; empty where these were not started in the order of the rows,
-    or nobody saw them start.
+    """Return the rows by branch, if there is one for each; nothing if these were not started in the order of the rows,
+    or their start was not seen.
     """
     numbered = state.branch_of_each_row()
     if any(branch.is_stray for branch in numbered):
         return {}
     ranks: dict[Strand | None, int] = {branch: place for place, branch in enumerate(numbered)}
     for chain in chains:
-        likely = chain.candidate_rows if chain.row is None else [chain.row]
-        if likely is not None and ranks.get(chain.branch) not in likely:
+        candidates = chain.candidate_rows if chain.row is None else [chain.row]
+        if candidates is not None and ranks.get(chain.branch) not in candidates:
             return {}
     return ranks
 
 
 def _first_failure(state: Assignment) -> tuple[float, float]:
-    """The key, as of a chain, of the first generation without an answer; of a row that is alone there is no other."""
+    """Return the key, as of a chain, of the first failed generation; infinite for a single row, which has them all."""
     failed = [made for made in state.seen.generations if made.is_failure] if len(state.rows) > 1 else []
     return min(((place_of(state.branches.of(made)), made.order) for made in failed), default=(inf, inf))
 
 
 def place_turns(row: RowCalls) -> None:
-    """Says where in the row's completion its turns begin: that is the longest run of its turns whose contexts go on
-    from one another, the last of several. Those of other runs, as a planner's before an actor's, stand nowhere in it;
-    nor do those that a later context does not repeat as they were sampled.
+    """Sets where each turn begins in the row's completion: the longest run of turns that continue one another.
+
+    Of several runs the last one counts. Turns of other runs, such as a planner's, have no place, nor have those that a
+    later context does not repeat as they were sampled.
     """
     run = max(_runs(row.turns), key=lambda run: (len(run), run[-1].order), default=[])
     if not run:
@@ -93,13 +96,13 @@ def place_turns(row: RowCalls) -> None:
     prompt, data = _length(run[0]), _ids_of(run[-1])
     of_run = set(map(id, run))
     row.turns = [
-        replace(turn, start=_length(turn) - prompt if id(turn) in of_run and _stands(turn, data) else None)
+        replace(turn, start=_length(turn) - prompt if id(turn) in of_run and _is_in(turn, data) else None)
         for turn in row.turns
     ]
 
 
 def _runs(turns: Seq[Turn]) -> list[list[Turn]]:
-    """Of those whose ids are known; a context that is not longer than another does not go on from it."""
+    """Return the runs of turns with known ids; a context continues only shorter ones."""
     runs: list[list[Turn]] = []
     for turn in turns:
         context = bytes_of(turn.sequence.context)
@@ -118,7 +121,7 @@ def _context(turn: Turn) -> bytes:
 
 
 def _length(turn: Turn) -> int:
-    """Of its context, in tokens."""
+    """Return the length of its context, in tokens."""
     return 0 if turn.sequence.context is None else len(turn.sequence.context)
 
 
@@ -126,14 +129,14 @@ def _ids_of(turn: Turn) -> bytes:
     return _context(turn) + (bytes_of(turn.sequence.sampled) or b"")
 
 
-def _stands(turn: Turn, data: bytes) -> bool:
-    """With or without its end token."""
+def _is_in(turn: Turn, data: bytes) -> bool:
+    """Return True if the turn begins `data`, with or without its end token."""
     whole = _ids_of(turn)
     return data.startswith(whole) or (len(whole) > len(_context(turn)) + _WIDTH and data.startswith(whole[:-_WIDTH]))
 
 
 class _Prompts:
-    """Whose prompt a chain's first context holds."""
+    """Finds the rows whose prompt a chain's first context holds."""
 
     def __init__(self, prompts: Seq[str], decode: Callable[[Ids], str]) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -142,7 +145,7 @@ class _Prompts:
         self._decode = decode
 
     def of(self, chain: Chain) -> list[int] | None:
-        """The rows of the longest prompt that stands there; None where no prompt does, or all are one."""
+        """Return the rows of the longest prompt that occurs there; None if none does, or all are equal."""
         if len(self._rows) <= 1:
             return None
         _, first = chain.parts[0]
@@ -150,7 +153,7 @@ class _Prompts:
             return found
         return self._in(" ".join(texts_in(orjson.loads(first.messages)))) if first.messages else None
 
-    def _in(self, given: str) -> list[int] | None:
-        said = plain(given)
-        standing = [prompt for prompt in self._rows if prompt and prompt in said]
-        return self._rows[max(standing, key=len)] if standing else None
+    def _in(self, asked: str) -> list[int] | None:
+        text = plain(asked)
+        found = [prompt for prompt in self._rows if prompt and prompt in text]
+        return self._rows[max(found, key=len)] if found else None
