@@ -134,29 +134,18 @@ class Actions:
 
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if actions fit these rows far better than shuffled rows: they occur in the answers, or equal
-        answers led to equal actions, and each answer to a step.
+        answers led to equal actions.
         """
         episodes = [episode for episode, _ in pairs if is_stepped(episode)]
         places = [place for episode, place in pairs if is_stepped(episode)]
         calls = sum(map(len, episodes))
         return any(
-            beats_shuffles(partial(score, episodes), places, calls)
-            for score in (self._occurring, self._sent_as_answered)
+            beats_shuffles(partial(score, episodes), places, calls) for score in (self._occurring, self._sent_alike)
         )
 
     def _occurring(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the episodes whose actions occur in the answers of these rows."""
         return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
-
-    def _sent_as_answered(self, episodes: Seq[Episode], places: Seq[int]) -> int:
-        pairs = zip(episodes, places, strict=True)
-        return self._sent_alike(episodes, places) + sum(self._is_answered(*pair) for pair in pairs)
-
-    def _is_answered(self, episode: Episode, place: int) -> bool:
-        """Return True if each answer of the row was followed by one step."""
-        orders = self._orders[place]
-        after = [bisect_left(orders, call.order) for call in episode if call.kind != "reset"]
-        return after == [*range(1, len(orders) + 1)]
 
     def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the values that are the most frequent ones after their answer."""

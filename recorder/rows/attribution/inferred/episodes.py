@@ -1,12 +1,12 @@
 """Assign environment calls to rows, once generations have rows.
 
 Calls are taken by episode: what one client did from one reset to the next. Kinds of evidence are tried from the
-strongest to the weakest: strand, start of the strand, generation, then observation, reward, order and action.
+strongest to the weakest: strand, generation, then observation, reward, order and action.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from math import inf
 
@@ -49,8 +49,8 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
             state.add_calls(rows[0], episode, "strand")
         else:
             together.append(episode)
-    together = _add_by_branches(state, together, rows_of, finished=finished)
-    for branch in _branches_of_several(state, together, rows_of):
+    shared = {branch for episode in together if (branch := state.branch_of(episode)) is not None and branch in rows_of}
+    for branch in shared:
         own = [episode for episode in together if state.branch_of(episode) is branch]
         together = [episode for episode in together if state.branch_of(episode) is not branch]
         _add_together(state, own, rows_of[branch], decode, finished=finished)
@@ -60,37 +60,6 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
 def _is_beyond(episode: Episode, row: RowCalls) -> bool:
     """Return True if it began after the row's last turn, without a step: a worker may have begun the next row."""
     return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
-
-
-def _branches_of_several(
-    state: Assignment, episodes: list[Episode], rows_of: Mapping[Strand | None, list[int]]
-) -> set[Strand]:
-    """Return the branches that have rows and such episodes."""
-    branches = {branch for branch in rows_of if branch}
-    return branches and {branch for episode in episodes if (branch := state.branch_of(episode)) in branches and branch}
-
-
-def _add_by_branches(
-    state: Assignment, episodes: list[Episode], rows_of: Mapping[Strand | None, list[int]], *, finished: bool
-) -> list[Episode]:
-    """Assigns episodes by the start of their branch, if there is one for each row. Return the others."""
-    ranked = state.branch_of_each_row()
-    if not ranked or not all(rows_of.get(branch, [place]) == [place] for place, branch in enumerate(ranked)):
-        return episodes
-    if not finished:
-        bare = [place for place, row in enumerate(state.rows) if not row.turns]
-        known = [rows_of.get(branch, [None])[0] for branch in ranked]
-        if not are_of_one_prompt(state, bare) and not are_in_line(state, known):
-            return episodes
-    places: dict[Strand | None, int] = {branch: place for place, branch in enumerate(ranked)}
-    left = []
-    for episode in episodes:
-        place = places.get(state.branch_of(episode))
-        if place is None:
-            left.append(episode)
-        else:
-            state.add_calls(place, episode, "order")
-    return left
 
 
 def _episodes(state: Assignment) -> list[Episode]:
