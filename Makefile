@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check docs test oldest newest vllm demo serve pictures compare lock release
+.PHONY: help install format check docs test oldest trl025 newest vllm demo serve pictures compare lock release
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ exhaustive:  ## The same with all patterns, seeds and examples, not a few of eac
 
 oldest:  ## The tests of the recorder's footing, with the oldest TRL and OpenEnv that are supported; part of CI
 	.ci/versions oldest
+
+trl025:  ## A training with TRL 0.25, the oldest whose rollout functions can be recorded; part of CI
+	.ci/versions trl025
 
 newest:  ## The same with the newest on the index; reports, and decides nothing
 	.ci/versions newest

@@ -1,0 +1,141 @@
+"""record() with TRL 0.25, the oldest that it promises: its own GRPOTrainer trains. `.ci/versions trl025` runs this."""
+
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from sqlmodel import Session, select
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.tables import Run
+
+TRL = importlib.metadata.version("trl")
+pytestmark = pytest.mark.skipif(not TRL.startswith("0.25."), reason="a release of TRL in an environment of its own")
+
+GROUP, STEPS, PROMPTS = 4, 3, 2
+ROWS = GROUP * PROMPTS
+Batches = list[tuple[list[str], dict[str, Any]]]
+
+
+def answering(batches: Batches) -> Callable[..., dict[str, Any]]:
+    """A function of that release's shape: N prompts in, N prompts' ids and N x G completions out."""
+
+    def rollout_func(prompts: list[str], args: GRPOConfig, processing_class: Any) -> dict[str, Any]:
+        ids = [processing_class(f"guess {copy}")["input_ids"] for _ in prompts for copy in range(args.num_generations)]
+        output = {
+            "prompt_ids": [processing_class(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": ids,
+            "logprobs": [[-0.5] * len(row) for row in ids],
+            "env_reward": [len(batches) + row / 10 for row in range(len(ids))],
+        }
+        batches.append((list(prompts), output))
+        return output
+
+    return rollout_func
+
+
+def solved(completions: list[Any], env_reward: list[float], **_: Any) -> list[float]:
+    assert len(completions) == len(env_reward)
+    return env_reward
+
+
+def make_tokenizer() -> Any:
+    """Words and a chat template, made on the spot: the demo's model needs an OpenEnv, which is of no use here."""
+    words = ["<pad>", "<end>", "<unk>", "<user>", "<assistant>", "Find", "number", ".", "guess", *map(str, range(10))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    tokenizer.add_special_tokens(words[:5])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(r" ", "removed")
+    template = (
+        "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    special = {"eos_token": "<end>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, padding_side="left", **special)
+
+
+def make_model(tokenizer: Any) -> Any:
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config)
+
+
+def make_trainer(rollout_func: Callable[..., Any], folder: Path) -> GRPOTrainer:
+    """Return a trainer that seems to have a vLLM server: this release calls rollout functions only then."""
+    tokenizer = make_tokenizer()
+    rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
+    args = GRPOConfig(
+        output_dir=str(folder), run_name="oldest", seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
+        num_generations=GROUP, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none",
+        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, max_completion_length=16,
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        make_model(tokenizer), reward_funcs=[solved], args=args, train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer, rollout_func=rollout_func,
+    )  # fmt: skip
+    trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "server", -1
+    trainer.guided_decoding_regex = None
+    trainer._move_model_to_vllm = lambda: None
+    return trainer
+
+
+def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    batches: Batches = []
+    trainer = make_trainer(record(answering(batches), eval_name="guess", db=db), tmp_path / "out")
+    trainer.train()
+    flush()
+    rows = load_run(db=db)
+    assert len(batches) == STEPS
+    assert list(rows.step) == [step for step in range(1, STEPS + 1) for _ in range(ROWS)]
+    assert (rows.status == "ok").all()
+    assert (rows.eval_name == "guess").all()
+    outputs = [output for _, output in batches]
+    assert [list(ids) for ids in rows.completion_ids] == [ids for output in outputs for ids in output["completion_ids"]]
+    assert [list(ids) for ids in rows.prompt_ids] == [
+        ids for output in outputs for ids in output["prompt_ids"] for _ in range(GROUP)
+    ]
+    assert all(list(row) == [-0.5] * len(row) for row in rows.logprobs)
+    rewards = [reward for output in outputs for reward in output["env_reward"]]
+    assert list(rows.rollout_reward) == pytest.approx(rewards)
+    assert list(rows.reward) == pytest.approx(rewards)
+    assert [row["solved"] for row in rows.rewards] == pytest.approx(rewards)
+    prompts = [prompt for asked, _ in batches for prompt in asked for _ in range(GROUP)]
+    assert all(messages[0]["content"] in prompt for messages, prompt in zip(rows.messages, prompts, strict=True))
+    assert [row["dataset"]["task"] for row in rows.metadata] == list(rows.task)
+    for _, group in rows.groupby("group", sort=False):
+        assert list(group.generation) == list(range(GROUP))
+        assert (group.task.nunique(), group.step.nunique()) == (1, 1)
+        assert group.advantage.is_monotonic_increasing
+        assert abs(group.advantage.sum()) < 1e-4
+        assert group.advantage.abs().min() > 0.1
+    assert rows.group.nunique() == STEPS * PROMPTS
+    with Session(reading_engine(db)) as session:
+        run = session.exec(select(Run)).one()
+    assert (run.name, run.state, run.num_generations, run.recorder_errors) == ("oldest", "finished", GROUP, 0)
+    assert run.versions["trl"] == TRL
+
+
+def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+
+    @record(db=db)
+    def broken(prompts: list[str], args: GRPOConfig, processing_class: Any) -> dict[str, Any]:
+        raise OSError("no server")
+
+    trainer = make_trainer(broken, tmp_path / "out")
+    with pytest.raises(OSError, match="no server"):
+        trainer.train()
+    flush()
+    rows = load_run(db=db)
+    assert list(rows.generation) == [*range(GROUP)] * PROMPTS
+    assert (rows.status == "error").all()
