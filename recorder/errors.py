@@ -1,21 +1,21 @@
-"""Everything that logs-ui raises at its users.
+"""Defines the exceptions that users of logs-ui see.
 
 LogsUIError
 ├── DatabaseError            the database cannot be used: not writable, locked, damaged, disk full, ...
 │   ├── NoDatabaseError      there is none yet, or it is empty
-│   └── RefusedDatabaseError it never can be: not one of ours, newer, a folder, ...
-├── RunNotFoundError         no run has that id, prefix or name, or several have
+│   └── RefusedDatabaseError it can never be used: not a database of logs-ui, newer, a folder, ...
+├── RunNotFoundError         no run has that id, prefix or name, or several runs have
 ├── RolloutNotFoundError     no rollout has that id
 ├── ImageNotFoundError       no image has that hash
-├── SettingsError            a setting of the diagnosis that cannot be
-└── FilterError              a filter that is misspelt or out of range
+├── SettingsError            a setting of the diagnosis is invalid
+└── FilterError              a filter is misspelt or out of range
 
 Each message is one line: what, why, and what to do.
 """
 
 
 class LogsUIError(Exception):
-    """Base of all; the command line prints its message and exits with 1."""
+    """Base class of all; the command line prints its message and exits with 1."""
 
 
 class DatabaseError(LogsUIError):
@@ -23,15 +23,15 @@ class DatabaseError(LogsUIError):
 
 
 class NoDatabaseError(DatabaseError):
-    """There is nothing to read: no file, or one without tables. Recording makes it."""
+    """There is nothing to read: no file, or one without tables. Recording creates it."""
 
 
 class RefusedDatabaseError(DatabaseError):
-    """The path can never be used as it is, however often it is tried: not a database, somebody else's, or newer."""
+    """The path can never be used as it is: it is not a database, not one of logs-ui, or written by a newer release."""
 
 
 class RunNotFoundError(LogsUIError):
-    """No run, or more than one, answers to what was asked."""
+    """No run, or more than one, has that id, prefix or name."""
 
 
 class RolloutNotFoundError(LogsUIError):
@@ -43,16 +43,16 @@ class ImageNotFoundError(LogsUIError):
 
 
 class SettingsError(LogsUIError):
-    """A setting of the diagnosis that cannot be: no number, an unknown diagnostic, ..."""
+    """A setting of the diagnosis is invalid: not a number, out of range, or of an unknown diagnostic."""
 
 
 class FilterError(LogsUIError):
     """A filter is misspelt or out of range.
 
     Attributes:
-        field: the URL parameter at fault.
-        written, meant: what is misspelt, a parameter's name or its value, and the known word nearest to it, which the
-            message ends with; None where none is near.
+        field: The URL parameter at fault.
+        written, meant: The misspelt name or value, and the known word nearest to it, which the message ends with. Both
+            are None if none is near.
     """
 
     def __init__(self, field: str, message: str, *, written: str | None = None, meant: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Never break a training, always break the project's own tests."""
+"""Keeps failures of the recorder away from the training: they are logged and counted, and raised only in tests."""
 
 import logging
 import os
@@ -12,33 +12,33 @@ from logs_ui.recorder.snapshot import one_line
 logger = logging.getLogger("logs_ui")
 
 RAISE_VARIABLE = "LOGS_UI_RAISE"
-"""Set to 1 where a failure inside the recorder must not be swallowed: in the project's own tests."""
+"""Environment variable that is 1 in the project's own tests, where a failure of the recorder must be raised."""
 
 
 class Guard:
-    """Swallows the recorder's own failures: logs each kind once, loudly, and counts all.
+    """Swallows the recorder's failures: logs the first of each kind, and counts all.
 
     Attributes:
-        errors: failures so far, in this process.
-        last: the latest, in one line that any database takes; None while there was none.
+        errors: Number of failures so far in this process.
+        last: The latest failure as one line that any database can store; None without any.
     """
 
     def __init__(self) -> None:
         self.errors = 0
         self.last: str | None = None
         self._seen: set[tuple[str, type[Exception]]] = set()
-        self._lock = threading.RLock()  # a destructor that runs within it may fail, too
+        self._lock = threading.RLock()  # reentrant: a destructor that runs while it is locked may fail too
 
     def renew_lock(self) -> None:
-        """For a child: at the fork another of the parent's threads may have held it, and that thread is not here."""
+        """Renew the lock in a forked child: a thread of the parent that held it does not exist here."""
         self._lock = threading.RLock()
 
     def __call__(self, doing: str) -> "_Guarded":
-        """`doing` says what was tried: "recording failed while {doing}"."""
+        """Return a context manager that swallows; `doing` is what is tried: "TypeError while {doing}"."""
         return _Guarded(self, doing)
 
     def swallow(self, doing: str, error: Exception) -> None:
-        """As the `with` does, for an `except` where that takes too long.
+        """Do the same in an `except`, where a `with` would take too long.
 
         Raises:
             Exception: `error`, in the project's own tests.
@@ -48,11 +48,11 @@ class Guard:
             raise error
 
     def caught(self, doing: str, error: Exception) -> None:
-        """Counts and logs a failure that was caught elsewhere; the user's own mistake without its traceback."""
+        """Count and log a failure that was caught elsewhere; a mistake of the user without its traceback."""
         is_users = isinstance(error, LogsUIError)
         message = str(traceback.TracebackException(type(error), error, None))  # also where its __str__ fails
-        said = message if is_users else f"{type(error).__name__} while {doing}: {message}"
-        line = next(iter(said.splitlines()), "")
+        described = message if is_users else f"{type(error).__name__} while {doing}: {message}"
+        line = next(iter(described.splitlines()), "")
         with self._lock:
             self.errors += 1
             self.last = one_line(line)
@@ -69,7 +69,7 @@ class Guard:
 
 
 class _Guarded:
-    """One thing that is tried. No generator: some are entered for each call of an environment."""
+    """The context manager of `Guard`. A class, which is faster than a generator: each environment call enters some."""
 
     __slots__ = ("_doing", "_guard")
 
@@ -87,6 +87,6 @@ class _Guarded:
 
 
 guard = Guard()
-"""The process's one guard."""
+"""The guard of this process."""
 
 os.register_at_fork(after_in_child=guard.renew_lock)

@@ -1,4 +1,4 @@
-"""What rollout functions, and people, say of a row in a word or a number: what of it is stored to be searched."""
+"""Reads tags and metrics of a row, as rollout functions and people set them, in the form that is searched."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ _NUMBERS = (bool, int, float)
 
 
 def tag_of(written: str) -> str:
-    """A tag as it is stored: on one line, of at most TAG_LENGTH characters; empty where there is none."""
+    """Return a tag as it is stored: on one line, of at most TAG_LENGTH characters; "" if nothing is left."""
     return (column(" ".join(written.split())) or "")[:TAG_LENGTH].rstrip()
 
 
 def tags_in(metadata: Any) -> tuple[str, ...]:
-    """Each once, in the order in which they were given. A user's `edit` may have put anything there."""
+    """Return each tag once, in their order. Other values, which a user's `edit` may have stored there, are left out."""
     found = metadata.get("tags") if isinstance(metadata, dict) else None
     if not isinstance(found, list):
         return ()
@@ -24,7 +24,7 @@ def tags_in(metadata: Any) -> tuple[str, ...]:
 
 
 def metrics_in(metadata: Any) -> dict[str, float | None] | None:
-    """Those that are numbers, None where one was not finite; None in all without any."""
+    """Return the metrics that are numbers, None for one that is not finite; None if there are none at all."""
     found = metadata.get("metrics") if isinstance(metadata, dict) else None
     if not isinstance(found, dict):
         return None

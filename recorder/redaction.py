@@ -1,5 +1,6 @@
-"""Secrets are not stored: what is named like one, and what stands in a text as URLs, headers and code hold them,
-becomes `***`. Texts are hostile: each pattern reads one once, and looks no further than a bound.
+"""Replaces secrets by `***`: values with a name like "api_key", and secrets in URLs, headers and code within texts.
+
+Texts may be hostile: each pattern reads a text once, and looks ahead only up to a bound.
 """
 
 import functools
@@ -10,33 +11,33 @@ _MASK = "***"
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # of camelCase
 _LONGEST = 100  # characters of a name
 _JSON = ("{", "[")
-_DEEP = (dict, list, str)  # what something may be hidden in
+_DEEP = (dict, list, str)  # types that may contain a secret
 
-# `tokenizer`, `max_tokens` and `token_ids` are none: a secret token stands alone, or at a name's end; nor is a text
-# that a model reads or writes.
+# `tokenizer`, `max_tokens` and `token_ids` are not secrets: a secret is named "token", or by a name that ends with it.
+# Special tokens of a tokenizer (`eos_token`) are texts of the model.
 _SPELT = ("eos", "bos", "pad", "unk", "sep", "cls", "eot", "eom", "mask", "stop", "image", "video", "audio", "special")
 _NAME = re.compile(
     r"(?i)(?:^|[^a-z0-9])(?:token" + "".join(f"(?<!{word}[_-]token)" for word in _SPELT) + r"|secrets?|passw(?:or)?ds?"
     r"|passphrase|pwd|credentials?|auth|authorization|bearer|cookies?|(?:api|access|private|secret|account)[_-]?keys?)$"
 )
-_IN_URL = re.compile(r"(?i)(?:^|[_.-])(?:key|sig|signature)$")  # of which nothing else is said there
+_IN_URL = re.compile(r"(?i)(?:^|[_.-])(?:key|sig|signature)$")  # names that mean a secret only in a URL
 _IN_SHELL = re.compile(r"_KEY$")
 
 _PARAMETER = re.compile(r"[?&;]([\w.%~-]{1,100})=([^\s&;#\"'<>()\\]+)")
 _PASSWORD = re.compile(r"(://[^/\s:@?#\"']{0,256}:)[^/\s?#\"']{1,256}@")
-_USER = re.compile(r"(https?://)[^/\s:@?#\"']{1,256}@")  # most often a token
+_USER = re.compile(r"(https?://)[^/\s:@?#\"']{1,256}@")  # a user without a password is most often a token
 _ASSIGNED = re.compile(r"(?:[\"']\s?:|\s?=)\s?[rbf]?[\"']([^\"'\n]+)")
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,100})=([^\s\"']+)")
 _HEADER = re.compile(r"(?i)(\bauthorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{3,10}\s)?|\bbearer\s)[\w.~+/=-]{8,}")
-_KEY = re.compile(  # as those who give them out begin them
+_KEY = re.compile(  # prefixes of keys of well-known services
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{16,200}"
 )
 _BETWEEN_NAMES = re.compile(r"[^\w.-]")
 
 
 def masked(value: Any) -> Any:
-    """A copy of plain JSON values in which what is named like a secret is `***`, at any depth, and so are the secrets
-    in URLs. Numbers that are called a token are not masked.
+    """Copy plain JSON values, and replace values with a secret's name, at any depth, and secrets in URLs by `***`.
+    A number that is named a token is not replaced.
     """
     if isinstance(value, str):
         if value.startswith(_JSON):
@@ -57,7 +58,7 @@ def masked(value: Any) -> Any:
 
 
 def without_secrets(text: str) -> str:
-    """A message, traceback or log without the secrets that are in URLs, in headers, and given to names in code."""
+    """Replace secrets in a message, traceback or log: in URLs, in headers, and assigned to names in code."""
     text = _ASSIGNED.sub(_assigned, text)
     text = _VARIABLE.sub(_variable, text)
     small = text.lower()
@@ -67,7 +68,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Source code or an error without the same, and without what looks like a key wherever it stands."""
+    """Do the same in source code or an error, and replace everything that looks like a key."""
     return _KEY.sub(_MASK, without_secrets(text))
 
 
@@ -91,7 +92,7 @@ def _parameter(found: re.Match[str]) -> str:
 
 
 def _hidden(found: re.Match[str], group: int) -> str:
-    """The match without what the group, its last part, holds."""
+    """Return the match with `***` in place of the group, which is its last part."""
     return found[0][: found.start(group) - found.start()] + _MASK
 
 

@@ -1,4 +1,4 @@
-"""What a run is held against."""
+"""Settings of a run's diagnosis, and checks of their values."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.spelling import nearest, shortened
 
 Limits = tuple[float, float]
-"""The least and the most that a threshold may be."""
+"""Least and greatest value of a threshold."""
 SHARE: Limits = (0.0, 1.0)
 FROM_NOTHING: Limits = (0.0, math.inf)
 FROM_ONE: Limits = (1.0, math.inf)
@@ -17,16 +17,21 @@ FROM_ONE: Limits = (1.0, math.inf)
 
 @dataclass(frozen=True)
 class Settings:
-    """Set by whoever knows the task; the rest is worked out of the run.
+    """Settings of a diagnosis, by someone who knows the task. Values that are not set are computed from the run.
 
     Attributes:
-        max_reward: what a perfect rollout gets; None: the run's 99th percentile.
-        solved_at: the reward from which on a rollout solved its task; None: `max_reward`.
-        steps: the last so many are looked at.
-        thresholds: in place of a diagnostic's own, by its id: see `DIAGNOSTICS` and docs/diagnosis.md.
+        max_reward: Reward of a perfect rollout. None takes the run's 99th percentile.
+        solved_at: Least reward of a rollout that solved its task. None takes `max_reward`.
+        steps: Number of last steps that are diagnosed.
+        thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
 
     Raises:
-        SettingsError: a number that is none, or not finite; `steps` below 1; `solved_at` above `max_reward`.
+        SettingsError: a value is not a finite number, `steps` is below 1, or `solved_at` is above `max_reward`.
+
+    Example:
+        >>> from logs_ui.recorder import Settings
+        >>> Settings(max_reward=1.0, solved_at=0.9, thresholds={"truncation": 0.2}).as_dict()
+        {'max_reward': 1.0, 'solved_at': 0.9, 'steps': 10, 'thresholds': {'truncation': 0.2}}
     """
 
     max_reward: float | None = None
@@ -37,8 +42,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, Mapping):
             raise SettingsError(f"thresholds must be a dict of numbers by diagnostic, not {self.thresholds!r:.80}.")
-        of = {str(name): _number(f"thresholds[{str(name)!r:.80}]", value) for name, value in self.thresholds.items()}
-        object.__setattr__(self, "thresholds", of)
+        thresholds = {
+            str(name): _number(f"thresholds[{str(name)!r:.80}]", value) for name, value in self.thresholds.items()
+        }
+        object.__setattr__(self, "thresholds", thresholds)
         for name in ("max_reward", "solved_at"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _number(name, getattr(self, name)))
@@ -53,28 +60,28 @@ class Settings:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has them, by name."""
+        """Return the values by name, as JSON values."""
         return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """From such values; those of another name are left out.
+        """Make settings from values by name; unknown names are left out.
 
         Raises:
-            SettingsError: as for `Settings`.
+            SettingsError: see `Settings`.
         """
         return cls(**{it.name: values[it.name] for it in fields(cls) if it.name in values})
 
 
 def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> None:
-    """Holds its thresholds against the diagnostics that there are.
+    """Check the thresholds of settings.
 
     Args:
-        settings: whose thresholds.
-        known: what each may be, by its diagnostic's id; None: any number.
+        settings: The settings.
+        known: Least and greatest value by id of a diagnostic; None allows any number.
 
     Raises:
-        SettingsError: one is of none of them, and names the nearest; or is out of its range, and says which that is.
+        SettingsError: a diagnostic is unknown, and the message names the nearest; or a threshold is out of its range.
     """
     for name, value in settings.thresholds.items():
         if name not in known:
@@ -86,7 +93,7 @@ def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> 
 
 
 def unknown_diagnostic(name: str, known: Iterable[str]) -> SettingsError:
-    """What is wrong with a name that no diagnostic has."""
+    """Return the error for an unknown diagnostic, which names the nearest known one."""
     names = sorted(known)
     near = nearest(name, names)
     meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."

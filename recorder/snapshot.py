@@ -1,8 +1,8 @@
-"""Values of any kind and any malice, turned into plain JSON and storable text. What comes out shares nothing with what
-went in: it is the snapshot that the recorder keeps.
+"""Turns values of any type, even hostile ones, into plain JSON and storable text. The result shares nothing with the
+value: it is the snapshot that the recorder stores.
 
-This runs on the trainer's thread, so its work is bounded: by the value's size, and where parts of it are shared or hold
-each other, by the limits below.
+This runs on the trainer's thread, so its work is bounded: by the size of the value, and by the limits below if parts of
+the value are shared or contain each other.
 """
 
 import dataclasses
@@ -18,27 +18,28 @@ from logs_ui.recorder.redaction import without_keys
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-_NUL = "\\u0000"  # in JSON, where it may also be a backslash's
+_NUL = "\\u0000"  # NUL in JSON; after an escaped backslash it is plain text
 _REPR_LENGTH = 1_000
 _LINE = 300
 _NAME = 120
 _DEPTH = 40
-_OPENED = 100_000  # values that one careful copy opens, and objects that one snapshot converts
-_WRITTEN = 10_000_000  # values in one JSON text, counted as often as they are written
-_SHALLOW = 3_000  # in each of the containers of a value that is not counted
+_OPENED = 100_000  # most values that one careful copy reads, and objects that one snapshot converts
+_WRITTEN = 10_000_000  # most values in one JSON text, counted as often as they are written
+_SHALLOW = 3_000  # most items in each container of a value that is written without counting
 _INT64 = range(-(2**63), 2**64)
-_CONTAINERS = (dict, list, tuple)  # that orjson writes without asking
+_CONTAINERS = (dict, list, tuple)  # types that orjson writes without calling `default`
 _SHALLOW_KINDS = frozenset((dict, list))
-_SCALARS = frozenset((str, int, float, bool, type(None)))  # in which nothing else can be
+_SCALARS = frozenset((str, int, float, bool, type(None)))  # types that contain nothing else
 
 
 def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
-    """JSON of `value` as it is now. What JSON lacks becomes text; NaN and infinities become null. Whatever the value's
-    own methods raise is not passed on.
+    """Return `value` as JSON, as it is now. Values that JSON lacks become text; NaN and infinities become null.
+
+    Exceptions of the value's methods are not raised.
 
     Args:
-        value: of any kind.
-        special: what to write of a value that JSON lacks, arrays among them; None where it does not know better.
+        value: Of any type.
+        special: Returns what to write for a value that JSON lacks, such as an array; None for the default.
     """
     shallow = shallow_snapshot(value)
     if shallow is not None:
@@ -46,44 +47,44 @@ def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
     try:
         options = _OPTIONS if special is None else _OPTIONS & ~orjson.OPT_SERIALIZE_NUMPY
         return _copy(orjson.dumps(value, default=_Conversion(value, special).replacement, option=options))
-    except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
+    except Exception:  # noqa: BLE001 - the value's methods may raise anything
         return _copy(orjson.dumps(plain(value)))
 
 
 def shallow_snapshot(value: Any) -> bytes | None:
-    """The same of a value that `is_shallow`; None of any other, and of one that takes more care."""
+    """Do the same for a value that `is_shallow`; None for any other, and for one that orjson refuses."""
     try:
-        return b"%b" % orjson.dumps(value, option=_OPTIONS) if is_shallow(value) else None  # as `_copy`
-    except Exception:  # noqa: BLE001 - what orjson refuses, and what another thread changes meanwhile
+        return b"%b" % orjson.dumps(value, option=_OPTIONS) if is_shallow(value) else None  # a copy: see `_copy`
+    except Exception:  # noqa: BLE001 - orjson refuses it, or another thread changes it meanwhile
         return None
 
 
 def tree(value: Any) -> bytes:
-    """The same of a value in which nothing is shared, as what was read from JSON: there is no need to count first."""
+    """Do the same for a value in which nothing is shared, such as parsed JSON: there is no need to count first."""
     try:
         return orjson.dumps(value, option=_OPTIONS)
-    except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
+    except Exception:  # noqa: BLE001 - the value's methods may raise anything
         return snapshot(value)
 
 
 def plain(value: Any) -> Any:
-    """The same as JSON values only, the slow and careful way: lone surrogates replaced, integers beyond 64 bits and
-    keys that are no strings made text. A value within itself, below 40 levels, beyond 100,000 others or whose methods
-    raise is only named.
+    """Copy `value` as JSON values, in the slow and careful way: lone surrogates are replaced; integers beyond 64 bits,
+    and keys that are not strings, become text. A value inside itself, below 40 levels, after 100,000 others, or whose
+    methods raise becomes the name of its type.
     """
     return _Copy().of(value)
 
 
 def _copy(json: bytes) -> bytes:
-    """What orjson returns is the beginning of a larger block: each one that is kept costs a page fault, ten times the
-    time that it took.
+    """Copy the bytes. orjson returns the beginning of a larger block: each one that is kept costs a page fault, which
+    takes ten times as long as the copy.
     """
     return b"%b" % json
 
 
 def is_shallow(value: Any) -> bool:
-    """Whether it only holds JSON's own, two levels of it and not too much, as chats, and most of what environments are
-    sent, and answer: there is nothing to count, and no image but one that is text.
+    """Return True if it contains only JSON's types, in two levels, and not too many values, as chats and most actions
+    and observations do: there is nothing to count, and an image in it can only be text.
     """
     if type(value) not in _SHALLOW_KINDS:
         return type(value) in _SCALARS
@@ -101,12 +102,12 @@ def _is_flat(value: Any) -> bool:
 
 
 def text(value: str) -> str:
-    """Without lone surrogates, which neither UTF-8 nor a database can hold: each becomes U+FFFD."""
+    """Replace lone surrogates, which neither UTF-8 nor a database can store, by U+FFFD."""
     return _LONE_SURROGATES.sub("\ufffd", value)
 
 
 def json_column(value: Any) -> str:
-    """For a JSON column: also without NUL."""
+    """Return JSON for a column, without NUL."""
     try:
         written = orjson.dumps(value).decode()
     except TypeError:
@@ -115,13 +116,13 @@ def json_column(value: Any) -> str:
 
 
 def column(value: str | None) -> str | None:
-    """For a text column: also without NUL, at which databases stop reading or refuse."""
+    """Return text for a column, without NUL, at which databases stop reading or raise."""
     return None if value is None else text(value).replace("\0", "\u2400")
 
 
 def name(value: str) -> str:
-    """For a text column that is in an index, which PostgreSQL bounds: one that is a whole problem keeps its beginning
-    and a hash.
+    """Return text for a column with an index, whose entries PostgreSQL bounds: a long text keeps its beginning and a
+    hash.
     """
     if len(value) > _NAME:
         value = f"{value[:_NAME]}... {hashlib.sha256(value.encode(errors='replace')).hexdigest()[:8]}"
@@ -129,29 +130,31 @@ def name(value: str) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """An exception as one line, "Type: message", of at most 300 characters and without secrets; "Type" where it says
-    nothing. Also of one whose `__str__` fails.
+    """Return an exception as one line, "Type: message", of at most 300 characters and without secrets; "Type" without a
+    message. It may be an exception whose `__str__` fails.
     """
     message = str(traceback.TracebackException(type(error), error, None))
     return one_line(f"{type(error).__name__}: {message}".removesuffix(": "))
 
 
 def trace(error: BaseException) -> str:
-    """Its traceback, as Python prints it, without secrets."""
+    """Return the traceback of an exception as Python prints it, without secrets."""
     return column(without_keys("".join(traceback.format_exception(error)))) or ""
 
 
 def one_line(message: str) -> str:
-    """For a table: white space is one blank, secrets are masked, and at most 300 characters are kept."""
-    line = " ".join(message.split())[: 4 * _LINE]  # a secret that is cut off may not be told as one
+    """Return a message as one line of at most 300 characters, with single blanks and without secrets."""
+    line = " ".join(message.split())[
+        : 4 * _LINE
+    ]  # longer than the result: a secret that is cut off may not be recognized
     return (column(without_keys(line)) or "")[:_LINE]
 
 
 def _without_nul(value: Any) -> Any:
     if isinstance(value, dict):
-        return {column(key): _without_nul(held) for key, held in value.items()}
+        return {column(key): _without_nul(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nul(held) for held in value]
+        return [_without_nul(item) for item in value]
     return column(value) if isinstance(value, str) else value
 
 
@@ -160,18 +163,18 @@ class _TooLargeError(Exception):
 
 
 class _Conversion:
-    """Counts what one call of orjson is given to write, and gives up before that is too much. orjson itself writes what
-    is shared as often as it is met: forty lists that hold the next one twice would fill the memory.
+    """Counts the values that one call of orjson writes, and raises before they are too many. orjson writes a shared
+    value as often as it occurs: forty lists that each contain the next one twice would fill the memory.
     """
 
     def __init__(self, value: Any, special: Callable[[Any], Any] | None) -> None:
-        """Raises _TooLargeError where the value itself is too large."""
+        """Raises _TooLargeError if the value itself is too large."""
         self._special = special
         self._written = self._converted = 0
         self._count(value)
 
     def replacement(self, value: Any) -> Any:
-        """One level of what orjson does not know."""
+        """Return one level of a value that orjson does not know."""
         self._converted += 1
         replacement = None if self._special is None else self._special(value)
         if replacement is None:
@@ -186,11 +189,11 @@ class _Conversion:
 
 
 def _size(value: Any, known: dict[int, int]) -> int:
-    """How many values orjson would write for it. Each container is counted once; `known` has their sizes by id."""
+    """Return how many values orjson would write. Each container is counted once; `known` has their sizes by id."""
     if not isinstance(value, _CONTAINERS):
         return 1
     if id(value) not in known:
-        known[id(value)] = _WRITTEN  # met again before it is counted, it holds itself
+        known[id(value)] = _WRITTEN  # if it occurs again before it is counted, it contains itself
         inside = dict.values(value) if isinstance(value, dict) else value
         size = 1 + len(value)
         if not _SCALARS.issuperset(map(type, inside)):
@@ -207,7 +210,7 @@ class _Copy:
         self._path: set[int] = set()  # ids of the values that are open
 
     def of(self, value: Any) -> Any:
-        """As `plain` says. Raises nothing."""
+        """Copy a value as `plain` describes. Raises nothing."""
         self._opened += 1
         try:
             if value is None or isinstance(value, bool | int | float | str):
@@ -217,7 +220,7 @@ class _Copy:
             if len(self._path) >= _DEPTH or self._opened > _OPENED:
                 return _name(value)
             return self._inside(value)
-        except Exception:  # noqa: BLE001 - of any kind, as the value's own methods may raise it
+        except Exception:  # noqa: BLE001 - the value's methods may raise anything
             return _name(value)
 
     def _inside(self, value: Any) -> Any:
@@ -233,7 +236,7 @@ class _Copy:
 
 
 def _scalar(value: Any) -> Any:
-    """Of the exact type: orjson knows no subclass of float, and a range asks each of its numbers about one of int."""
+    """Convert to the exact type: orjson knows no subclass of float, and `in` a range is slow for a subclass of int."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -244,14 +247,14 @@ def _scalar(value: Any) -> Any:
 
 
 def _replacement(value: Any) -> Any:
-    """One level of what orjson does not know.
+    """Return one level of a value that orjson does not know.
 
     Raises:
-        Exception: of any kind, out of the value's own methods.
+        Exception: any exception of the value's methods.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{memoryview(value).nbytes} bytes>"
-    if not isinstance(value, type):  # whose methods are its instances'
+    if not isinstance(value, type):  # a class: its methods are for its instances
         for method in ("model_dump", "tolist", "_asdict"):  # pydantic, numpy and torch, namedtuple
             if callable(convert := getattr(value, method, None)):
                 return convert()
@@ -265,5 +268,5 @@ def _replacement(value: Any) -> Any:
 
 
 def _name(value: Any) -> str:
-    """What is left to say of a value that is not opened."""
+    """Name the type of a value that is not copied."""
     return text(f"<{type(value).__name__}>")

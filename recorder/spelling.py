@@ -1,26 +1,26 @@
-"""Words that are misspelt, and what they were meant to be."""
+"""Finds the known word that a misspelt one is nearest to, for error messages."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 
 from logs_ui.recorder.errors import FilterError
 
-_LONGEST_SHOWN = 80  # of a value in a message; nearest() is quadratic in it, too
+_LONGEST_SHOWN = 80  # characters of a value in a message; nearest() takes time quadratic in them
 _MOST_LISTED = 12
 
 
 def check_word(field: str, kind: str, word: str, known: Sequence[str]) -> None:
-    """Holds a word against those that are known there; `kind` says what it would be.
+    """Check that a word is a known one; `kind` names in the message what it should be.
 
     Raises:
-        FilterError: names the nearest known one.
+        FilterError: it is not known; the message names the nearest known word.
     """
     if word not in known:
         raise misspelt(field, f"unknown {kind} {shortened(word)!r}", word, known)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` most probably is a misspelling of."""
+    """Return the known word that `word` is most probably a misspelling of; None if none is similar."""
     by_lower = {name.lower()[:_LONGEST_SHOWN]: name for name in known}
     word = word.lower()[:_LONGEST_SHOWN]
     longer = [name for name in by_lower if name.startswith(word)]
@@ -29,12 +29,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def misspelt(field: str, what: str, word: str, known: Sequence[str]) -> FilterError:
-    """`what` is wrong with a field, and the nearest known word, or some that are known."""
+    """Return an error that says `what` is wrong with a field, and names the nearest known word, or some known words."""
     near = nearest(word, known)
     if near is not None:
         return FilterError(field, f"{what}: did you mean {near!r}?", written=word, meant=near)
     if not known:
-        return FilterError(field, f"{what}: it has none at all yet")
+        return FilterError(field, f"{what}: there are none yet")
     more = ", ..." if len(known) > _MOST_LISTED else ""
     return FilterError(
         field, f"{what}: choose from {', '.join(shortened(name) for name in known[:_MOST_LISTED])}{more}"
@@ -42,5 +42,5 @@ def misspelt(field: str, what: str, word: str, known: Sequence[str]) -> FilterEr
 
 
 def shortened(value: str) -> str:
-    """For a message, which is one line."""
+    """Cut a value for a message of one line."""
     return value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."

@@ -133,9 +133,9 @@ class _Recorder:
         """Call and record the rollout function with the arguments of any supported release of TRL."""
         call: OpenCall | None = None
         with guard("opening the rows of a rollout call"), one_opens():
-            asked = trl_shapes.asked(args, kwargs, trl.generating())
-            recording = self._recordings.of(asked.trainer)
-            call = recording.open(asked.prompts, asked.trainer)
+            arguments = trl_shapes.read_arguments(args, kwargs, trl.generating())
+            recording = self._recordings.of(arguments.trainer)
+            call = recording.open(arguments.prompts, arguments.trainer)
         if call is None:
             return self._rollout_func(*args, **kwargs)
         try:
@@ -147,5 +147,5 @@ class _Recorder:
             raise
         with guard("recording what the rollout function returned"):
             copy = openenv_harness.with_env_reward(self._rollout_func, output)
-            recording.returned(call, asked.with_each_prompts_ids(copy))
+            recording.returned(call, arguments.with_each_prompts_ids(copy))
         return output

@@ -1,4 +1,4 @@
-"""One call of an environment or a tool while it is made, and what is kept of it."""
+"""Records one call of an environment or a tool while it is made."""
 
 import time
 from collections.abc import Callable
@@ -21,12 +21,12 @@ _NOTHING = object()
 
 
 class Answer(Struct, frozen=True):
-    """What came back, in the environment's own types.
+    """The result of a call, in the environment's own types.
 
     Attributes:
-        reward, done: None where it said nothing of the kind. One that is no single number, or neither true nor false,
-            as a vector environment's, is kept in the metadata.
-        metadata: None where there is none.
+        reward, done: None if the environment gave none. A reward that is not a single number, or a `done` that is
+            neither True nor False, such as a vector environment's, is stored in the metadata.
+        metadata: None if there is none.
     """
 
     observation: Any
@@ -36,16 +36,16 @@ class Answer(Struct, frozen=True):
 
 
 class RecordedCall(Struct, eq=False):
-    """Records the call that is made inside `with`, unless nothing is recorded here. What `with` gives is to be called
-    with what came back, and returns it; where it is not called, the call raised, or turned out to be none.
+    """Records the call that is made in its `with` block, if calls are recorded here.
 
-    No generator, and as few functions as may be: this is the caller's time.
+    The block gets a function to call with the result, which returns it. If it is not called, the call raised, or it
+    turned out to be no call. This is a class with few functions, and not a generator: it costs the caller's time.
 
     Attributes:
-        kind: as `EnvironmentCall` has it.
-        client: what it is made on; None for a function, which is no environment.
-        sent: makes what was sent, as the row shows it; asked only if it is recorded.
-        read: takes apart what came back.
+        kind: See `EnvironmentCall`.
+        client: The environment; None for a function, which is no environment.
+        sent: Returns what is sent, as the row shows it. Called only if the call is recorded.
+        read: Reads the parts of the result.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class RecordedCall(Struct, eq=False):
             message = b"null"
             try:
                 message = snapshot(self.sent())
-            except Exception as error:  # noqa: BLE001 - of any kind
+            except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
                 guard.swallow("recording what was sent to an environment", error)
             tree = strand.tree
             begun = self._begun = tree.log.begin(strand, self.kind, self.client, message)
@@ -77,20 +77,20 @@ class RecordedCall(Struct, eq=False):
         leave(entered)
         log = begun.strand.tree.log
         try:
-            if error is not None:  # also where a timeout cancels it
+            if error is not None:  # also a cancellation by a timeout
                 log.add(_raised(begun, seconds, error))
             elif self._result is not _NOTHING:
                 log.add(_answered(begun, seconds, self._answer()))
-            else:  # it turned out to be none
+            else:  # there was no call
                 log.forget(begun)
-        except Exception as failure:  # noqa: BLE001 - of any kind
+        except Exception as failure:  # noqa: BLE001 - the user's objects may raise anything
             log.forget(begun)
             guard.swallow("recording an environment's answer", failure)
 
     def _answer(self) -> Answer:
         try:
             return self.read(self._result)
-        except Exception as error:  # noqa: BLE001 - of any kind, as the result's own methods may raise it
+        except Exception as error:  # noqa: BLE001 - the result's methods may raise anything
             guard.swallow("reading an environment's answer", error)
             return Answer(self._result)
 
@@ -105,7 +105,7 @@ def _answered(begun: Begun, seconds: float, answer: Answer) -> EnvironmentCall:
     if type(reward) is not float or type(done) is not bool:
         reward, done = _as(float, reward), _as(bool, done)
         metadata = _with_odd(answer, reward, done)
-    return EnvironmentCall(  # by place: names take half a microsecond of the caller's
+    return EnvironmentCall(  # positional: keywords take half a microsecond longer
         begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", observation, reward, done,
         None if metadata is None else snapshot(metadata), None, begun.strand, begun.strand.call, images,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def _raised(begun: Begun, seconds: float, error: BaseException) -> EnvironmentCa
 
 
 def _with_odd(answer: Answer, reward: object, done: object) -> Any:
-    """The metadata, with what is no single number, or neither true nor false: `reward` or `done` is None then."""
+    """Return the metadata with a reward or `done` that could not be converted, and is None for that reason."""
     odd = {}
     if reward is None and answer.reward is not None:
         odd["reward"] = answer.reward
@@ -131,7 +131,7 @@ def _with_odd(answer: Answer, reward: object, done: object) -> Any:
 
 
 def _as(convert: Callable[[Any], T], value: Any) -> T | None:
-    """None for what cannot be converted, whatever its own methods raise."""
+    """Convert a value; None if that raises anything."""
     try:
         return None if value is None else convert(value)
     except Exception:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""How many calls children made that were forked while a rollout was recorded: of its log they have but a copy."""
+"""Counts calls made in forked children, whose copy of the log never reaches the parent."""
 
 import logging
 import mmap
@@ -9,12 +9,12 @@ from typing import Self
 logger = logging.getLogger("logs_ui")
 
 _SLOTS = mmap.PAGESIZE // 8
-_MOST = 10_000  # that are taken at once: the next time takes the others
+_MOST = 10_000  # calls that are taken at once; the others are taken the next time
 
 
 class CallsOfChildren:
-    """A count that children write and their parent reads: memory that is shared over a fork, and no file descriptor,
-    which a child may have closed and given to another file.
+    """A count that children write and their parent reads. It is in shared memory, and not behind a file descriptor: a
+    child may have closed that, and opened another file under its number.
     """
 
     def __init__(self) -> None:
@@ -24,21 +24,21 @@ class CallsOfChildren:
         self._taken = 0
 
     def there_are(self) -> None:
-        """In the parent: a child was forked."""
+        """Note, in the parent, that a child was forked."""
         self._there_are = True
 
     def forked(self) -> Self:
-        """Itself, in a child: at the fork another of the parent's threads may have held the lock."""
+        """Renew the lock in a child: another thread of the parent may have held it at the fork."""
         self._lock = threading.Lock()
         return self
 
     def add(self) -> None:
-        """In a child: one call. Of two children whose numbers (PIDs) share a slot, one's may be missed."""
+        """Count a call, in a child. If the PIDs of two children share a slot, a call may be missed."""
         with self._lock:
             self._counts[os.getpid() % _SLOTS] += 1
 
     def take(self) -> int:
-        """How many were made since the last time; the log says so at the first."""
+        """Return how many were made since the last time; log the first."""
         if not self._there_are:
             return 0
         with self._lock:

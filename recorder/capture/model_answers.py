@@ -1,4 +1,4 @@
-"""What a model was given, and what it answered: sequence by sequence, or as a whole batch until somebody asks."""
+"""Holds prompts and answers of a model: as single sequences, or as a batch that is split when it is first read."""
 
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Several
@@ -13,17 +13,17 @@ Ids = NDArray[np.int32]
 
 
 class Sequence(Struct, frozen=True, array_like=True):
-    """What one generation call did for one of its sequences.
+    """One prompt and one answer of a generation call.
 
     Attributes:
-        context: (L,) what the model was given, without padding; None where the server returned no ids.
-        sampled: (S,) what it answered, up to and with its end token; None as above.
-        finish: "stop", "length" or "tool_calls", as OpenAI names them; None where neither server nor ids say it.
-        logprobs: (S,) of the sampled tokens; None where they were not asked for.
-        text: what it answered, where the server returned text; None elsewhere.
-        messages: JSON of the messages that were sent; None where ids or a text were.
-        reply: JSON of the assistant's message; None where it is a text alone.
-        prompt_tokens, completion_tokens: as the server counted them; None where it did not.
+        context: (L,) Token ids of the prompt, without padding; None if the server returned no ids.
+        sampled: (S,) Token ids of the answer, with its end token; None if the server returned no ids.
+        finish: "stop", "length" or "tool_calls", as OpenAI names them; None if neither the server nor the ids show it.
+        logprobs: (S,) Log-probabilities of the sampled tokens; None if they were not requested.
+        text: The answer's text; None if the server returned none.
+        messages: JSON of the messages that were sent; None if ids or a text were sent.
+        reply: JSON of the assistant's message; None if it is a text only.
+        prompt_tokens, completion_tokens: The server's counts; None if it gave none.
     """
 
     context: Ids | None
@@ -38,7 +38,7 @@ class Sequence(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps alive."""
+        """Number of bytes that it keeps in memory."""
         size = 0 if self.context is None else self.context.nbytes
         size += 0 if self.sampled is None else self.sampled.nbytes
         size += 0 if self.logprobs is None else self.logprobs.nbytes
@@ -46,13 +46,15 @@ class Sequence(Struct, frozen=True, array_like=True):
 
 
 def finish_of(sampled: Several[int] | Ids, ends: Container[int], limit: int | None) -> str | None:
-    """Why an answer ended, where the server did not say it: "stop" where it ends with an end token, "length" where it
-    is as long as it may be; None where its ids do not show it.
+    """Infer why an answer ended: "stop" if it ends with an end token, "length" if it has as many tokens as it may have.
 
     Args:
-        sampled: (S,)
-        ends: the end tokens, as far as they are known.
-        limit: tokens that it may have; None where that is not known.
+        sampled: (S,) Token ids of the answer.
+        ends: The known end tokens.
+        limit: Token limit of the answer; None if it is not known.
+
+    Returns:
+        None if the ids do not show it.
     """
     if len(sampled) and int(sampled[-1]) in ends:
         return "stop"
@@ -60,7 +62,7 @@ def finish_of(sampled: Several[int] | Ids, ends: Container[int], limit: int | No
 
 
 def end_tokens(*sources: Any) -> frozenset[int]:
-    """Of models, by their generation config, of tokenizers and of processors; of None, or what has none, nothing."""
+    """Return the end tokens of models (by their generation config), tokenizers and processors. None has none."""
     found: set[int] = set()
     for source in sources:
         inner = getattr(source, "generation_config", None) or getattr(source, "tokenizer", source)
@@ -70,16 +72,16 @@ def end_tokens(*sources: Any) -> frozenset[int]:
 
 
 class TokenBatch(Struct, eq=False, dict=True):
-    """The sequences of one call of a model, made when somebody first asks for one, and parts of the arrays then: not in
-    the time of who made the call. Of N inputs and M answers, a whole number of them for each input.
+    """The sequences of one call of a model. They are made when one is first read, as views of the arrays, so that the
+    caller's thread does not pay for it. Each of the N prompts has M / N answers.
 
     Attributes:
-        given: (N, L) what the model was given, padded on either side.
-        kept: (N, L) its attention mask; None: all is kept.
-        answers: (M, S) what it answered, padded at the end.
-        ends: the end tokens.
-        pad: the padding token; None where there is none.
-        limit: tokens that an answer may have; 0 where that is not known.
+        given: (N, L) Token ids of the prompts, padded on either side.
+        kept: (N, L) Attention mask of the prompts; None keeps all.
+        answers: (M, S) Token ids of the answers, padded at the end.
+        ends: The end tokens.
+        pad: The padding token; None if there is none.
+        limit: Token limit of an answer; 0 if it is not known.
     """
 
     given: Ids
@@ -92,7 +94,7 @@ class TokenBatch(Struct, eq=False, dict=True):
     def __post_init__(self) -> None:
         """
         Raises:
-            ValueError: the arrays do not fit each other.
+            ValueError: the shapes of the arrays do not match.
         """
         shape = self.given.shape
         if len(shape) != 2 or self.answers.ndim != 2 or (self.kept is not None and self.kept.shape != shape):
@@ -102,7 +104,7 @@ class TokenBatch(Struct, eq=False, dict=True):
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps alive."""
+        """Number of bytes that it keeps in memory."""
         return self.given.nbytes + (0 if self.kept is None else self.kept.nbytes) + self.answers.nbytes
 
     def __len__(self) -> int:
@@ -132,27 +134,23 @@ class TokenBatch(Struct, eq=False, dict=True):
         ]
 
     def _contexts(self) -> list[Ids]:
-        """Of each input: the ids that the mask keeps. Most often they stand together, and slicing takes a third of the
-        time of choosing.
-        """
+        """Return the ids of each prompt that the mask keeps. Usually they are adjacent: slicing is faster."""
         if self.kept is None:
             return list(self.given)
         counts = self.kept.sum(axis=1).tolist()
         if not (self.kept[:, 1:] < self.kept[:, :-1]).any():  # padded on the left, or not at all
             return [row[len(row) - count :] for row, count in zip(self.given, counts, strict=True)]
-        return [row[own] for row, own in zip(self.given, self.kept, strict=True)]
+        return [row[mask] for row, mask in zip(self.given, self.kept, strict=True)]
 
     def _lengths(self) -> tuple[list[int], list[bool]]:
-        """Of each answer: how many ids were sampled, up to and with the first end token, and whether there is one; else
-        those before the padding at the end.
-        """
+        """Return how many ids each answer has, up to its end token or else its padding, and if it has an end token."""
         answers = self.answers
         count, length = answers.shape
         ends = np.zeros(answers.shape, np.bool_)
-        for end in self.ends:  # a few: np.isin() takes three times as long
+        for end in self.ends:  # there are few: np.isin() takes three times as long
             ends |= answers == end
         kept = np.ones(answers.shape, bool) if self.pad is None else answers != self.pad
-        # With a column more, the first of it counts where no other does.
+        # An added column of True makes argmax find the end of a row that has no end token, or no padding.
         to_end = np.column_stack([ends, np.ones(count, bool)]).argmax(1) + 1
         to_padding = length - np.column_stack([kept[:, ::-1], np.ones(count, bool)]).argmax(1)
         ended: NDArray[np.bool_] = np.any(ends, axis=1)

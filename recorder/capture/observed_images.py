@@ -1,8 +1,8 @@
-"""Images in what an environment answers: kept apart from its JSON, where only a reference is left.
+"""Takes images out of an environment's observations; the observation's JSON keeps a reference.
 
-The caller's thread copies the bytes of arrays and of Pillow's images, no more; a thread of its own encodes them. Those
-that are text (base64, lists of pixels) stay text until the writer's thread has the observation. All are stored once, by
-the hash of what is stored.
+The caller's thread only copies the bytes of arrays and of Pillow's images; a thread of its own encodes them as PNG.
+Images that are text (base64, or lists of pixels) stay text until the writer's thread gets the observation. Each image
+is stored once, by the hash of its file.
 """
 
 import base64
@@ -26,20 +26,23 @@ from logs_ui.recorder.snapshot import shallow_snapshot, snapshot
 from logs_ui.recorder.storage.changes import StoredImage
 
 MAX_PIXELS = 4096 * 4096
-"""Of an image that is kept; of a larger one only its size is told."""
+"""Most pixels of an image that is stored; of a larger one only the size is."""
 
 MAX_BYTES = 8 << 20
-"""Of an image as it is stored; of a larger one only its size is told."""
+"""Most bytes of a file that is stored; of a larger one only the size is."""
 
-_HELD_BYTES = 256 << 20  # of images in memory; beyond it new ones are dropped
-_LEAST = 16  # pixels a side: what is smaller is a board or a grid, to be read as numbers
-_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # PNG's, by channels
-_MODES = {"L": 1, "RGB": 3, "RGBA": 4}  # Pillow's, likewise
+_MEMORY_BYTES = 256 << 20  # images in memory; beyond it new ones are dropped
+_LEAST = 16  # pixels a side: a smaller array is a board or a grid, which is stored as numbers
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # of PNG, by number of channels
+_MODES = {"L": 1, "RGB": 3, "RGBA": 4}  # of Pillow, to number of channels
 _ZLIB_LEVEL = 6  # of a screenshot of 1280 by 720: 100 kB in 25 ms; 1 gives 120 kB in 17
 _PNG, _JPEG, _RIFF = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF"
-_BASE64 = ("iVBORw0KGgo", "/9j/", "UklGR")  # their beginnings
-_HINTS = (*(beginning.encode() for beginning in _BASE64), b"[[[")  # in JSON that may hold images as text or pixels
-_RARE_BYTES = tuple(map(ord, "V/U["))  # one of each hint: to look for a byte takes a hundredth of the time
+_BASE64 = ("iVBORw0KGgo", "/9j/", "UklGR")  # the same three beginnings in base64
+_HINTS = (
+    *(beginning.encode() for beginning in _BASE64),
+    b"[[[",
+)  # JSON without one of these holds no image as text or pixels
+_RARE_BYTES = tuple(map(ord, "V/U["))  # one byte of each hint: searching a byte takes a hundredth of the time
 _LEAST_TEXT = 64  # characters
 
 Pixels = NDArray[np.uint8]
@@ -47,43 +50,43 @@ Dropped = dict[str, Any]
 
 
 class Images:
-    """The images of one observation until they are stored. All but `replacement` is for the writer's thread alone."""
+    """The images of one observation until they are stored. Only `replacement` is called outside the writer's thread."""
 
     def __init__(self) -> None:
         self._name = ""
-        self._held: list[_Held] = []
+        self._pending: list[_Pending] = []
         self._found: dict[str, StoredImage] = {}
         self._json: bytes | None = None
         self._has_references = False
 
     @classmethod
     def received(cls, found: Sequence[StoredImage]) -> "Images":
-        """The images of an observation that has references to them already."""
+        """Return the images of an observation that has references to them already."""
         images = cls()
         images._found, images._has_references = {image.hash: image for image in found}, True
         return images
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._pending)
 
     @property
     def found(self) -> list[StoredImage]:
-        """Those that the observation refers to, once `json` was asked for."""
+        """The images that the observation refers to. Call `json` first."""
         return [*self._found.values()]
 
     def replacement(self, value: Any) -> Any:
-        """What to write of a value that JSON lacks; None where it is neither an image nor an array."""
-        found = _image_of(value)
-        if found is None:
+        """Return what replaces an image or an array in the JSON; None for any other value."""
+        image = _image_of(value)
+        if image is None:
             return _array(value)
-        if not isinstance(found, _Held):
-            return found
-        self._name = self._name or secrets.token_hex(8)  # nothing that an environment says is taken for one of them
-        self._held.append(found)
-        return {"$image": f"{self._name}:{len(self._held) - 1}"}
+        if not isinstance(image, _Pending):
+            return image
+        self._name = self._name or secrets.token_hex(8)  # random: an environment's own "$image" must not match it
+        self._pending.append(image)
+        return {"$image": f"{self._name}:{len(self._pending) - 1}"}
 
     def json(self, observation: bytes) -> bytes:
-        """The observation with references in place of its images, which are encoded by then."""
+        """Return the observation with references in place of its images, after encoding them."""
         if self._has_references:
             return observation
         if self._json is None:
@@ -91,14 +94,14 @@ class Images:
         return self._json
 
     def within(self, content: bytes) -> list[StoredImage]:
-        """Those that a content refers to, to be stored with it."""
+        """Return the images that a content refers to, which are stored with it."""
         return [image for name, image in self._found.items() if name.encode() in content]
 
     def _referred(self, value: Any) -> Any:
         if isinstance(value, dict):
             name = value.get("$image")
             if self._name and isinstance(name, str) and name.startswith(f"{self._name}:"):
-                return self._kept(self._held[int(name.partition(":")[2])].stored())
+                return self._kept(self._pending[int(name.partition(":")[2])].stored())
             return {key: self._referred(item) for key, item in value.items()}
         if isinstance(value, str):
             found = _of_text(value)
@@ -116,7 +119,7 @@ class Images:
 
 
 def observed(value: Any) -> tuple[bytes, Images | None]:
-    """JSON of what an environment answered as it is now, and its images; None where it cannot hold any."""
+    """Return JSON of an observation as it is now, and its images; None if it cannot contain any."""
     shallow = shallow_snapshot(value)
     if shallow is not None:
         return shallow, Images() if _may_hold_text(shallow) else None
@@ -126,7 +129,7 @@ def observed(value: Any) -> tuple[bytes, Images | None]:
 
 
 def _may_hold_text(observation: bytes) -> bool:
-    """Images as text, that is."""
+    """Return True if the JSON may contain images as base64 text or as lists of pixels."""
     if len(observation) > _LEAST_TEXT:
         for byte, hint in zip(_RARE_BYTES, _HINTS, strict=True):  # no any(): that takes five times as long
             if byte in observation and hint in observation:
@@ -135,7 +138,7 @@ def _may_hold_text(observation: bytes) -> bool:
 
 
 def png(pixels: Pixels) -> bytes:
-    """(height, width, channels) with 1, 3 or 4 channels, as a file. zlib lets go of the interpreter while it packs."""
+    """Encode (height, width, channels) pixels with 1, 3 or 4 channels. zlib releases the GIL while it compresses."""
     height, width, channels = pixels.shape
     lines = np.empty((height, 1 + width * channels), np.uint8)
     lines[:, 0] = 2  # each line as its difference from the one above
@@ -149,7 +152,7 @@ def png(pixels: Pixels) -> bytes:
 
 
 def size_of(data: bytes) -> tuple[str, int, int] | None:
-    """Media type, width and height, from a file's header; None for what is none of the three."""
+    """Return media type, width and height from a file's header; None if it is not PNG, WebP or JPEG."""
     try:
         if data.startswith(_PNG) and data[12:16] == b"IHDR":
             return "image/png", *struct.unpack_from(">II", data, 16)
@@ -163,7 +166,7 @@ def size_of(data: bytes) -> tuple[str, int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Raises struct.error where no frame is described."""
+    """Read the size. Raises struct.error if no frame is described."""
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -177,7 +180,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """Raises struct.error where no frame comes."""
+    """Read the size. Raises struct.error if there is no frame."""
     at = 2
     while True:
         mark, kind, length = struct.unpack_from(">BBH", data, at)
@@ -189,16 +192,16 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
         at += 2 + length
 
 
-def _image_of(value: Any) -> "_Held | Dropped | None":
-    """A copy of what is an image; None for what is none."""
+def _image_of(value: Any) -> "_Pending | Dropped | None":
+    """Copy an image; None if the value is not an image."""
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or value.ndim != 3 or not _is_an_image(*value.shape):
             return None
         height, width, channels = value.shape
-        return _copied(width, height, value.nbytes, lambda: _Held(value.tobytes(), (height, width, channels)))
+        return _copied(width, height, value.nbytes, lambda: _Pending(value.tobytes(), (height, width, channels)))
     if isinstance(value, bytes | bytearray):
         size = size_of(bytes(value)) if value.startswith((_PNG, _JPEG, _RIFF)) else None
-        return None if size is None else _copied(size[1], size[2], len(value), lambda: _Held(bytes(value), None))
+        return None if size is None else _copied(size[1], size[2], len(value), lambda: _Pending(bytes(value), None))
     if type(value).__module__.startswith("PIL.") and hasattr(value, "tobytes"):
         width, height = value.size
         return _copied(width, height, width * height * _MODES.get(value.mode, 3), lambda: _of_pillow(value))
@@ -209,12 +212,12 @@ def _is_an_image(height: int, width: int, channels: int) -> bool:
     return channels in _COLOUR_TYPES and min(height, width) >= _LEAST
 
 
-def _of_pillow(image: Any) -> "_Held":
+def _of_pillow(image: Any) -> "_Pending":
     image = image if image.mode in _MODES else image.convert("RGB")
-    return _Held(image.tobytes(), (image.height, image.width, _MODES[image.mode]))
+    return _Pending(image.tobytes(), (image.height, image.width, _MODES[image.mode]))
 
 
-def _copied(width: int, height: int, size: int, copy: Callable[[], "_Held"]) -> "_Held | Dropped":
+def _copied(width: int, height: int, size: int, copy: Callable[[], "_Pending"]) -> "_Pending | Dropped":
     if width * height > MAX_PIXELS:
         return _dropped(width, height, "it is larger than 16 megapixels")
     if not _budget.has_room_for(size):
@@ -229,7 +232,7 @@ def _dropped(width: int, height: int, why: str) -> Dropped:
 
 
 def _array(value: Any) -> Any:
-    """Of numpy, as orjson writes it; None for what is none, or of a kind that orjson does not know."""
+    """Return a numpy value as orjson writes it; None for other values, and for dtypes that orjson does not know."""
     if not isinstance(value, np.ndarray | np.generic):
         return None
     try:
@@ -239,7 +242,7 @@ def _array(value: Any) -> Any:
 
 
 def _of_text(value: str) -> StoredImage | Dropped | None:
-    """Of base64, or of a data URL with it; None for any other text."""
+    """Read an image from base64 or from a data URL; None for any other text."""
     if len(value) < _LEAST_TEXT:
         return None
     if value.startswith("data:image/"):
@@ -258,7 +261,7 @@ def _of_bytes(data: bytes) -> StoredImage | Dropped | None:
 
 
 def _of_lists(value: list[Any]) -> StoredImage | Dropped | None:
-    """Of rows of pixels of colours, as OpenEnv's JSON has them; None for any other list."""
+    """Read an image from rows of pixels of colours, as in OpenEnv's JSON; None for any other list."""
     row = value[0]
     pixel = row[0] if isinstance(row, list) and row else None
     if not isinstance(pixel, list) or not _is_an_image(len(value), len(row), len(pixel)):
@@ -283,22 +286,22 @@ def _stored(data: bytes, media_type: str, width: int, height: int) -> StoredImag
 
 
 class _Budget:
-    """Counts the bytes of the images that are held."""
+    """Counts the bytes of the images in memory."""
 
     def __init__(self) -> None:
-        self._held = 0
+        self._bytes = 0
         self._lock = threading.Lock()
 
     def has_room_for(self, size: int) -> bool:
-        return self._held + size <= _HELD_BYTES
+        return self._bytes + size <= _MEMORY_BYTES
 
     def add(self, size: int) -> None:
         with self._lock:
-            self._held += size
+            self._bytes += size
 
 
-class _Held:
-    """Pixels, or a file, until they are encoded. Any thread may ask for that."""
+class _Pending:
+    """Pixels, or a file, until they are encoded. Any thread may encode them."""
 
     _size = 0
 
@@ -310,7 +313,7 @@ class _Held:
         _budget.add(self._size)
 
     def stored(self) -> StoredImage | Dropped:
-        """The image, or what is told of one that is too large."""
+        """Return the encoded image, or a note about one that is too large."""
         with self._lock:
             if self._stored is None:
                 self._stored = self._encoded()
@@ -332,7 +335,7 @@ class _Held:
         _budget.add(-self._size)
 
 
-def _encode_soon(held: _Held) -> None:
+def _encode_soon(held: _Pending) -> None:
     _waiting.put(held)
     with _starting:
         if not _thread or not _thread[0].is_alive():
@@ -349,13 +352,13 @@ def _encode() -> None:
 
 
 def _renew() -> None:
-    """For a child after a fork: the thread is not there, and another of the parent's may have held the locks."""
+    """Renew locks and queue in a forked child: the thread is missing, and the parent's may have held the locks."""
     global _budget, _starting, _waiting
     _budget, _starting, _waiting = _Budget(), threading.Lock(), queue.SimpleQueue()
 
 
 _budget = _Budget()
 _starting = threading.Lock()
-_waiting: "queue.SimpleQueue[_Held]" = queue.SimpleQueue()
+_waiting: "queue.SimpleQueue[_Pending]" = queue.SimpleQueue()
 _thread: list[threading.Thread] = []
 os.register_at_fork(after_in_child=_renew)

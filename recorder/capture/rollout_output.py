@@ -1,4 +1,4 @@
-"""What a rollout function returned: checked, and copied so that later changes of it change nothing recorded."""
+"""Checks and copies what a rollout function returned, so that later changes of it do not change what is recorded."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from logs_ui.recorder.storage.payload import Tokens
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-_NUMBER = 40  # bytes that a number in a tuple keeps alive, with the reference to it
+_NUMBER = 40  # bytes of a number in a tuple, with the reference to it
 _TOKEN_KEYS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 
 
@@ -29,18 +29,18 @@ else:
 
 
 class OutputError(Exception):
-    """The trainer will not be able to take what a rollout function returned."""
+    """What a rollout function returned cannot be used by the trainer."""
 
 
 class Output(Struct, frozen=True, array_like=True, dict=True):
-    """A snapshot.
+    """A copy of what a rollout function returned.
 
     Attributes:
-        prompt_ids, completion_ids: (N) token ids of each row: a tuple where it was a list, else an array.
-        logprobs, env_mask: (N) as returned, likewise; None where the function returned none.
+        prompt_ids, completion_ids: (N) Token ids of each row: a tuple for a list, otherwise an array.
+        logprobs, env_mask: (N) As returned, in the same form; None if the function returned none.
         others: JSON of all other keys.
-        lists: those of them that hold a list.
-        size: about how many bytes it keeps alive.
+        lists: The other keys that hold a list.
+        size: About how many bytes it keeps in memory.
     """
 
     prompt_ids: list[Any]
@@ -52,7 +52,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
     size: int
 
     def tokens(self, i: int) -> Tokens:
-        """Row `i`'s arrays. Log-probs or a mask that do not fit the completion, or cannot be read, are left out.
+        """Return row `i`'s arrays, without log-probabilities or a mask that have another length or type.
 
         Raises:
             TypeError, ValueError, OverflowError: the ids are not token ids.
@@ -66,7 +66,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         )
 
     def lengths(self, i: int) -> dict[str, int]:
-        """Row `i`'s columns that count its tokens, without making arrays of them."""
+        """Return row `i`'s columns that count its tokens, without making arrays of them."""
         length = len(self.completion_ids[i])
         mask = _fitting(self.env_mask, i, length, _ones)
         inserted = 0 if mask is None else length - int(mask.sum())
@@ -77,7 +77,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         }
 
     def extras(self, i: int) -> dict[str, Any]:
-        """Row `i`'s other fields; as TRL hands them on, a list holds one for each row, anything else is every row's."""
+        """Return row `i`'s other fields. As in TRL, a list has one value a row; others are every row's."""
         return {
             name: value[i] if name in self.lists else value
             for name, value in self._parsed.items()
@@ -86,15 +86,15 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def numbers(self) -> dict[str, list[float | None]]:
-        """(N) of each list that holds a number for some rows; None for the others."""
-        found = {name: [_number(value) for value in self._parsed[name]] for name in self.lists}
+        """(N) Values of each list that holds a number for some rows; None for the other rows."""
+        columns = {name: [_number(value) for value in self._parsed[name]] for name in self.lists}
         rows = len(self.completion_ids)
-        return {name: own for name, own in found.items() if len(own) == rows and set(own) != {None}}
+        return {name: values for name, values in columns.items() if len(values) == rows and set(values) != {None}}
 
     @cached_property
     def _halves(self) -> list[NDArray[np.float16]] | None:
-        """All rows' log-probs, converted together: numpy lets go of the GIL each time. None where they are not all
-        plain numbers, and have to be looked at row by row.
+        """All rows' log-probabilities, converted at once, since numpy releases the GIL each time. None if some are no
+        plain numbers and have to be converted row by row.
         """
         rows = self.logprobs
         if rows is None or not all(isinstance(row, tuple) for row in rows):
@@ -117,10 +117,10 @@ def _number(value: Any) -> float | None:
 
 
 def checked_output(output: Any, count: int) -> Output:
-    """Copies what a rollout function returned for `count` prompts.
+    """Check and copy what a rollout function returned for `count` prompts.
 
     Raises:
-        OutputError: a key is missing, or a list has not one entry for each prompt.
+        OutputError: a key is missing, or the length of a list is not `count`.
     """
     if not isinstance(output, Mapping):
         raise OutputError(f"rollout_func returned a {type(output).__name__}, where a dict is needed")
@@ -149,7 +149,7 @@ def _check_rows(key: str, rows: Any, count: int) -> None:
 
 
 def _check_ids(key: str, rows: Any) -> None:
-    with suppress(TypeError):  # one that has no length
+    with suppress(TypeError):  # an entry has no length
         if all(map(len, rows)):
             return
     for i, ids in enumerate(rows):
@@ -167,12 +167,14 @@ def _copied(rows: Any) -> list[Any] | None:
     different = dict(zip(map(id, rows), rows, strict=True))
     if len(different) == len(rows):
         return list(map(tuple, rows))
-    copies = dict(zip(different, map(tuple, different.values()), strict=True))  # those of a group may be one list
+    copies = dict(
+        zip(different, map(tuple, different.values()), strict=True)
+    )  # the rows of a group may share one list: copy it once
     return list(map(copies.__getitem__, map(id, rows)))
 
 
 def _copied_row(row: Any) -> Any:
-    """A tuple costs a twentieth of an array here; the array is made in the writer's thread."""
+    """Copy a row: a list as a tuple, which costs a twentieth of an array. The writer's thread makes the array."""
     if isinstance(row, list | tuple):
         return tuple(row)
     if hasattr(row, "detach"):
@@ -192,24 +194,24 @@ def _fitting(
 
 
 def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
-    """Of a tuple of plain numbers in a third of the time that numpy takes, which first looks at each for its type."""
+    """Make an array. For a tuple of plain numbers `struct` takes a third of numpy's time, which checks each type."""
     if isinstance(values, tuple):
         with suppress(struct.error):
-            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # copies no arguments
+            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # one buffer, no copy
             return np.frombuffer(bytearray(packed), dtype)
     return np.asarray(values, dtype)
 
 
 def _ones(values: Any) -> NDArray[np.uint8]:
-    """(C,) 1 where the mask is not 0."""
+    """Return (C,) 1 where the mask is not 0."""
     if isinstance(values, tuple):
-        with suppress(TypeError, ValueError):  # not of small whole numbers, as it nearly always is
+        with suppress(TypeError, ValueError):  # fails unless all are small whole numbers, as they nearly always are
             return np.frombuffer(bytearray(values), np.uint8).astype(np.bool_).view(np.uint8)
     return _array(values, np.bool_).view(np.uint8)
 
 
 def _half_precision(values: Any) -> NDArray[np.float16]:
-    """(C,). vLLM's client returns each token's alternatives as a list, the sampled one first; a NaN comes as None."""
+    """Return (C,) numbers. vLLM's client has a list for each token, with the sampled one first; None is NaN."""
     if isinstance(values, np.ndarray) and values.dtype == np.float16:
         return values
     with suppress(TypeError, ValueError), np.errstate(over="ignore"):

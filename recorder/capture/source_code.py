@@ -1,5 +1,5 @@
-"""What a run is made of beside its arguments: source of its reward and rollout functions and environments, its chat
-template, its dataset's name, and how the working tree differs from its commit. Read once a run, in background threads.
+"""Reads the source code of a run: reward and rollout functions, environments, the chat template, facts of the dataset,
+and the difference between the working tree and its commit. Each is read once per run, in background threads.
 """
 
 import functools
@@ -22,11 +22,11 @@ from logs_ui.recorder.storage.changes import Source
 from logs_ui.recorder.vocabulary import SourceKind
 
 CODE_VARIABLE = "LOGS_UI_CODE"
-"""`all` keeps sources and changes of the working tree, `sources` no changes, `none` only names."""
+"""Environment variable: `all` stores sources and changes of the tree, `sources` no changes, `none` only names."""
 
 _KEPT = ("all", "sources", "none")
 _OURS = "logs_ui."
-_DEPTH = 3  # of what a function of ours may hold of the user's
+_DEPTH = 3  # levels at which a function of this package may hold functions of the user
 _PACKED_BYTES = 256 << 10  # of one text, at most
 _READ_BYTES = 4 << 20  # of git's output, at most
 _CUT = "\n[logs-ui kept only the beginning]\n"
@@ -34,12 +34,11 @@ _CUT = "\n[logs-ui kept only the beginning]\n"
 
 @dataclass(frozen=True)
 class Part:
-    """Something that a run is made of, as the trainer holds it.
+    """One thing that a run is made of.
 
     Attributes:
-        thing: a function, class or object whose source tells what it does; a text is its own. None where there is no
-            more to tell than the name.
-        weight: of a reward function.
+        thing: A function, class or object whose source is stored, or a text that is stored itself. None: only the name.
+        weight: Weight of a reward function.
     """
 
     kind: SourceKind
@@ -49,19 +48,20 @@ class Part:
 
 
 def kept() -> str:
-    """What LOGS_UI_CODE says.
+    """Return the value of LOGS_UI_CODE.
 
     Raises:
-        LogsUIError: it says something else than it may.
+        LogsUIError: it is not one of the possible values.
     """
-    said = os.environ.get(CODE_VARIABLE) or "all"
-    if said not in _KEPT:
-        raise LogsUIError(f"{CODE_VARIABLE} is {said[:40]!r}: it takes {', '.join(_KEPT)}. No source is kept now.")
-    return said
+    setting = os.environ.get(CODE_VARIABLE) or "all"
+    if setting not in _KEPT:
+        values = ", ".join(_KEPT)
+        raise LogsUIError(f"{CODE_VARIABLE} is {setting[:40]!r}: it takes {values}. No source is stored now.")
+    return setting
 
 
 def read(parts: Iterable[Part]) -> list[Source]:
-    """Their texts, without secrets, and no more of each than is stored.
+    """Read the texts of the parts, without secrets, and cut to the length that is stored.
 
     Raises:
         LogsUIError: see `kept`.
@@ -78,8 +78,8 @@ def read(parts: Iterable[Part]) -> list[Source]:
 
 
 def source_text(thing: Any) -> str | None:
-    """The code of a function or class, or of an object's class; of what this package made, the code that it was given,
-    if any was. None where there is none, as for what was typed into an interpreter.
+    """Return the code of a function, of a class or of an object's class; for a function of this package the user's code
+    that it was made with. None if there is none, as for code that was typed into an interpreter.
     """
     if thing is None or isinstance(thing, str):
         return thing
@@ -88,7 +88,7 @@ def source_text(thing: Any) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Without what looks like a key, and cut where it is longer than what is stored."""
+    """Remove what looks like a key, and cut a text that is too long to be stored."""
     text = storable_text(without_keys(text))
     is_cut = False
     while len(zstandard.compress(text.encode())) > _PACKED_BYTES:
@@ -97,7 +97,7 @@ def storable(text: str) -> str:
 
 
 def changes(folder: Path) -> list[Source]:
-    """How tracked files differ from the commit: their names with lines added and removed, and the diff itself.
+    """Return how tracked files differ from the commit: names with lines added and removed, and the diff itself.
 
     Raises:
         LogsUIError: see `kept`.
@@ -111,7 +111,7 @@ def changes(folder: Path) -> list[Source]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Its output, up to what is read of it: a generated file may be gigabytes."""
+    """Return git's output up to a limit: the diff of a generated file may be gigabytes."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -125,7 +125,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _pieces(thing: Any, depth: int) -> Iterator[Any]:
-    """What has code to show: the thing, or what of the user's a thing of ours holds."""
+    """Yield what has code to store: the thing, or the user's functions that a function of this package holds."""
     thing = inspect.unwrap(thing) if callable(thing) else thing
     if not _is_ours(thing) and not isinstance(thing, functools.partial):
         yield thing
@@ -134,7 +134,7 @@ def _pieces(thing: Any, depth: int) -> Iterator[Any]:
 
 
 def _held(thing: Any) -> list[Any]:
-    """Functions and classes that it was made with, and objects of ours that may hold some."""
+    """Return functions and classes that it was made with, and objects of this package that may hold some."""
     if isinstance(thing, functools.partial):
         values = [thing.func, *thing.args, *thing.keywords.values()]
     elif cells := getattr(thing, "__closure__", None):
@@ -159,5 +159,5 @@ def _code(piece: Any) -> str | None:
     named = piece if _has_code(piece) else type(piece)
     try:
         return inspect.getsource(named)
-    except (OSError, TypeError):  # none that was kept, or written in C
+    except (OSError, TypeError):  # typed into an interpreter, or written in C
         return None

@@ -1,7 +1,8 @@
-"""Which thread of control a call is made in: the rollout function's own, a task's, an executor's, a row's scope.
+"""Tracks in which strand a call is made: the rollout function, a task, a thread, a pool's item, or a row's scope.
 
-Strands form a tree under the rollout function call. What a strand starts gets a strand of its own below it, so that
-calls of one row have a deeper ancestor in common than calls of two (`instruments/concurrency.py` starts them).
+Strands form a tree under the call of the rollout function. A task or thread that a strand starts gets a strand of its
+own below it, so that calls of one row have a deeper common ancestor than calls of two rows.
+`instruments/concurrency.py` starts them. The current strand is in a context variable.
 """
 
 import asyncio
@@ -21,20 +22,20 @@ from msgspec import Struct
 logger = logging.getLogger("logs_ui")
 
 NO_ROW = -1
-"""In place of a row's index: that of none, so that what is called is nobody's."""
+"""Stands for a row's index where there is no such row: calls are unattributed."""
 
 
 class StrandTree:
-    """All strands of one rollout function call.
+    """All strands of one call of a rollout function.
 
     Attributes:
-        log: where its calls are kept; a `calls.Collector`; None of a tree that was received by the helper process.
-        root: the rollout function's own.
-        closed: True once it returned: what is still running then belongs to nothing.
-        rows: how many it is about; None where that is not known.
-        is_one_row: whether all that is called is one row's own, so that a scope within it names no other.
-        threads: those that were started within one row, and the strand of each; empty once their calls were judged.
-        numbers: of its strands.
+        log: The `calls.Collector` of its calls; None in the helper process.
+        root: The strand of the rollout function itself.
+        closed: True once the function returned: what still runs then belongs to no row.
+        rows: Number of rows; None if it is not known.
+        is_one_row: True if all calls belong to one row, so that a scope inside cannot name another.
+        threads: Threads that were started within the one row, with their strands, until the log is closed.
+        numbers: Counts the strands.
     """
 
     def __init__(self, log: Any = None) -> None:
@@ -50,11 +51,11 @@ class StrandTree:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes calls: the function has not returned, and this is no child of its process."""
+        """Return True if it takes calls: the function has not returned, and this process is not a forked child."""
         return not self.closed and self._process is _process
 
     def child(self, parent: "Strand", **differs: Any) -> "Strand":
-        """A strand below `parent`; row and call are the parent's unless they differ."""
+        """Make a strand below `parent`, with the parent's attributes unless they are in `differs`."""
         child = Strand(
             self, parent, next(self.numbers),
             parent.row, parent.generating, parent.call, parent.is_stray, parent.is_unseen,
@@ -65,34 +66,30 @@ class StrandTree:
         return child
 
     def calling(self, parent: "Strand", order: int) -> "Strand":
-        """One below `parent`, in which the environment call of that order is under way: what is called there is made by
-        it. As `child`, in half the time.
-        """
+        """Make a strand for the calls that the environment call `order` makes. Like `child`, in half the time."""
         return Strand(
             self, parent, next(self.numbers),
             parent.row, parent.generating, order, parent.is_stray, parent.is_unseen,
         )  # fmt: skip
 
     def stray(self) -> "Strand":
-        """For a thread or a task that was started where nobody saw it."""
+        """Return the strand of a thread or task whose start was not seen."""
         key = _place()
         if key not in self._strays:
             self._strays[key] = self.child(self.root, is_stray=True)
         return self._strays[key]
 
 
-class Strand(
-    Struct, eq=False, array_like=True
-):  # no dataclass, which takes twice as long, for each call of an environment
-    """One thread of control. Nobody changes it once it is made, but for the row of a thread that outlived it.
+class Strand(Struct, eq=False, array_like=True):  # a dataclass takes twice as long, for each environment call
+    """One thread of control. It is not changed once it is made, except for the row of a thread that outlived its row.
 
     Attributes:
-        number: in the order in which strands were started.
-        row: index of the row whose scope this is in; `NO_ROW` in the scope of none, None outside of one.
-        generating: whether a generation that is recorded is under way: those within it are parts of it.
-        call: order of the environment call that is under way; None outside of one.
-        is_stray: whether nobody saw it start: its number then says nothing of the order in which rows were begun.
-        is_unseen: whether nothing that is called in it is to be recorded.
+        number: Counts the strands of the tree in the order in which they were started.
+        row: Index of the row whose scope this is in; `NO_ROW` if its calls are unattributed, None outside of a scope.
+        generating: True while a generation is being recorded: generations inside are parts of it.
+        call: Order of the environment call that is under way; None outside of one.
+        is_stray: True if its start was not seen, so that its number says nothing about the order of rows.
+        is_unseen: True if its calls are not to be recorded.
     """
 
     tree: StrandTree
@@ -106,7 +103,7 @@ class Strand(
 
     @property
     def path(self) -> tuple["Strand", ...]:
-        """From the root to this one."""
+        """The strands from the root to this one."""
         path = [self]
         while path[-1].parent is not None:
             path.append(path[-1].parent)
@@ -114,7 +111,7 @@ class Strand(
 
 
 def common(paths: list[tuple[Strand, ...]]) -> tuple[Strand, ...]:
-    """The path down to the deepest strand that all of them pass; empty where there is none."""
+    """Return the path to the deepest strand that is in all of the paths; () if there is none."""
     shared = []
     for level in zip(*paths, strict=False):
         if any(strand is not level[0] for strand in level):
@@ -125,35 +122,35 @@ def common(paths: list[tuple[Strand, ...]]) -> tuple[Strand, ...]:
 
 @dataclass(eq=False)
 class Scope:
-    """A row's scope as it is the current one. Scopes that were entered in one context, and not left, stand in a chain:
-    they may be nested, or side by side, as in generators that take turns.
+    """A row's scope that was entered. Scopes that were entered in one context and not left form a chain: they may be
+    nested, or open side by side, such as in generators that take turns.
 
     Attributes:
-        strand: the row's, in this scope.
-        before: what was the current one when it was entered.
-        place: thread and task that it was entered in.
-        is_said: whether it says whose calls are, and not only that a row was begun.
-        run: what its row is of: rows of others are not mistaken for it.
-        left: whether it was.
+        strand: The strand of the row in this scope.
+        before: The current strand or scope when this one was entered.
+        place: The thread and the task in which it was entered.
+        is_explicit: True if the user opened it to assign calls (`row.scope()`), and not only began a row.
+        run: Identifies the run: scopes of rows of different runs do not contradict each other.
+        left: True once it was left.
     """
 
     strand: Strand
     before: "Strand | Scope | None"
     place: tuple[object, object]
-    is_said: bool
+    is_explicit: bool
     run: object
     left: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds here: also where what it says is that calls are those of a row that has ended. One that was
-        left elsewhere holds on in what was started inside with its context.
+        """Return True if it applies here. An explicit scope applies even if its row has ended. One that was left in
+        another thread or task still applies in those that were started inside it, which copied its context.
         """
         tree = self.strand.tree
-        return (tree.is_open or (self.is_said and tree.closed)) and not (self.left and self.place == _place())
+        return (tree.is_open or (self.is_explicit and tree.closed)) and not (self.left and self.place == _place())
 
     def skip_left(self) -> "Strand | Scope | None":
-        """What was before it, without scopes that were left."""
+        """Return what was before it, and drop scopes that were left."""
         while isinstance(self.before, Scope) and self.before.left:
             self.before = self.before.before
         return self.before
@@ -165,8 +162,8 @@ _process = object()
 
 
 def _in_forked_child() -> None:
-    """A child's calls cannot reach the parent's log, and would only fill its copy: they are told to be counted."""
-    global _process  # noqa: PLW0603 - what is open belongs to one process
+    """Count a forked child's calls only: they cannot reach the parent's log, and would fill the child's copy of it."""
+    global _process  # noqa: PLW0603 - it identifies the process, so that trees of the parent are not open here
     strand = _whereabouts()
     _process = object()
     _open.clear()
@@ -183,16 +180,16 @@ def _place() -> tuple[object, object]:
 
 
 def _current_task() -> object:
-    """None outside of asyncio."""
+    """Return the running asyncio task; None outside of one."""
     with suppress(RuntimeError):
         return asyncio.current_task()
     return None
 
 
 def current_strand() -> Strand | None:
-    """Where the caller is; None outside of what is recorded.
+    """Return the strand of the caller; None if its calls are not recorded.
 
-    A thread or task of unknown origin belongs to the call that is open: a trainer makes one at a time.
+    A thread or task of unknown origin belongs to the rollout call that is open: a trainer makes one at a time.
     """
     here: Strand | Scope | None = _here.get()
     if type(here) is not Strand or here.tree.closed or here.tree._process is not _process:  # noqa: SLF001 - `is_open`
@@ -203,7 +200,7 @@ def current_strand() -> Strand | None:
 def _whereabouts() -> Strand | None:
     here = _here.get()
     if isinstance(here, Scope):
-        is_alone = not here.left and not isinstance(here.before, Scope)  # as nearly all are: a fifth of the time
+        is_alone = not here.left and not isinstance(here.before, Scope)  # as nearly always: a fifth of the time
         here = here.strand if is_alone else _within_scopes(here)
     if here is not None and here.tree.is_open:
         return here
@@ -211,45 +208,46 @@ def _whereabouts() -> Strand | None:
 
 
 def _within_scopes(scope: Scope) -> Strand | None:
-    """The row's that the scopes of the context are of, if they are of one; else nobody knows whose calls these are.
-    Where some say whose calls are, rows that were begun before are not asked; nor are rows that ended where one was
-    begun since, and those of another run: one that was left open there costs this one nothing.
+    """Return the strand of the row that all open scopes of this context name. If they name several rows, the calls are
+    unattributed. Scopes outside of the outermost explicit one do not count, nor do rows that ended before another
+    began, nor rows of another run: a rollout that was left open there must not cost this one its calls.
     """
     strands: list[Strand] = []
-    asked = 0
+    counted = 0
     run: object = None
     here: Strand | Scope | None = scope
     while isinstance(here, Scope):
         if here.is_open and (not strands or (here.run == run and here.strand.tree.is_open)):
             run = here.run
             strands.append(here.strand)
-            asked = len(strands) if here.is_said else asked
+            counted = len(strands) if here.is_explicit else counted
         here = here.before
     outside = here
     if not strands:
         return outside
-    strands = strands[: asked or None]
+    strands = strands[: counted or None]
     last = strands[0]
     if all(strand.tree is last.tree and strand.row == last.row for strand in strands):
         return last
     if outside is None or any(strand.tree is not outside.tree for strand in strands):
-        _say_whose()
+        _warn_of_open_rollouts()
         return Strand(last.tree, last.tree.root, next(last.tree.numbers), NO_ROW)
     return outside if outside.row is None else outside.tree.child(outside, row=None)
 
 
 @functools.cache
-def _say_whose() -> None:
-    """Once in a process."""
+def _warn_of_open_rollouts() -> None:
+    """Log the warning once in a process: the function is cached."""
     logger.warning(
-        "logs-ui: several rollouts of a run are open in one task or thread, and nothing says whose a call is: it is no "
-        "rollout's, and counted on the run. Make it inside `with row.scope():`, or end the rollouts that came before."
+        "logs-ui: several rollouts of a run are open in one task or thread, so a call cannot be assigned to one of "
+        "them: it is counted on the run as unattributed. Make it inside `with row.scope():`, or end the others before."
     )
 
 
 def strand_of_thread(thread: threading.Thread) -> Strand | None:
-    """For one that is about to be started in a rollout of an explicit run. None elsewhere: what a thread of a rollout
-    function calls belongs to the function anyway, and whoever starts a thread may have it serve all rows.
+    """Make a strand for a thread that is about to be started in a rollout of `start_run()`; None elsewhere.
+
+    A thread of a rollout function gets none: its calls belong to the function anyway, and it may serve all rows.
     """
     here = None if _here.get() is None else _whereabouts()
     if here is None or not here.tree.is_one_row:
@@ -260,34 +258,35 @@ def strand_of_thread(thread: threading.Thread) -> Strand | None:
 
 
 def enter(strand: Strand | None) -> Token[Any]:
-    """Makes it the current one of the context in which this runs, until `leave`; None: there is none."""
+    """Set the current strand in this context; undo with `leave`. None clears it."""
     return _here.set(strand)
 
 
 def leave(entered: Token[Any]) -> None:
-    """Makes that before it the current one again."""
+    """Set the strand that was current before `enter`."""
     try:  # noqa: SIM105 - a third of the time
         _here.reset(entered)
     except (ValueError, LookupError):
-        pass  # another context, where a generator was closed from elsewhere: the value there is not ours
+        pass  # a generator was closed in another context, whose value is not ours
 
 
-def enter_scope(strand: Strand, run: object = None, *, is_said: bool = False) -> Scope:
-    """As `enter`, for a row's scope: it may be left in any order with others that were entered in the same context.
-    Without a `run` it is one of several rows of the strand's tree.
+def enter_scope(strand: Strand, run: object = None, *, is_explicit: bool = False) -> Scope:
+    """Enter a row's scope. Unlike strands, scopes of one context may be left in any order.
+
+    Without a `run` the scope is one of several rows of the strand's tree.
     """
     here = _here.get()
     while isinstance(here, Scope) and here.left:
         here = here.before
     if isinstance(here, Scope):
         here.skip_left()
-    scope = Scope(strand, here, _place(), is_said, strand.tree if run is None else run)
+    scope = Scope(strand, here, _place(), is_explicit, strand.tree if run is None else run)
     _here.set(scope)
     return scope
 
 
 def leave_scope(scope: Scope) -> None:
-    """Those that were entered later stay open."""
+    """Leave a scope. Scopes that were entered later stay open."""
     scope.left = True
     if _here.get() is scope:
         _here.set(scope.skip_left())
@@ -295,8 +294,8 @@ def leave_scope(scope: Scope) -> None:
 
 @contextmanager
 def scoped(strand: Strand, run: object = None) -> Iterator[None]:
-    """Calls made inside are the row's that the strand is of."""
-    scope = enter_scope(strand, run, is_said=True)
+    """Assigns the calls in the block to the strand's row."""
+    scope = enter_scope(strand, run, is_explicit=True)
     try:
         yield
     finally:
@@ -304,7 +303,7 @@ def scoped(strand: Strand, run: object = None) -> Iterator[None]:
 
 
 def carried(strand: Strand, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for whoever calls it elsewhere: what it calls is called in the strand."""
+    """Wrap a function so that it runs in the strand, wherever it is called."""
 
     @functools.wraps(function, updated=())
     def work(*args: Any, **kwargs: Any) -> Any:
@@ -315,12 +314,12 @@ def carried(strand: Strand, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def within(strand: Strand) -> "_Within":
-    """Makes it the current one."""
+    """Return a context manager in which the strand is the current one."""
     return _Within(strand)
 
 
 class _Within:
-    """No generator: one is entered for each call of an environment."""
+    """A class and not a generator, for speed: one is entered for each call of an environment."""
 
     __slots__ = ("_entered", "_strand")
 
@@ -336,13 +335,13 @@ class _Within:
 
 
 def branch(**differs: Any) -> Strand | None:
-    """A new strand below the current one, for what is started here; None outside of a recorded rollout function."""
+    """Make a strand below the current one, for a task or thread; None outside of a recorded rollout function."""
     strand = _whereabouts()
     return None if strand is None else strand.tree.child(strand, **differs)
 
 
 def branch_of_row(row: int) -> Strand | None:
-    """As `branch`, below what no scope is around: a scope within another, or beside it, is no part of that one."""
+    """Make a strand of a row below the strand outside of all scopes: a scope inside another is no part of it."""
     here = _here.get()
     while isinstance(here, Scope):
         here = here.before
@@ -352,7 +351,7 @@ def branch_of_row(row: int) -> Strand | None:
 
 @contextmanager
 def opened(tree: StrandTree) -> Iterator[None]:
-    """Calls made inside belong to the tree, also those of threads that nobody saw start."""
+    """Records calls in the block in the tree, also those of threads whose start was not seen."""
     _open.append(tree)
     try:
         with within(tree.root):

@@ -29,14 +29,7 @@ from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironment
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
-from logs_ui.recorder.capture.calls import (
-    Generation,
-    Sequence,
-    answered,
-    failed,
-    generating,
-    generating_strand,
-)
+from logs_ui.recorder.capture.calls import Generation, Sequence, answered, failed, generating, generating_strand
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
 from logs_ui.recorder.capture.instruments import trl, trl_async
 from logs_ui.recorder.capture.model_answers import finish_of

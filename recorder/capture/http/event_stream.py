@@ -1,4 +1,4 @@
-"""A reply that a server streams as events, joined into the one that it would have sent whole."""
+"""Joins a reply that a server streams as events into the reply that it would send without streaming."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,11 +9,11 @@ _ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 
 def joined(data: bytes, parse: Callable[[str], Any]) -> Json | None:
-    """The whole reply, as far as it came; None where there are no events that hold JSON.
+    """Return the whole reply, as far as it came; None if no event holds JSON.
 
     Args:
-        data: server-sent events.
-        parse: reads JSON; None where it is none.
+        data: Server-sent events.
+        parse: Reads JSON; returns None for anything else.
     """
     events = [event for source in _events(data) if isinstance(event := parse(source), dict)]
     if not events:
@@ -23,7 +23,7 @@ def joined(data: bytes, parse: Callable[[str], Any]) -> Json | None:
 
 
 def _events(data: bytes) -> Iterator[str]:
-    """What each event holds."""
+    """Return the data of each event."""
     lines: list[str] = []
     for line in [*data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
         if line.startswith("data:"):
@@ -34,19 +34,19 @@ def _events(data: bytes) -> Iterator[str]:
 
 
 def _response(events: list[Json]) -> Json | None:
-    """Of OpenAI's responses, whose last event holds all of it; None where the events are another endpoint's."""
+    """Return a reply of OpenAI's responses, whose last event holds all of it; None for another endpoint's events."""
     whole = [event.get("response") for event in events if event.get("type") in _ENDED]
     if whole and isinstance(whole[-1], dict):
         return whole[-1]
     if not str(events[0].get("type", "")).startswith("response."):
         return None
-    said = "".join(_texts(event.get("delta") for event in events if event.get("type") == "response.output_text.delta"))
-    parts = [{"type": "output_text", "text": said}]
+    text = "".join(_texts(event.get("delta") for event in events if event.get("type") == "response.output_text.delta"))
+    parts = [{"type": "output_text", "text": text}]
     return {"id": _first(_inner(events, "response"), "id"), "output": [{"type": "message", "content": parts}]}
 
 
 def _completion(events: list[Json]) -> Json:
-    """Of completions, chat and vLLM's tokens."""
+    """Join the events of completions, chat completions and vLLM's tokens."""
     pieces: dict[int, list[Json]] = {}
     for event in events:
         choices = event.get("choices")
@@ -82,7 +82,7 @@ def _logprobs(pieces: list[Json]) -> Json:
 
 
 def _tool_calls(deltas: list[Json]) -> list[Json]:
-    """A call comes in pieces: its name first, then its arguments bit by bit."""
+    """Join tool calls. A call comes in pieces: its name first, then its arguments bit by bit."""
     pieces: dict[int, list[Json]] = {}
     for delta in deltas:
         calls = delta.get("tool_calls")
@@ -115,7 +115,7 @@ def _last(pieces: list[Json], name: str) -> Any:
 
 
 def _text(pieces: list[Json], name: str) -> str | None:
-    """None where no piece has any."""
+    """Join the texts; None if no piece has one."""
     texts = [*_texts(piece.get(name) for piece in pieces)]
     return "".join(texts) if texts else None
 
@@ -125,6 +125,6 @@ def _texts(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _chained(pieces: list[Json], name: str) -> list[Any] | None:
-    """None where no piece has any."""
+    """Join the lists; None if no piece has one."""
     lists = [value for piece in pieces if isinstance(value := piece.get(name), list)]
     return [item for values in lists for item in values] if lists else None

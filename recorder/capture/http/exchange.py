@@ -1,4 +1,4 @@
-"""A generation that a server is asked for over HTTP, from the request to the end of its reply."""
+"""Records a generation that is requested over HTTP, from the request to the end of the reply."""
 
 import re
 import time
@@ -8,15 +8,8 @@ from typing import Any
 
 from msgspec import structs
 
-from logs_ui.recorder.capture.calls import (
-    GIVEN_UP,
-    Collector,
-    Generation,
-    failed,
-    generating,
-    generating_strand,
-)
-from logs_ui.recorder.capture.http.replies import Asked, Json, asked, error_of, reply_of, request_id
+from logs_ui.recorder.capture.calls import GIVEN_UP, Collector, Generation, failed, generating, generating_strand
+from logs_ui.recorder.capture.http.replies import Json, Request, asked, error_of, reply_of, request_id
 from logs_ui.recorder.capture.model_answers import Sequence, end_tokens, finish_of
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.guard import guard
@@ -29,11 +22,11 @@ _DONE = re.compile(rb"\ndata: ?\[DONE\]\s*$")
 
 
 def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
-    """A generation that is about to be asked for; None for all that is not recorded."""
+    """Begin to record a generation that is about to be requested; None if it is not to be recorded."""
     strand = generating_strand()
     if strand is None:
         return None
-    with guard("reading what is sent to a server"):
+    with guard("reading a request to a server"):
         method, url, body = sent()
         question = asked(url, body) if method == "POST" else None
         return None if question is None else Exchange(strand, question, seam)
@@ -41,12 +34,13 @@ def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
 
 
 class Exchange:
-    """A generation that is asked for, and its reply as it comes. It is recorded once: when the reply is complete, when
-    it fails, or when the log is closed: nobody reads on then. It is not done where a stream is closed, since Python
-    also closes one when it collects garbage, in the middle of anything, as where the log is locked.
+    """One request for a generation, and its reply as it arrives.
+
+    It is recorded once: when the reply is complete, when it fails, or when the log is closed. It is not recorded when a
+    stream is closed: Python also does that when it collects garbage, at any point, even while the log is locked.
     """
 
-    def __init__(self, strand: Strand, question: Asked, seam: str) -> None:
+    def __init__(self, strand: Strand, question: Request, seam: str) -> None:
         self.log: Collector = strand.tree.log
         self._question = question
         self._seam = seam
@@ -55,14 +49,14 @@ class Exchange:
         self._decode: Callable[[bytes], bytes] | None = None
         self._parts: list[bytes] = []
         self._size = 0
-        self._tail = b"\n"  # of what came: JSON holds no line break of its own
+        self._tail = b"\n"  # the last bytes; JSON contains no line breaks, so "[DONE]" after one is the end
         self._begun = self.log.begin(strand, "generation", seam=seam)
-        self._heard = self._begun.began  # when the last of the reply came
+        self._heard = self._begun.began  # when the last part of the reply arrived
         self.log.unfinished.add(self)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """While the request is made: what is generated inside is this, and what is raised ends it."""
+        """Wraps the request: generations inside are parts of this one, and an exception ends it."""
         self._is_awaited = True
         try:
             with generating():
@@ -74,12 +68,12 @@ class Exchange:
             self._is_awaited = False
 
     def answers(self, status: int, decode: Callable[[bytes], bytes] | None = None) -> None:
-        """The reply begins. `decode` undoes the encoding of what `heard` is given; None where it has none."""
+        """Note that the reply begins. `decode` undoes the encoding of the parts for `heard`; None if there is none."""
         self._heard = time.perf_counter()
         self._status, self._decode = status, decode
 
     def heard(self, part: bytes) -> None:
-        """The next part of the reply. One that is too large is not kept."""
+        """Take the next part of the reply. A reply that is too large is not kept."""
         self._heard = time.perf_counter()
         self._size += len(part)
         if self._size > _LARGEST:
@@ -92,7 +86,7 @@ class Exchange:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While the user waits for a part of the reply: what is raised ends it."""
+        """Wraps the user's reading of a part: an exception ends the reply."""
         self._is_awaited = True
         try:
             yield
@@ -103,7 +97,7 @@ class Exchange:
             self._is_awaited = False
 
     def passing(self, parts: Iterable[Any], encoding: str = "utf-8") -> Iterator[Any]:
-        """Hears the parts, bytes or text, that the user takes from it."""
+        """Pass on the parts, bytes or text, that the user reads, and take them."""
         with self.reading():
             for part in parts:
                 self._hear(part.encode(encoding, "replace") if isinstance(part, str) else part)
@@ -111,7 +105,7 @@ class Exchange:
         self.end()
 
     async def passing_async(self, parts: Any) -> AsyncIterator[bytes]:
-        """As `passing`."""
+        """Do the same for an asynchronous stream."""
         iterator = aiter(parts)
         try:
             with self.reading():
@@ -124,7 +118,7 @@ class Exchange:
         self.end()
 
     def end(self) -> None:
-        """Nothing more comes, or nobody reads on. Where nothing came, and somebody still waits for it, it failed."""
+        """End the reply: it is complete, or nobody reads on. One that nothing came of, and is waited for, failed."""
         if self._is_awaited and not self._size:
             self.raised(GIVEN_UP)
             return
@@ -134,12 +128,12 @@ class Exchange:
         self._record(lambda: self._generation(self._reply()))
 
     def replied(self, reply: Json) -> None:
-        """The whole reply, read by the client."""
+        """Record the whole reply, which the client has read."""
         self._heard = time.perf_counter()
         self._record(lambda: self._generation(reply))
 
     def raised(self, error: BaseException) -> None:
-        """There is no reply."""
+        """Record that there is no reply."""
         self._record(lambda: self._failure(error))
 
     def _hear(self, part: bytes) -> None:
@@ -150,7 +144,7 @@ class Exchange:
         try:
             self.log.unfinished.remove(self)
         except KeyError:
-            return  # it is recorded
+            return  # it is recorded already
         generation = None
         with guard("reading a server's reply"):
             generation = make()
@@ -167,7 +161,7 @@ class Exchange:
         return reply_of(data)
 
     def _generation(self, reply: Json | None) -> Generation | None:
-        """None for what is no reply to a generation."""
+        """Make the record; None if the reply is not one to a generation."""
         error = error_of(reply, self._status)
         sequences = [] if error or reply is None else [*map(self._ended, self._question.sequences(reply))]
         if not sequences and not error:
@@ -186,7 +180,7 @@ class Exchange:
         )
 
     def _ended(self, sequence: Sequence) -> Sequence:
-        """With why it ended, where its ids say that alone, as of TRL's own server."""
+        """Add why a sequence ended, if only its ids show it, such as those of TRL's server."""
         if sequence.finish is not None or sequence.sampled is None:
             return sequence
         limit = self._question.sampling.get("max_tokens")

@@ -1,8 +1,8 @@
-"""What is sent to a generation endpoint and what it replies, read into sequences: OpenAI's chat completions,
-completions and responses, vLLM's additions to them, its tokens in and tokens out, and TRL's older server.
+"""Reads requests to generation endpoints and their replies into sequences.
 
-Servers are of any kind and reply anything: what is not as expected counts as not there, and nothing here raises for it.
-Ids that the server did not return are not made up by tokenising anew.
+Known are OpenAI's chat completions, completions and responses, vLLM's additions to them, its "tokens in, tokens out",
+and TRL's older server. Servers may reply anything: a part that is not as expected counts as missing, and nothing here
+raises for it. Ids that the server did not return are not made up by tokenizing the text.
 """
 
 import json
@@ -42,18 +42,18 @@ _SAMPLING = (
     "tool_choice",
     "reasoning_effort",
     "chat_template_kwargs",
-)  # by name: what else a request holds may be a key or a token
+)  # listed by name, because the rest of a request may hold a key or a token
 _WRITTEN_ID = "token_id:"  # how vLLM writes a token with `return_tokens_as_token_ids`
 _LARGEST_ID = np.iinfo(np.int32).max
 _REFUSED = 400  # HTTP statuses from here on are errors
 
 
 class Prompt(NamedTuple):
-    """One of the prompts that were sent.
+    """One prompt of a request.
 
     Attributes:
-        context: (L,) where ids were sent; None elsewhere.
-        messages: JSON where messages were sent; None elsewhere.
+        context: (L,) Token ids if ids were sent; None otherwise.
+        messages: JSON of the messages if messages were sent; None otherwise.
     """
 
     context: Ids | None
@@ -61,34 +61,34 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was sent to a generation endpoint.
+class Request:
+    """A request to a generation endpoint.
 
     Attributes:
-        prompts: at least one.
-        copies: how many sequences were asked for of each.
-        sampling: model, temperature, ... as far as they were set.
-        request_id: what the caller called it; None where it did not.
+        prompts: At least one.
+        copies: Number of sequences that are requested for each prompt.
+        sampling: Model, temperature and other parameters that were set.
+        request_id: The caller's name for it; None without one.
     """
 
     prompts: list[Prompt]
     copies: int
     sampling: dict[str, Any]
     request_id: str | None
-    _read: Callable[["Asked", Json], list[Sequence]]
+    _read: Callable[["Request", Json], list[Sequence]]
 
     def sequences(self, reply: Json) -> list[Sequence]:
-        """What the server replied; none where that is no reply to a generation."""
+        """Read the sequences of a reply; [] if it is not a reply to a generation."""
         return self._read(self, reply)
 
     @property
     def first(self) -> bytes | None:
-        """The first prompt: its messages, or its ids' bytes; None of a text."""
+        """The first prompt's messages, or the bytes of its ids; None for a text."""
         context, messages = self.prompts[0]
         return messages if context is None else context.tobytes()
 
     def prompt(self, index: int) -> Prompt | None:
-        """Of the reply's sequence `index`; None where there is no such one."""
+        """Return the prompt of the reply's sequence `index`; None if there is no such prompt."""
         if len(self.prompts) == 1:
             return self.prompts[0]
         number = index // self.copies
@@ -96,18 +96,18 @@ class Asked:
 
 
 class _Api(NamedTuple):
-    """How one kind of endpoint is asked, and how it replies."""
+    """The functions that read one kind of endpoint's requests and replies."""
 
     prompts: Callable[[Json], list[Prompt]]
-    sequences: Callable[[Asked, Json], list[Sequence]]
+    sequences: Callable[[Request, Json], list[Sequence]]
 
 
-def asked(url: str, body: object) -> Asked | None:
-    """What a POST sends; None where the address is no generation endpoint's, or the body nothing that it takes.
+def asked(url: str, body: object) -> Request | None:
+    """Read a POST request; None if the address is not a generation endpoint, or the body is not a request to it.
 
     Args:
-        url: or its path alone.
-        body: JSON, as text or read.
+        url: The URL, or only its path.
+        body: JSON, as text or parsed.
     """
     path = _path(url)
     api = next((api for ending, api in _APIS if path.endswith(ending)), None)
@@ -116,18 +116,18 @@ def asked(url: str, body: object) -> Asked | None:
     sent = dict(body) if isinstance(body, Mapping) else parsed(body)
     if not isinstance(sent, dict):
         return None
-    # Where they stand in vLLM's tokens in, tokens out, and in TRL's older server.
+    # vLLM's "tokens in, tokens out" nests them in sampling_params, and TRL's older server in generation_kwargs.
     settings = {**sent, **_object(sent.get("sampling_params")), **_object(sent.get("generation_kwargs"))}
     prompts = api.prompts(sent)
     if not prompts or _only_scores(settings):
         return None
     sampling = {name: plain(settings[name]) for name in _SAMPLING if settings.get(name) is not None}
     copies = _count(settings.get("n")) or 1
-    return Asked(prompts, copies, sampling, _name(sent.get("request_id")), api.sequences)
+    return Request(prompts, copies, sampling, _name(sent.get("request_id")), api.sequences)
 
 
 def reply_of(data: bytes) -> Json | None:
-    """A server's reply, whole or streamed as events; None where it is neither."""
+    """Read a reply, whole or streamed as events; None if it is neither."""
     if data.lstrip()[:1] == b"{":
         whole = parsed(data)
         return whole if isinstance(whole, dict) else None
@@ -135,23 +135,23 @@ def reply_of(data: bytes) -> Json | None:
 
 
 def request_id(reply: Json) -> str | None:
-    """What the server called it."""
+    """Return the server's name for the request."""
     return _name(reply.get("id")) or _name(reply.get("request_id"))
 
 
 def error_of(reply: Json | None, status: int) -> str | None:
-    """In one line, where the server refused or broke off; None where it answered."""
+    """Return the server's error as one line; None if it answered."""
     reply = reply or {}
     error = reply.get("error") or (reply if reply.get("object") == "error" else None)
     if error is None and status < _REFUSED:
         return None
-    said = error if isinstance(error, str) else _object(error).get("message") or reply.get("detail") or ""
-    said = said if isinstance(said, str) else snapshot(said).decode()
-    return one_line(f"HTTP {status}: {said}".removesuffix(": ") if status >= _REFUSED else f"The server: {said}")
+    message = error if isinstance(error, str) else _object(error).get("message") or reply.get("detail") or ""
+    message = message if isinstance(message, str) else snapshot(message).decode()
+    return one_line(f"HTTP {status}: {message}".removesuffix(": ") if status >= _REFUSED else f"The server: {message}")
 
 
 def parsed(source: object) -> Any:
-    """JSON; None where it is none."""
+    """Parse JSON; None for anything else."""
     if not isinstance(source, bytes | bytearray | str):
         return None
     try:
@@ -159,7 +159,7 @@ def parsed(source: object) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(source)  # knows NaN, and lone surrogates
+        return json.loads(source)  # unlike orjson it accepts NaN and lone surrogates
     except (ValueError, RecursionError):
         return None
 
@@ -172,7 +172,7 @@ def _path(url: str) -> str:
 
 
 def _only_scores(settings: Json) -> bool:
-    """Whether log-probs of what was sent are asked for, and no answer: a teacher's work, no turn."""
+    """Return True if only log-probabilities of the prompt are requested: a teacher scores, which is not a turn."""
     limit = settings.get("max_tokens")
     return limit == 0 or (limit == 1 and settings.get("prompt_logprobs") is not None)
 
@@ -183,7 +183,7 @@ def _conversation(sent: Json) -> list[Prompt]:
 
 
 def _texts_or_ids(sent: Json) -> list[Prompt]:
-    """One prompt or several, each a text or ids."""
+    """Read one prompt or several, each a text or ids."""
     prompt = sent.get("prompt")
     several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
     return [Prompt(_ids(one), None) for one in several or [prompt] if one and isinstance(one, str | list)]
@@ -195,9 +195,9 @@ def _tokens(sent: Json) -> list[Prompt]:
 
 
 def _items(sent: Json) -> list[Prompt]:
-    """OpenAI's responses: a text is a user's message, the instructions are a system's."""
-    given = sent.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    """Read a request to OpenAI's responses: a text is a user's message, the instructions are the system's."""
+    items = sent.get("input")
+    items = [{"role": "user", "content": items}] if isinstance(items, str) else items
     if not isinstance(items, list):
         return []
     instructions = sent.get("instructions")
@@ -214,14 +214,14 @@ def _trl_conversations(sent: Json) -> list[Prompt]:
     return [Prompt(None, snapshot(one)) for one in _list(sent.get("messages")) if isinstance(one, list)]
 
 
-def _choices(question: Asked, reply: Json) -> list[Sequence]:
-    """The form of OpenAI's completions and chat, and of vLLM's tokens."""
+def _choices(question: Request, reply: Json) -> list[Sequence]:
+    """Read a reply of OpenAI's completions or chat completions, or of vLLM's tokens."""
     choices = [choice for choice in _list(reply.get("choices")) if isinstance(choice, dict)]
     sequences = (_choice(question, reply, choice, i, len(choices)) for i, choice in enumerate(choices))
     return [sequence for sequence in sequences if sequence is not None]
 
 
-def _choice(question: Asked, reply: Json, choice: Json, position: int, count: int) -> Sequence | None:
+def _choice(question: Request, reply: Json, choice: Json, position: int, count: int) -> Sequence | None:
     index = _count(choice.get("index"))
     prompt = question.prompt(position if index is None else index)
     if prompt is None:
@@ -245,18 +245,18 @@ def _choice(question: Asked, reply: Json, choice: Json, position: int, count: in
         text=said,
         messages=prompt.messages,
         reply=message,
-        # It counts the prompts of a request together, and the answers.
+        # The server counts all prompts of a request together, and all answers.
         prompt_tokens=_count(usage.get("prompt_tokens")) if len(question.prompts) == 1 else None,
         completion_tokens=_count(usage.get("completion_tokens")) if count == 1 else None,
     )
 
 
 def _answer(message: object) -> tuple[str | None, bytes | None]:
-    """An assistant's text, and JSON of the whole message where it says more than that."""
+    """Return an assistant's text, and JSON of its message if that has more than the text."""
     if not isinstance(message, dict):
         return None, None
     kept = {key: value for key, value in message.items() if key != "parsed" and value not in (None, [], {})}
-    if "reasoning" in kept:  # as vLLM calls it since 0.12
+    if "reasoning" in kept:  # vLLM's name for it since 0.12
         kept.setdefault("reasoning_content", kept.pop("reasoning"))
     content = kept.get("content")
     said = text(content) if isinstance(content, str) else None
@@ -266,16 +266,16 @@ def _answer(message: object) -> tuple[str | None, bytes | None]:
 
 
 def _chosen(logprobs: object) -> tuple[list[Any], list[Any]]:
-    """The sampled tokens as the server writes them, and their log-probs: chat's form or completions'."""
-    given = _object(logprobs)
-    entries = [_object(entry) for entry in _list(given.get("content"))]
+    """Return the sampled tokens as the server writes them, and their log-probabilities, of chat or completions."""
+    fields = _object(logprobs)
+    entries = [_object(entry) for entry in _list(fields.get("content"))]
     if entries:
         return [entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries]
-    return _list(given.get("tokens")), _list(given.get("token_logprobs"))
+    return _list(fields.get("tokens")), _list(fields.get("token_logprobs"))
 
 
 def _written_ids(tokens: list[Any]) -> Ids | None:
-    """Of tokens that are written as ids."""
+    """Read ids from tokens that are written as "token_id:...". None if some are not."""
     if not tokens or not all(isinstance(token, str) and token.startswith(_WRITTEN_ID) for token in tokens):
         return None
     numbers = [token.removeprefix(_WRITTEN_ID) for token in tokens]
@@ -283,7 +283,7 @@ def _written_ids(tokens: list[Any]) -> Ids | None:
 
 
 def _logprobs(values: list[Any], sampled: Ids | None) -> NDArray[np.float32] | None:
-    """None also where they are not those of the sampled tokens."""
+    """Return an array; None if these are not the log-probabilities of the sampled tokens."""
     if not values or (sampled is not None and len(values) != len(sampled)):
         return None
     if not all(value is None or isinstance(value, int | float) for value in values):
@@ -294,8 +294,8 @@ def _logprobs(values: list[Any], sampled: Ids | None) -> NDArray[np.float32] | N
         return None
 
 
-def _trl_completions(question: Asked, reply: Json) -> list[Sequence]:
-    """`{"prompt_ids": (P, L), "completion_ids": (P * n, S), "logprobs": (P * n, S) or (P * n, S, 1)}`."""
+def _trl_completions(question: Request, reply: Json) -> list[Sequence]:
+    """Read `{"prompt_ids": (P, L), "completion_ids": (P * n, S), "logprobs": (P * n, S) or (P * n, S, 1)}`."""
     contexts, logprobs = _list(reply.get("prompt_ids")), _list(reply.get("logprobs"))
     sequences = []
     for i, ids in enumerate(_list(reply.get("completion_ids"))):
@@ -304,7 +304,7 @@ def _trl_completions(question: Asked, reply: Json) -> list[Sequence]:
             continue
         number = i // question.copies
         context = _ids(contexts[number]) if number < len(contexts) else None
-        # Where several are given for a token, nothing says which is the sampled one's.
+        # With several values for a token it is not known which is the sampled one's.
         rows = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in _list(_nth(logprobs, i))]
         sequences.append(
             Sequence(
@@ -318,8 +318,8 @@ def _trl_completions(question: Asked, reply: Json) -> list[Sequence]:
     return sequences
 
 
-def _outputs(question: Asked, reply: Json) -> list[Sequence]:
-    """OpenAI's responses: one answer, as a list of items."""
+def _outputs(question: Request, reply: Json) -> list[Sequence]:
+    """Read a reply of OpenAI's responses: one answer, as a list of items."""
     items = [item for item in _list(reply.get("output")) if isinstance(item, dict)]
     if not items:
         return []
@@ -339,9 +339,9 @@ def _outputs(question: Asked, reply: Json) -> list[Sequence]:
         for item in items
         if item.get("type") == "function_call"
     ]
-    said = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+    texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
     message = {
-        "content": "".join(said) if said else None,
+        "content": "".join(texts) if texts else None,
         "reasoning_content": "\n".join(thought for thought in thoughts if isinstance(thought, str)) or None,
         "tool_calls": calls,
     }
@@ -364,7 +364,7 @@ def _outputs(question: Asked, reply: Json) -> list[Sequence]:
 
 
 def _ended(reply: Json, calls: list[Any]) -> str | None:
-    """Why a response ended, in the words of chat completions."""
+    """Return why a response ended, in the words of chat completions."""
     if reply.get("status") == "incomplete":
         reason = _name(_object(reply.get("incomplete_details")).get("reason"))
         return "length" if reason == "max_output_tokens" else reason
@@ -374,7 +374,7 @@ def _ended(reply: Json, calls: list[Any]) -> str | None:
 
 
 def _ids(value: object) -> Ids | None:
-    """None where it is not a list of ids."""
+    """Return an array; None if the value is not a list of ids."""
     if not isinstance(value, list):
         return None
     try:
@@ -387,7 +387,7 @@ def _ids(value: object) -> Ids | None:
 
 
 def _count(value: object) -> int | None:
-    """None where it is no number of things."""
+    """Return a count; None if the value is not one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_ID else None
 
 
@@ -407,7 +407,7 @@ def _nth(values: list[Any], index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
-_APIS = (  # by how the address ends
+_APIS = (  # by the end of the URL's path; the first match counts
     ("/chat/completions", _Api(_conversation, _choices)),
     ("/completions", _Api(_texts_or_ids, _choices)),
     ("/responses", _Api(_items, _outputs)),

@@ -1,19 +1,11 @@
-"""What attaches to other people's libraries: one library a file."""
+"""Attaches the recorder to other libraries, one library a file."""
 
-from logs_ui.recorder.capture.instruments import (
-    concurrency,
-    openai,
-    openenv,
-    transformers,
-    trl,
-    trl_vllm,
-    vllm,
-)
+from logs_ui.recorder.capture.instruments import concurrency, openai, openenv, transformers, trl, trl_vllm, vllm
 from logs_ui.recorder.guard import guard
 
 
 def install() -> None:
-    """Attaches to each library, now or when it is imported."""
+    """Attach to each library, now or when it is imported."""
     with guard("preparing to attach"):
         for library in (trl, transformers, openai, openenv, concurrency, trl_vllm, vllm):
             library.install()

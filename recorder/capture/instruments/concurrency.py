@@ -1,5 +1,7 @@
-"""asyncio, concurrent.futures and threading: what a rollout function starts gets a strand of its own, below the one it
-was started from. Context variables alone would give all tasks the same, and threads none.
+"""Gives each task, pool item and thread that a rollout function starts a strand below the one it was started from.
+
+It attaches to asyncio, concurrent.futures and threading. With context variables alone all tasks would have the same
+strand, and threads none.
 """
 
 import asyncio
@@ -12,20 +14,12 @@ from typing import Any
 
 from logs_ui.recorder.capture.instruments import thread_pool
 from logs_ui.recorder.capture.instruments.patch import patches
-from logs_ui.recorder.capture.strands import (
-    Strand,
-    branch,
-    carried,
-    enter,
-    leave,
-    strand_of_thread,
-    within,
-)
+from logs_ui.recorder.capture.strands import Strand, branch, carried, enter, leave, strand_of_thread, within
 from logs_ui.recorder.guard import guard
 
 
 def install() -> None:
-    """Patches asyncio's event loop, thread pools and threads. Another loop, as uvloop's, is told apart by its tasks."""
+    """Patch asyncio's event loop, thread pools and threads. Tasks of other loops (uvloop) get stray strands."""
     patches.method(asyncio.BaseEventLoop, "create_task", _task_with_strand)
     patches.method(concurrent.futures.ThreadPoolExecutor, "submit", _work_with_strand)
     patches.method(threading.Thread, "start", _thread_with_strand)
@@ -35,12 +29,12 @@ def install() -> None:
 def _task_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_task(self: Any, coro: Any, *args: Any, context: Any = None, **kwargs: Any) -> Any:
-        # Whose context it is decides what is in it, and a factory of the user's own may not take one.
+        # A context that the caller passes is the caller's to fill, and the user's task factory may not take one.
         strand = branch() if context is None and self.get_task_factory() is None else None
         if strand is None:
-            given = {} if context is None else {"context": context}
-            return original(self, coro, *args, **given, **kwargs)
-        context = contextvars.copy_context()  # as a task makes its own
+            passed = {} if context is None else {"context": context}
+            return original(self, coro, *args, **passed, **kwargs)
+        context = contextvars.copy_context()  # a task would do the same
         context.run(enter, strand)
         return original(self, coro, *args, context=context, **kwargs)
 
@@ -53,7 +47,7 @@ def _work_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
         strand = branch()
         if strand is None:
             return original(self, fn, *args, **kwargs)
-        entered = enter(None)  # a worker that begins with this takes others' work, too
+        entered = enter(None)  # a worker thread that starts here will run items of other rows too
         try:
             return original(self, carried(strand, fn), *args, **kwargs)
         finally:
@@ -74,11 +68,11 @@ def _thread_with_strand(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_in(thread: threading.Thread, strand: Strand) -> None:
-    """Of the thread itself: its class may have a `run` of its own."""
+    """Wrap `run` of this thread, and not of its class, which may define its own."""
     work = thread.run
 
     def run() -> None:
-        del thread.run  # it holds the thread, the strand and its log
+        del thread.run  # else it would keep the thread, the strand and its log in memory
         with within(strand):
             work()
 

@@ -1,8 +1,8 @@
-"""HTTP clients: the generations that one client of requests, httpx or aiohttp asks a server for. Only clients that the
-user names are traced, and no class is patched.
+"""Records the generations that one client of requests, httpx or aiohttp requests. Only clients that the user passes are
+traced; no class is patched.
 
-What is relied on: all that a `requests.Session` and an `httpx.Client` send goes through their `send`, all that an
-`aiohttp.ClientSession` sends through its `_request`.
+What is relied on: a `requests.Session` and an `httpx.Client` send everything by their `send`, an
+`aiohttp.ClientSession` by its `_request`.
 """
 
 import functools
@@ -67,7 +67,7 @@ def trace_client(client: C) -> C:
             continue
         replacement = make(getattr(client, name))
         setattr(replacement, _MARK, before)
-        vars(client)[name] = replacement  # aiohttp warns of a plain assignment
+        vars(client)[name] = replacement  # not setattr: aiohttp warns about that
     return client
 
 
@@ -98,7 +98,7 @@ def untrace_client(client: C) -> C:
 
 
 def hear_httpx(exchange: Exchange, response: Any) -> None:
-    """A reply of httpx: what was read already, else what the user reads."""
+    """Take a reply of httpx that was read already; otherwise follow what the user reads of it."""
     encoded = response.headers.get("content-encoding")
     if response.is_closed:
         exchange.answers(response.status_code)
@@ -110,13 +110,13 @@ def hear_httpx(exchange: Exchange, response: Any) -> None:
 
 
 def _decoded(kind: Any, encoding: str, data: bytes) -> bytes:
-    """By the client library itself."""
+    """Decode with the client library itself."""
     content: bytes = kind(200, headers={"content-encoding": encoding}, content=data).content
     return content
 
 
 class _HeardStream(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """The body of a reply of httpx."""
+    """The body of a reply of httpx, whose parts are recorded as they are read."""
 
     def __init__(self, stream: Any, exchange: Exchange) -> None:
         super().__init__(stream)
@@ -130,7 +130,7 @@ class _HeardStream(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
 
 class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """The body of a reply of aiohttp."""
+    """The body of a reply of aiohttp, whose parts are recorded as they are read."""
 
     def __init__(self, reader: Any, exchange: Exchange) -> None:
         super().__init__(reader)
@@ -162,7 +162,7 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
         self._hear(part)
         return part
 
-    # Its iterators read through the object that they are made of.
+    # The iterators read through the object that they are made with: this one, and not the wrapped one.
     def __aiter__(self) -> Any:
         return type(self.__wrapped__).__aiter__(self)
 
@@ -204,7 +204,7 @@ def _requests(session: Any) -> dict[str, Callable[[Call], Call]]:
 
 
 def _hear_requests(exchange: Exchange, response: Any) -> None:
-    """Hears what the user reads: all ways but `raw` go through `iter_content`."""
+    """Follow what the user reads: all ways except `raw` go through `iter_content`."""
     iterate = response.iter_content
 
     @functools.wraps(iterate)
@@ -218,7 +218,7 @@ def _httpx(client: Any) -> dict[str, Callable[[Call], Call]]:
     def sent(request: Any = None, **_: Any) -> Sent:
         try:
             body = getattr(request, "content", None)
-        except RuntimeError:  # the body is a stream that nobody has read: it is no JSON
+        except RuntimeError:  # the body is a stream that was not read: it is not JSON
             body = None
         return str(getattr(request, "method", "")), str(getattr(request, "url", "")), body
 
@@ -238,7 +238,7 @@ def _aiohttp(_: Any) -> dict[str, Callable[[Call], Call]]:
 
 
 def _alike(client: Any) -> dict[str, Callable[[Call], Call]]:
-    """Any object with methods named as those of requests."""
+    """Record any object with methods named like those of requests."""
 
     def hear(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
         content = None if kwargs.get("stream") else getattr(response, "content", None)
@@ -268,7 +268,7 @@ _LIBRARIES = (
     ("requests", "Session", _requests),
     ("httpx", "Client", _httpx),
     ("httpx", "AsyncClient", _httpx),
-    ("httpx2", "Client", _httpx),  # what the openai package brings since 3.0
+    ("httpx2", "Client", _httpx),  # the openai package has it since 3.0
     ("httpx2", "AsyncClient", _httpx),
     ("aiohttp", "ClientSession", _aiohttp),
 )
@@ -291,7 +291,7 @@ def _unusable(client: object) -> str:
         what = f"{client.__name__}, which others use too"
     return (
         f"trace_client() takes an HTTP client with a method post or request, not {what}. "
-        "Make one, such as requests.Session() or httpx.Client(), and send with that."
+        "Make a client, such as requests.Session() or httpx.Client(), and pass that."
     )
 
 

@@ -1,4 +1,4 @@
-"""The openai package: what its clients ask a server for, by any of their methods, streamed or not.
+"""Records the generations that clients of the openai package request, by any of their methods, streamed or not.
 
 What is relied on (run on openai 1.60, 2.0 and 3.52): `SyncAPIClient.request(cast_to, options, ...)` and its async twin
 make every request, with the client's retries; `options` has `method`, `url`, `json_data` and `extra_json`; a stream has
@@ -16,7 +16,7 @@ from logs_ui.recorder.guard import guard
 
 
 def install() -> None:
-    """Patches the clients, now or when openai is imported."""
+    """Patch the clients, now or when openai is imported."""
     patches.when_imported("openai._base_client", _attach)
 
 
@@ -63,12 +63,12 @@ def _sent(_cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent
 
 
 def _hear(exchange: Exchange, result: Any) -> None:
-    """A reply, read by the client; else a stream of one, or a raw response that may be one."""
+    """Take a reply that the client has read; otherwise follow a stream, or a raw response that may be one."""
     if callable(getattr(result, "model_dump", None)):
         exchange.replied(result.model_dump(exclude_unset=True, warnings=False))
         return
     response = getattr(result, "response", None) or getattr(result, "http_response", None)
     if response is None:
-        exchange.end()  # the client read something else
+        exchange.end()  # the client returned something that is no reply
     else:
         hear_httpx(exchange, response)

@@ -1,13 +1,13 @@
-"""OpenEnv: resets, steps and tool calls of its clients, over all generations of them.
+"""Records resets, steps and tool calls of OpenEnv's clients, of all its releases.
 
     0.1            `HTTPEnvClient.reset/step`, of `openenv_core`
     0.2.0, 0.2.1   `EnvClient.reset/step`
     0.2.2 to 0.3   the same as coroutines; `.sync()` goes through them
     0.4 on         `EnvClient._reset_async/_step_async`: sync, bare and async calls all go through these two. In a
-                   running loop a bare call that nobody awaits runs when its result is first read, and is recorded then.
+                   running loop a bare call that is not awaited runs, and is recorded, when its result is first read.
 
 `MCPToolClient.call_tool` makes a step, which is its child, or in newer clients' "production" mode none. `list_tools`
-may make one, too, which is none of the model's.
+may make one too, which is not an action of the model.
 """
 
 import functools
@@ -23,7 +23,7 @@ Sent = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 def install() -> None:
-    """Patches the clients, now or when their modules are imported."""
+    """Patch the clients, now or when their modules are imported."""
     patches.when_imported("openenv_core.http_env_client", _attach_http)
     patches.when_imported("openenv.core.env_client", _attach)
     patches.when_imported("openenv.core.mcp_client", _attach_mcp)
@@ -68,7 +68,7 @@ def _asks_for_tools(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _step_result(result: Any) -> Answer:
-    """`StepResult` has metadata from 0.4 on."""
+    """Read a `StepResult`, which has metadata from 0.4 on."""
     return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
 
 

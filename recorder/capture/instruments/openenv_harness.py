@@ -1,12 +1,14 @@
-"""OpenEnv's harness: the rollout functions that `build_harness_rollout_func` makes. They go through the prompts one by
-one, and make a session for each: all that happens from there to the next session happens for that prompt's row.
+"""Follows OpenEnv's harness: the rollout functions that `build_harness_rollout_func` makes.
+
+They go through the prompts one by one, and make a session for each: all calls from there to the next session belong to
+that prompt's row.
 
 What is relied on (openenv 0.4 to 0.10), and what is lost without it:
     `session_factory`, `harness_adapter`, `reward_key` in the function's closure   all of the below
-    session_factory.create(task=prompt) -> session, in order                       rows are told by other evidence
+    session_factory.create(task=prompt) -> session, in order                       rows are found by other evidence
     session.call_tool(name, arguments) -> a ToolResult                             the tool trace
-    harness_adapter.run_white_box(...) -> a HarnessRolloutResult                   its metrics, what is said of prompts
-The classes of these three are the user's or OpenEnv's: they are patched when they are met.
+    harness_adapter.run_white_box(...) -> a HarnessRolloutResult                 its metrics, a note on joined prompts
+The classes of these three are the user's or OpenEnv's: they are patched when they are first seen.
 """
 
 import functools
@@ -35,9 +37,9 @@ _inside: ContextVar[bool] = ContextVar("logs_ui_harness_inside", default=False)
 
 @contextmanager
 def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
-    """While the function runs: what is seen from the n-th session on is the n-th row's, if the harness made it."""
+    """Assigns calls from the n-th session on to the n-th row while the function runs, if the harness made it."""
     rows = None
-    with guard("preparing to see a harness"):
+    with guard("preparing to record a harness"):
         rows = _prepared(rollout_func)
     token = _rows.set(rows)
     try:
@@ -47,7 +49,7 @@ def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
 
 
 def _prepared(rollout_func: Callable[..., Any]) -> Iterator[int] | None:
-    """Counts the rows; None where the function is not one of the harness's."""
+    """Return a counter of rows; None if the function is not one of the harness's."""
     parts = _parts(rollout_func)
     if not parts:
         return None
@@ -57,7 +59,7 @@ def _prepared(rollout_func: Callable[..., Any]) -> Iterator[int] | None:
 
 
 def with_env_reward(rollout_func: Callable[..., Any], output: Any) -> Any:
-    """What it returned, with the reward also under the name that the recorder knows, whatever its `reward_key` is."""
+    """Return the output with the reward also under the name `env_reward`, which the recorder reads."""
     name = _parts(rollout_func).get("reward_key", _REWARD)
     if name == _REWARD or not isinstance(output, Mapping) or name not in output:
         return output
@@ -65,7 +67,7 @@ def with_env_reward(rollout_func: Callable[..., Any], output: Any) -> Any:
 
 
 def _parts(rollout_func: Callable[..., Any]) -> Mapping[str, Any]:
-    """What the function was built from; nothing where it is not one of the harness's."""
+    """Return the parts that the function was built from; {} if it is not one of the harness's."""
     home = str(getattr(rollout_func, "__module__", ""))
     if getattr(rollout_func, "__qualname__", "") != _NAME or not home.startswith(_HOME):
         return {}
@@ -73,7 +75,7 @@ def _parts(rollout_func: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _patch(instance: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """On each class of the instance that defines it: an override may call what it overrides."""
+    """Patch each class of the instance that defines the method: an override may call what it overrides."""
     for owner in type(instance).__mro__:
         if not getattr(owner.__dict__.get(name), "__isabstractmethod__", False):
             patches.method(owner, name, make)
@@ -87,12 +89,12 @@ def _with_row(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         with guard("beginning a row of a harness"):
             enter(strand.tree.child(strand.tree.root, row=next(rows)))
-        token = _rows.set(None)  # a factory may go through another's
+        token = _rows.set(None)  # a factory may call another's create, which is no further row
         try:
             session = original(self, *args, **kwargs)
         finally:
             _rows.reset(token)
-        with guard("preparing to see a session's tools"):
+        with guard("preparing to record a session's tools"):
             _patch(session, "call_tool", _with_call)
         return session
 
@@ -103,7 +105,7 @@ def _with_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call_tool(self: Any, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         strand = current_strand()
-        if strand is None or strand.call is not None:  # of an override that is recorded
+        if strand is None or strand.call is not None:  # an override of it is being recorded
             return original(self, name, arguments, *args, **kwargs)
         sent = {"name": name, "arguments": arguments}
         with RecordedCall("tool", self, lambda: sent, _answer) as came_back:
@@ -113,7 +115,7 @@ def _with_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _answer(result: Any) -> Answer:
-    """Of a `ToolResult`. Its reward is where the harness looks for it; an error in it is one that the model is told."""
+    """Read a `ToolResult`: its reward where the harness reads it, and its error, which the model gets as text."""
     data, metadata = result.data, dict(result.metadata)
     reward = metadata.get("reward")
     if reward is None and isinstance(data, dict):
@@ -132,17 +134,17 @@ def _with_result(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _inside.reset(outer)
         strand = current_strand()
-        if strand is not None and strand.row is not None and not _inside.get():  # an adapter may stand on another
-            with guard("recording what a harness says of a rollout"):
-                said = {"harness": dict(result.metrics), **_joined(strand, result)}
-                strand.tree.log.note(strand, "note", snapshot(said))
+        if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
+            with guard("recording a harness's metrics"):
+                values = {"harness": dict(result.metrics), **_joined(strand, result)}
+                strand.tree.log.note(strand, "note", snapshot(values))
         return result
 
     return run_white_box
 
 
 def _joined(strand: Strand, result: Any) -> dict[str, str]:
-    """Whether the prompts of all turns were strung together, as the harness's own adapter does."""
+    """Return a note if the prompts of all turns were joined, which OpenEnv's own adapter does."""
     generations = [call for call in strand.tree.log.generations if call.strand and call.strand.row == strand.row]
     contexts = [sequence.context for call in generations for sequence in call.sequences]
     if len(contexts) < 2 or any(context is None for context in contexts):
@@ -150,7 +152,7 @@ def _joined(strand: Strand, result: Any) -> dict[str, str]:
     if not np.array_equal(np.concatenate(contexts), np.asarray(result.prompt_ids)):
         return {}
     return {
-        "prompt_ids": f"The prompts of all {len(contexts)} turns, one after the other, and completion_ids all answers "
-        "without what the environment said between them: no model call had this context, and training on it compares "
+        "prompt_ids": f"These are the prompts of all {len(contexts)} turns, joined, and completion_ids are all answers "
+        "without the environment's messages between them. No model call had this context, so training on it compares "
         "log-probs of different contexts."
     }

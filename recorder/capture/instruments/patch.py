@@ -1,4 +1,4 @@
-"""Replaces methods on other people's classes, once, and puts them back."""
+"""Replaces methods of other libraries' classes, once, and restores them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ _MARK = "__logs_ui_original__"
 
 
 class Patches:
-    """Methods that were replaced, and can be put back."""
+    """Methods that were replaced, and can be restored."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[type, str, Any]] = []
-        self._era = object()  # since the last undo
+        self._era = object()  # a new one at each undo
 
     def method(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replaces `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
+        """Replace `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
         original = owner.__dict__.get(name)
         if original is None or hasattr(original, _MARK):
             return
@@ -28,8 +28,8 @@ class Patches:
         self._undo.append((owner, name, original))
 
     def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
-        """Calls `attach(module)` now if it is imported already, else right after its import, unless that is undone
-        before. Imports nothing.
+        """Call `attach(module)` now if it is imported already, otherwise right after its import, unless `undo` is
+        called before. This imports nothing.
         """
         era = self._era
 
@@ -41,7 +41,7 @@ class Patches:
         wrapt.register_post_import_hook(attach_unless_undone, module)
 
     def undo(self) -> None:
-        """Puts every method back, last replaced first, and attaches to no import that is still to come."""
+        """Restore every method, the last replaced first, and cancel what waits for an import."""
         self._era = object()
         while self._undo:
             owner, name, original = self._undo.pop()
@@ -49,4 +49,4 @@ class Patches:
 
 
 patches = Patches()
-"""The process's own."""
+"""The patches of this process."""

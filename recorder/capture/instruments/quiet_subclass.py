@@ -1,5 +1,6 @@
-"""A subclass that nothing of the user's is told of: neither `__init_subclass__` nor a metaclass, which may keep lists
-of classes, runs for it, and pickle takes its instances for those of the class itself.
+"""Creates a subclass without triggering `__init_subclass__` or the metaclass, which may keep lists of classes.
+
+pickle stores its instances as instances of the class itself.
 """
 
 import abc
@@ -12,42 +13,42 @@ _MARK = "__logs_ui_recorded__"
 
 
 def is_quiet_subclass(kind: type) -> bool:
-    """Whether `quiet_subclass` made it."""
+    """Return True if `quiet_subclass` made it."""
     return _MARK in vars(kind)
 
 
 def quiet_subclass(kind: type, members: Mapping[str, Any]) -> type:
-    """A class under the name of `kind`, of the same layout: an instance of the one can become the other's.
+    """Make a subclass with the name and the layout of `kind`, so that `__class__` of an instance can be set to it.
 
     Raises:
-        TypeError: it cannot be derived from.
+        TypeError: no subclass of it can be made.
     """
-    # With slots of its own, or a dict, it would be of another layout.
+    # With slots or a dict of its own it would have another layout.
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "__slots__": ()}
     metaclass = _quiet(type(kind))
-    # Not by a call, which the metaclass would hear of. What it gave to `kind` is inherited.
+    # Calling the metaclass would run its __init__. What that did to `kind` is inherited.
     make = abc.ABCMeta if issubclass(metaclass, abc.ABCMeta) else type
     made: type = make.__new__(metaclass, kind.__name__, (kind,), {**members, **names, _MARK: True})
     return made
 
 
-class _Untold:
-    """Stands before a class whose `__init_subclass__` is not to run."""
+class _Silent:
+    """Comes before a class whose `__init_subclass__` must not run in the method resolution order."""
 
     __slots__ = ()
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Tells nobody."""
+        """Does not call super()."""
 
 
 @functools.cache
 def _quiet(metaclass: type) -> Any:
-    """The metaclass, for quiet subclasses of its classes."""
+    """Return a subclass of the metaclass, for quiet subclasses of its classes."""
 
     def mro(cls: type) -> list[type]:
-        own, *others = super(quiet, cls).mro()
-        others = [one for one in others if one is not _Untold]  # the user's own subclass of one
-        return [own, _Untold, *others] if is_quiet_subclass(own) else [own, *others]
+        first, *others = super(quiet, cls).mro()
+        others = [one for one in others if one is not _Silent]  # it is there if the user derived from a quiet subclass
+        return [first, _Silent, *others] if is_quiet_subclass(first) else [first, *others]
 
     quiet: Any = type.__new__(type(metaclass), metaclass.__name__, (metaclass,), {"mro": mro})
     copyreg.pickle(quiet, _pickled)
@@ -55,5 +56,5 @@ def _quiet(metaclass: type) -> Any:
 
 
 def _pickled(kind: type) -> Any:
-    """A quiet subclass as what it stands in for, any other class by its own name."""
+    """Pickle a quiet subclass as the class that it was made from, any other class by its own name."""
     return (cast, (object, kind.__bases__[0])) if is_quiet_subclass(kind) else kind.__qualname__

@@ -1,4 +1,4 @@
-"""multiprocessing's ThreadPool: what a rollout function gives it gets a strand for each item, in their order."""
+"""Gives each item of multiprocessing's ThreadPool a strand of its own, in their order."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ Method = Callable[..., Any]
 
 
 def attach(module: ModuleType) -> None:
-    """Patches `multiprocessing.pool`. Its pools of processes share these methods, and pass through."""
+    """Patch `multiprocessing.pool`. Its pools of processes share these methods; their calls are passed on."""
     pool, threads = module.Pool, module.ThreadPool
     patches.method(pool, "apply_async", functools.partial(_one_with_strand, threads))
     for name in ("map", "map_async", "imap", "imap_unordered"):
@@ -32,14 +32,14 @@ def _one_with_strand(threads: type, original: Method) -> Method:
     return apply_async
 
 
-def _each_with_strand(threads: type, give: Callable[..., Any], original: Method) -> Method:
+def _each_with_strand(threads: type, wrap: Callable[..., Any], original: Method) -> Method:
     @functools.wraps(original)
     def each(self: Any, func: Any, iterable: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
         above = branch() if isinstance(self, threads) else None
         if above is None:
             return original(self, func, iterable, *args, **kwargs)
         items = ((above.tree.child(above), item) for item in iterable)
-        return original(self, *give(func, items), *args, **kwargs)
+        return original(self, *wrap(func, items), *args, **kwargs)
 
     return each
 
@@ -53,8 +53,8 @@ def _call(func: Any, items: Iterable[tuple[Strand, Any]]) -> tuple[Method, Itera
 
 
 def _star(func: Any, items: Iterable[tuple[Strand, Any]]) -> tuple[Method, Iterable[Any]]:
-    def work(strand: Strand, *given: Any) -> Any:
+    def work(strand: Strand, *arguments: Any) -> Any:
         with within(strand):
-            return func(*given)
+            return func(*arguments)
 
     return work, ((strand, *item) for strand, item in items)

@@ -1,4 +1,4 @@
-"""transformers: `model.generate`, as rollout functions call it on the policy."""
+"""Records `model.generate` of transformers, when a rollout function calls it on the policy."""
 
 import functools
 import time
@@ -34,10 +34,9 @@ _SAMPLING = (
 
 
 def install() -> None:
-    """Patches `GenerationMixin.generate`, now or when transformers is imported."""
+    """Patch `GenerationMixin.generate`, now or when transformers is imported."""
     patches.when_imported(
-        "transformers.generation.utils",
-        lambda module: patches.method(module.GenerationMixin, "generate", _recorded),
+        "transformers.generation.utils", lambda module: patches.method(module.GenerationMixin, "generate", _recorded)
     )
 
 
@@ -64,10 +63,10 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
-    """Whether it is the trainer's model, and no judge. Wrapped or unwrapped, that is the one with the same parameters;
-    a wrapper may add some of its own.
+    """Return True if it is the trainer's model, and not a judge. The two may be wrapped, and a wrapper may add
+    parameters: the model's first parameter is among the trainer's.
     """
-    with guard("telling the trainer's model from others"):
+    with guard("comparing a model with the trainer's"):
         if log.model is None or model is log.model:
             return True
         first = next(iter(getattr(model, "parameters", tuple)()), None)
@@ -81,10 +80,10 @@ def _add(log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs
     if inputs is None:
         return  # generated from embeddings: there are no ids to record
     settings = _settings(model, args, kwargs)
-    given, mask = _array(inputs).astype(np.int32), kwargs.get("attention_mask")
-    length = given.shape[1]
+    prompts, mask = _array(inputs).astype(np.int32), kwargs.get("attention_mask")
+    length = prompts.shape[1]
     sequences = TokenBatch(
-        given,
+        prompts,
         None if mask is None else _array(mask).astype(np.bool_),
         _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
         _ends(settings["eos_token_id"]),
@@ -96,13 +95,13 @@ def _add(log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs
 
 
 def _array(tensor: Any) -> NDArray[Any]:
-    """Its own memory, where it is on the CPU."""
+    """Return a numpy array, which shares the memory of a tensor on the CPU."""
     array: NDArray[Any] = tensor.numpy(force=True)
     return array
 
 
 def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword, else the call's generation config, else the model's: as `generate` resolves them."""
+    """Resolve settings as `generate` does: a keyword, else the call's generation config, else the model's."""
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
     found: dict[str, Any] = {}
     for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):

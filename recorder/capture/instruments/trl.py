@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer: everything private of it that the recorder relies on, in one file.
+"""Follows TRL's GRPOTrainer. Everything private of it that the recorder relies on is in this file.
 
 What is relied on (trl 1.16), and what is lost without it:
     trainer._generate_and_score_completions(inputs) -> {"advantages": ...}   dataset columns before, advantages after
@@ -9,14 +9,14 @@ What is relied on (trl 1.16), and what is lost without it:
 Where TRL rolls out by itself, in recorded environments (0.29.1 to 1.16):
     trainer._generate_and_score_completions(inputs)   when a batch begins: nothing is recorded without it
     trainer._generate(prompts) -> (prompt_ids, completion_ids, tool_mask, messages, ...)   tokens: rows end as errors
-    trainer._calculate_rewards(...)                   when `get_reward` has been asked: rows end with the batch
-    trainer.environments                              which environment plays which row: calls are nobody's
-    trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments` tell)
+    trainer._calculate_rewards(...)                   when `get_reward` was called: rows end with the batch
+    trainer.environments                              which environment plays which row: calls are unattributed
+    trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments`)
 
-A subclass may override these and call what it overrides: each class is patched, and the outermost call is listened to,
-since its result is what the trainer goes on with. Beside GRPOTrainer, classes are patched only of trainers that have a
-rollout function, or environments while some are recorded. Patched methods pass on whatever they are given, and read
-what comes back only where somebody listens.
+A subclass may override these and call what it overrides: each class is patched, and the result of the outermost call is
+read, since the trainer goes on with it. Classes other than GRPOTrainer are patched only for trainers that have a
+rollout function, or environments while some are recorded. Patched methods pass their arguments on unchanged, and read
+the result only for a trainer with a listener.
 """
 
 import functools
@@ -38,7 +38,7 @@ from logs_ui.recorder.vocabulary import Mode
 
 
 class Listener(Protocol):
-    """Told of what a trainer computes after a rollout function returned."""
+    """Hears what a trainer computes after a rollout function returned."""
 
     def rewards(
         self,
@@ -48,52 +48,53 @@ class Listener(Protocol):
         weights: list[float],
         inputs: list[Any],
     ) -> None:
-        """Of this process's N rows; of all ranks' where it alone calls rollout functions, and `inputs` its own.
+        """Take the rewards of this process's N rows. If only the main process calls rollout functions, they are those
+        of all ranks, and `inputs` are the main process's.
 
         Args:
-            values: (N, F) by row and reward function, NaN where a function returned None.
-            declined: (N, F) where it returned None, as far as that was seen.
-            names: (F).
-            weights: (F).
-            inputs: (N) dataset rows.
+            values: (N, F) Rewards by row and function; NaN if a function returned None.
+            declined: (N, F) True if the function returned None, as far as that was seen.
+            names: (F) Names of the functions.
+            weights: (F) Weights of the functions.
+            inputs: (N) Dataset rows.
         """
 
     def advantages(self, values: NDArray[np.float64]) -> None:
-        """(N,) this process's."""
+        """Take the (N,) advantages of this process's rows."""
 
     def logged(self, step: int, values: dict[str, Any]) -> None:
-        """What the trainer logs at a step, on the main process only."""
+        """Take what the trainer logs at a step, on the main process only."""
 
     def train_ended(self) -> None:
-        """The trainer says so."""
+        """Take that the trainer says that training ended."""
 
     def train_raised(self, error: BaseException) -> None:
-        """`train()` was left by an exception."""
+        """Take that `train()` was left by an exception."""
 
 
 class EnvironmentDoor(Protocol):
-    """Told of batches whose rollouts TRL makes itself, in environments that may be recorded."""
+    """Hears of batches whose rollouts TRL makes itself, in environments that may be recorded."""
 
     def batch(self, trainer: Any, prompts: list[Any]) -> AbstractContextManager[None]:
-        """Round all that the trainer does for one batch of N prompts of the dataset: `NO_PROMPT` where it has none."""
+        """Wraps all that the trainer does for a batch of N prompts of the dataset: `NO_PROMPT` if it has none."""
 
     def generated(self, trainer: Any, prompts: list[Any], output: dict[str, Any]) -> None:
-        """The rollouts are made. `prompts` are what they became when the environments were reset, `output` is as a
-        rollout function returns it.
+        """Take the rollouts. `prompts` are the prompts after the environments were reset; `output` has the form that
+        a rollout function returns.
         """
 
     def scored(self, trainer: Any) -> None:
-        """All reward functions have returned."""
+        """Take that all reward functions have returned."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a trainer stands when it calls a rollout function.
+    """The position of a trainer when it calls a rollout function.
 
     Attributes:
-        step: under which TRL will log this batch: training logs after the optimizer's step, evaluation before the next.
-        first: global index of this process's first row.
-        generations: completions in a group.
+        step: The step that TRL logs this batch under: in training the next one, in an evaluation the last one.
+        first: Global index of this process's first row.
+        generations: Number of completions in a group.
     """
 
     mode: Mode
@@ -107,11 +108,11 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a trainer is about to have rolled out.
+    """A batch that a trainer is about to roll out.
 
     Attributes:
-        number: counts the trainer's batches; all ranks count alike, whatever a rollout function does on one of them.
-        rows: (N) this process's dataset rows.
+        number: Counts the trainer's batches. All ranks count alike, whatever a rollout function does on one of them.
+        rows: (N) Dataset rows of this process.
     """
 
     number: int
@@ -119,7 +120,7 @@ class Batch:
 
 
 NO_PROMPT = [{"role": "user", "content": ""}]
-"""What TRL takes where the dataset has no prompt: the environments' resets give it."""
+"""TRL's prompt if the dataset has none: the environments' resets supply it."""
 
 _door: EnvironmentDoor | None = None
 _listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()
@@ -132,35 +133,36 @@ _rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def install() -> None:
-    """Patches the trainers, now or when they are imported."""
+    """Patch the trainers, now or when they are imported."""
     patches.when_imported("trl.trainer.grpo_trainer", lambda module: _patch(module.GRPOTrainer))
     patches.when_imported("transformers.trainer", lambda module: _patch_loops(module.Trainer))
 
 
 def generating() -> dict[Any, int]:
-    """The trainers that are in the middle of a batch, and how many rows of it this process has."""
+    """Return the trainers that are in the middle of a batch, with the number of this process's rows."""
     return {trainer: len(_batches[trainer].rows) for trainer in _generating}
 
 
 def watch_environments(door: EnvironmentDoor) -> None:
-    """From now on it is told of all batches that no rollout function makes."""
+    """Report all batches that no rollout function makes to the door, from now on."""
     global _door  # noqa: PLW0603 - the process has one
     _door = door
 
 
 def environment_factories(trainer: Any) -> list[Any]:
-    """By which it makes its environments; before TRL 1.8 it does not keep them."""
+    """Return the factories of a trainer's environments. Before TRL 1.8 it does not keep them."""
     return list((getattr(trainer, "environment_factories", None) or {}).values())
 
 
 def environments(trainer: Any) -> list[Any]:
-    """Of the current batch, row by row; before TRL 1.8 the same ones for all batches."""
+    """Return the environments of the current batch, by row. Before TRL 1.8 all batches have the same."""
     return list(getattr(trainer, "environments", None) or ())
 
 
 def place_of(environment: Any) -> tuple[Any, int | None] | None:
-    """The trainer that is in the middle of a batch in which the environment plays, and whose row it plays; None for the
-    row where one environment plays for several.
+    """Return the trainer in whose current batch the environment plays, and its row, which is None if it plays several.
+
+    None if it plays in no current batch.
     """
     for trainer in tuple(_generating):
         rows = [row for row, other in enumerate(environments(trainer)) if other is environment]
@@ -170,17 +172,17 @@ def place_of(environment: Any) -> tuple[Any, int | None] | None:
 
 
 def is_heard(trainer: Any) -> bool:
-    """Whether a listener would hear of it, and so of the end of its training."""
+    """Return True if a listener hears of the trainer, and so of the end of its training."""
     return not isinstance(trainer, trl_shapes.AbsentTrainer)
 
 
 def listener_of(state: Any) -> Listener | None:
-    """Who hears of the trainer whose `state` a callback is given; None where nobody does."""
-    return next((heard for trainer, heard in tuple(_listeners.items()) if trainer.state is state), None)
+    """Return the listener of the trainer with this `state`, which callbacks get; None without one."""
+    return next((listener for trainer, listener in tuple(_listeners.items()) if trainer.state is state), None)
 
 
 def attach(trainer: Any, listener: Listener) -> None:
-    """From now on this listener hears of the trainer, in place of any before it."""
+    """Report what the trainer does to the listener from now on, and no longer to the one before."""
     if not is_heard(trainer):
         return
     _listeners[trainer] = listener
@@ -192,13 +194,13 @@ def attach(trainer: Any, listener: Listener) -> None:
 
 
 def current_batch(trainer: Any, count: int) -> Batch | None:
-    """The batch that the prompts of the current call come from; None where the trainer did not show it."""
+    """Return the batch that the current call's prompts come from; None if the trainer did not show it."""
     batch = _batches.get(trainer)
     return batch if batch is not None and len(batch.rows) == count else None
 
 
 def position(trainer: Any, count: int) -> Position:
-    """For a call with `count` prompts in this process."""
+    """Return the trainer's position for a call with `count` prompts in this process."""
     training = trainer.model is None or bool(trainer.model.training)
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
@@ -215,7 +217,7 @@ def position(trainer: Any, count: int) -> Position:
 
 
 def run_columns(trainer: Any) -> dict[str, Any]:
-    """Columns of the run that the trainer knows."""
+    """Return the columns of the run that the trainer knows."""
     model = trainer.model
     config = getattr(model, "config", None)
     run_name = trainer.args.run_name
@@ -225,24 +227,24 @@ def run_columns(trainer: Any) -> dict[str, Any]:
         "num_generations": int(trainer.num_generations),
         "output_dir": output_folder(trainer),
     }
-    # transformers fills run_name with the output folder where the user gave none.
+    # Without a run_name of the user transformers sets it to the output folder.
     return columns | ({"name": run_name} if run_name and run_name != trainer.args.output_dir else {})
 
 
 def output_folder(trainer: Any) -> str:
-    """Where it writes its checkpoints, absolute."""
-    return os.path.abspath(str(trainer.args.output_dir))  # noqa: PTH100 - no link is followed: it is a name
+    """Return the absolute path of the folder for checkpoints."""
+    return os.path.abspath(str(trainer.args.output_dir))  # noqa: PTH100 - links are not followed: it is a name
 
 
 def tokenizer_json(trainer: Any) -> str | None:
-    """The `tokenizers` library's JSON; None for a tokenizer that is not one of its."""
+    """Return the tokenizer as JSON of the `tokenizers` library; None if it is not based on that."""
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return None if backend is None else backend.to_str()
 
 
 def shared_from_first(trainer: Any, value: Any) -> Any:
-    """Rank 0's value, on every rank. All ranks must call it, unless the main process alone calls rollout functions."""
+    """Return rank 0's value on every rank. All ranks must call it, unless only the main one calls rollout functions."""
     if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
         return value
     from accelerate.utils import broadcast_object_list
@@ -256,11 +258,11 @@ def _patch_loops(owner: type) -> None:
 
 
 def _may_be_recorded(trainer: Any) -> bool:
-    """Its rollout function may call a recorded one, and who plays in its environments is known at its first batch."""
+    """Return True if the trainer has a rollout function, which may call a recorded one, or environments."""
     if trainer in _listeners or getattr(trainer, "rollout_func", None) is not None:
         return True
-    own = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
-    return _door is not None and bool(own)
+    has_environments = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
+    return _door is not None and bool(has_environments)
 
 
 def _patch_classes(trainer: Any) -> None:
@@ -276,7 +278,7 @@ def _patch(owner: type) -> None:
 
 @contextmanager
 def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
-    """Whether this call is not one that an override made of what it overrides."""
+    """Yields False inside a call that an override makes of the method that it overrides, otherwise True."""
     outermost = trainer not in trainers
     trainers.add(trainer)
     try:
@@ -287,7 +289,7 @@ def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]
 
 
 def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A subclass is patched before its first batch. Not by its `__init__`, whose warnings would name this file."""
+    """Patch a subclass before its first batch; not in its `__init__`, whose warnings would then name this file."""
 
     @functools.wraps(original)
     def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -313,13 +315,13 @@ def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
                 _door.scored(self)
         if outermost:
             with guard("recording rewards"):
-                _tell_rewards(listener, self, gathered, returned, *args, **kwargs)
+                _report_rewards(listener, self, gathered, returned, *args, **kwargs)
         return gathered
 
     return calculate
 
 
-def _tell_rewards(
+def _report_rewards(
     listener: Listener,
     trainer: Any,
     gathered: Any,
@@ -331,19 +333,19 @@ def _tell_rewards(
 ) -> None:
     first = trainer.accelerator.process_index * len(prompts)
     rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(prompts))
-    own = gathered[rows].detach().cpu().numpy().astype(np.float64)
+    values = gathered[rows].detach().cpu().numpy().astype(np.float64)
     weights = [float(weight) for weight in trainer.reward_weights.tolist()]
-    listener.rewards(own, _declined(own.shape, returned), list(trainer.reward_func_names), weights, inputs)
+    listener.rewards(values, _declined(values.shape, returned), list(trainer.reward_func_names), weights, inputs)
 
 
 @contextmanager
 def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
-    """Keeps what each reward function returns, by its index: TRL turns None into NaN, and then they look alike."""
+    """Collects what each reward function returns, by its index: TRL turns None into NaN."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         yield
         return
-    with guard("preparing to see what reward functions return"):
+    with guard("preparing to read what reward functions return"):
         trainer.reward_funcs = [_watching(function, i, returned) for i, function in enumerate(functions)]
     try:
         yield
@@ -352,7 +354,7 @@ def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
 
 
 def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
-    """A reward model, which never declines, stays what it is."""
+    """Wrap a reward function. A reward model never returns None, and is not wrapped."""
     if hasattr(function, "forward"):
         returned[index] = ()
         return function
@@ -374,7 +376,7 @@ def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
 
 
 def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
-    """(N, F) where a function returned None. One whose values cannot be read twice declines as a whole."""
+    """Return (N, F) True where a function returned None; for values that cannot be read twice all True."""
     declined = np.zeros(shape, bool)
     for index in range(shape[1]):
         values = returned.get(index)
@@ -403,7 +405,7 @@ def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-    """A rollout function records its own batches."""
+    """Count the batch, and open its rows at the door unless a rollout function makes it, which records it itself."""
     inputs = args[0] if args else kwargs.get("inputs")
     rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
     _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
@@ -429,7 +431,7 @@ def _with_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _output(generated: Any) -> dict[str, Any]:
-    """As a rollout function returns it. Older releases have a number of tokens before the log-probs."""
+    """Return the tokens in a rollout function's form. Older releases have a number of tokens before the log-probs."""
     prompt_ids, completion_ids, tool_mask, _, *rest = generated
     logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
     return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}

@@ -1,9 +1,9 @@
-"""TRL's AsyncGRPO in the trainer's process: which samples it takes from its rollout worker, and what it logs.
+"""Follows AsyncGRPO in the trainer's process: the samples that it takes from its rollout worker, and its scalars.
 
 What is relied on (trl 1.16), and what is lost without it:
     worker.rollout_buffer, the queue that the trainer takes samples from            all of the below
     worker.stop(), called in the `finally` of the training                         that an exception ended it
-    sample.metrics, a dict that goes with a sample up to its batch                 whose samples they are: both below
+    sample.metrics, a dict that goes with a sample up to its batch                 the row of each sample: both below
     RolloutQueueDataset.__iter__() takes from .queue.get(), and yields what it does not drop    staleness, "stale"
     RolloutQueueDataset.model_version_fn(), sample.model_version                   staleness, "stale"
     RolloutQueueDataset.metrics["batch/dropped_oversize_total"], a list that grows as a batcher drops    "oversize"
@@ -27,56 +27,56 @@ _OVERSIZE = "batch/dropped_oversize_total"
 
 
 class Listener(Protocol):
-    """Told of what a trainer makes of its worker's samples. In the trainer's process, and on its thread."""
+    """Hears what a trainer does with its worker's samples. Called in the trainer's process, and on its thread."""
 
     def described(self, columns: dict[str, Any]) -> None:
-        """Columns of `Run`, when training begins."""
+        """Take columns of `Run`, when training begins."""
 
     def logged(self, step: int, values: Mapping[str, Any]) -> None:
-        """What the trainer logs at a step."""
+        """Take what the trainer logs at a step."""
 
     def taken(self, row: Any, staleness: int, dropped: str | None) -> None:
-        """A sample was taken from the worker's queue.
+        """Take that a sample was taken from the worker's queue.
 
         Args:
-            row: as `mark` was given it.
-            staleness: how many versions the trainer's policy was ahead of the sample's.
-            dropped: "stale" or "oversize"; None where it is trained on. A sample that is dropped as oversize was told
-                of before, without that.
+            row: The row that was passed to `mark`.
+            staleness: Number of versions by which the trainer's policy was ahead of the sample's.
+            dropped: "stale" or "oversize"; None if it is trained on. A sample that is dropped as oversize is reported
+                twice, first with None.
         """
 
     def ended(self, error: BaseException | None) -> None:
-        """The worker is about to be stopped; None unless an exception is why."""
+        """Take that the worker is about to be stopped; `error` is the exception that caused it, or None."""
 
 
 class Marked(dict[str, Any]):
-    """A sample's metrics, and the row that it is of: TRL carries them from the worker's process into the batch, and a
-    sample itself has no room for more.
+    """A sample's metrics, and its row. TRL carries metrics from the worker's process into the batch; the sample itself
+    takes no further attributes.
     """
 
     row: Any = None
 
 
 def mark(sample: Any, row: Any) -> None:
-    """Says what row a sample is of. `row` is pickled with it."""
+    """Attach its row to a sample. `row` is pickled with it."""
     metrics = Marked(sample.metrics)
     metrics.row = row
     sample.metrics = metrics
 
 
 def watch(worker: Any, listener: Listener) -> None:
-    """From now on this listener hears of the trainer that takes the worker's samples."""
+    """Report what the trainer does with the worker's samples to the listener, from now on."""
     _listeners[worker.rollout_buffer] = listener
     patches.when_imported(_MODULE, _patch)
     stop = worker.stop
 
     @functools.wraps(stop)
-    def told_stop(*args: Any, **kwargs: Any) -> Any:
+    def reporting_stop(*args: Any, **kwargs: Any) -> Any:
         with guard("recording that training ended"):
             listener.ended(sys.exception())
         return stop(*args, **kwargs)
 
-    worker.stop = told_stop
+    worker.stop = reporting_stop
 
 
 _listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()  # by the worker's queue
@@ -113,11 +113,11 @@ def _with_fates(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
 
 
 class _WatchedQueue:
-    """Stands before a worker's queue while a dataset takes samples from it."""
+    """Wraps a worker's queue while a dataset takes samples from it."""
 
     def __init__(self, queue: Any, dataset: Any, listener: Listener) -> None:
         self._queue, self._dataset, self._listener = queue, dataset, listener
-        self._sample: tuple[Any, int] | None = None  # row and staleness of the last one; None where it has no row
+        self._sample: tuple[Any, int] | None = None  # row and staleness of the last sample; None if it has no row
         self._is_kept = False
         self._oversize = 0
 
@@ -125,9 +125,9 @@ class _WatchedQueue:
         return getattr(self._queue, name)
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """The next sample. A last one that was not handed on was dropped."""
+        """Return the next sample. If the last one was not passed on, it was dropped."""
         if not self._is_kept:
-            self._tell("stale")
+            self._report("stale")
         self._sample, self._is_kept = None, False
         sample = self._queue.get(*args, **kwargs)
         with guard("recording that a sample was taken"):
@@ -137,24 +137,24 @@ class _WatchedQueue:
         return sample
 
     def handed_on(self) -> None:
-        """The last sample is handed on, to a batcher."""
+        """Note that the dataset passes the last sample on to a batcher."""
         self._is_kept = True
-        self._tell(None)
+        self._report(None)
         self._oversize = self._dropped_as_oversize()
 
     def went_on(self) -> None:
-        """The batcher asks for another one. Nothing is dropped as oversize but in this moment, and the trainer clears
-        its count only when it logs.
+        """Note that the batcher wants another sample. Only before this moment a sample can be dropped as oversize, and
+        the trainer clears its count only when it logs.
         """
         if self._dropped_as_oversize() > self._oversize:
-            self._tell("oversize")
+            self._report("oversize")
 
     def _dropped_as_oversize(self) -> int:
         return len(getattr(self._dataset, "metrics", {}).get(_OVERSIZE, ()))
 
-    def _tell(self, dropped: str | None) -> None:
+    def _report(self, dropped: str | None) -> None:
         if self._sample is not None:
-            with guard("telling what became of a sample"):
+            with guard("reporting that a sample was taken"):
                 self._listener.taken(*self._sample, dropped)
 
 
@@ -193,9 +193,9 @@ def _run_columns(trainer: Any) -> dict[str, Any]:
         "config": masked(plain(args.to_dict())),
         "max_steps": int(args.max_steps) if args.max_steps > 0 else None,
         "num_generations": int(args.num_generations),
-        "output_dir": os.path.abspath(str(args.output_dir)),  # noqa: PTH100 - no link is followed: it is a name
+        "output_dir": os.path.abspath(str(args.output_dir)),  # noqa: PTH100 - links are not followed: it is a name
     }
-    # transformers fills run_name with the output folder where the user gave none.
+    # Without a run_name of the user transformers sets it to the output folder.
     return columns | (
         {"name": column(str(args.run_name))} if args.run_name and args.run_name != args.output_dir else {}
     )

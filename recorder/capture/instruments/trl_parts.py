@@ -1,6 +1,6 @@
-"""What a run of TRL's trainer is made of beside its arguments.
+"""Collects the functions, templates and data set that a run of TRL's trainer is made of, besides its arguments.
 
-What is relied on (trl 1.16), each by itself: what is not there is not kept.
+What is relied on (trl 1.16), each by itself: what is missing is not stored.
     trainer.reward_funcs, .reward_func_names, .reward_weights    reward functions and models
     trainer.rollout_func, .environment_factories                 what makes the rollouts
     trainer.processing_class.chat_template, .chat_template       the tokenizer's template, and one in its place
@@ -16,7 +16,7 @@ from logs_ui.recorder.vocabulary import SourceKind
 
 
 def parts(trainer: Any) -> list[Part]:
-    """What the run is made of beside its arguments."""
+    """Return the parts of the run."""
     weights = trainer.reward_weights.tolist() if hasattr(trainer, "reward_weights") else []
     rewards = zip(
         getattr(trainer, "reward_funcs", ()), distinct(getattr(trainer, "reward_func_names", ())), weights, strict=False
@@ -34,7 +34,7 @@ def parts(trainer: Any) -> list[Part]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Functions of one name are numbered from the second on."""
+    """Make names distinct: equal ones are numbered from the second on."""
     seen: Counter[str] = Counter()
     numbered = []
     for name in names:
@@ -44,7 +44,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def _reward_part(function: Any, name: str, weight: float) -> Part:
-    """A reward model is told by where it comes from; its class's source is not what it rewards."""
+    """Describe a reward function by its source; a reward model by its origin, since its class says nothing about it."""
     if not hasattr(function, "forward"):
         return Part(SourceKind.REWARD, name, function, weight)
     origin = getattr(getattr(function, "config", None), "_name_or_path", None)
@@ -52,7 +52,7 @@ def _reward_part(function: Any, name: str, weight: float) -> Part:
 
 
 def _template_parts(trainer: Any) -> list[Part]:
-    """The tokenizer's, and the one that the trainer takes in its place for a model that calls tools."""
+    """Return the tokenizer's templates, and the one that the trainer uses instead for a model that calls tools."""
     templates = {
         "": getattr(trainer.processing_class, "chat_template", None),
         "training": getattr(trainer, "chat_template", None),
@@ -66,7 +66,7 @@ def _template_parts(trainer: Any) -> list[Part]:
 
 
 def _dataset_part(dataset: Any) -> list[Part]:
-    """One that was made in memory has no name."""
+    """Describe the dataset in lines of facts. One that was made in memory has no name."""
     info = getattr(dataset, "info", None)
     facts = {
         "name": getattr(info, "dataset_name", None) or getattr(info, "builder_name", None),

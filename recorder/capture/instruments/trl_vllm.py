@@ -1,4 +1,4 @@
-"""TRL's own ways to vLLM: `trainer.vllm_generation`, and the client of its server.
+"""Records generations of TRL's own ways to vLLM: `trainer.vllm_generation`, and the client of its server.
 
 What is relied on (run on trl 0.29.1 and 1.16, read from 0.25 on), and what is lost without it:
     VLLMGeneration.generate -> (prompt_ids, completion_ids, logprobs, ...)   the calls, from 0.28 on; before that a
@@ -10,8 +10,8 @@ What is relied on (run on trl 0.29.1 and 1.16, read from 0.25 on), and what is l
     VLLMGeneration.model, .processing_class, .max_completion_length   the same, as far as the ids show it
 
 `VLLMGeneration` gathers the prompts of all ranks and returns to each its slice of the answers: each rank records its
-slice. With a server, only the main rank hears why they ended. Retries are the HTTP session's own, below these seams: a
-call that was sent thrice is recorded once.
+slice. With a server, only the main rank sees why they ended. The HTTP session retries below these seams: a call that
+was sent three times is recorded once.
 """
 
 import functools
@@ -23,15 +23,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import Sequence
 from logs_ui.recorder.capture.instruments.patch import patches
-from logs_ui.recorder.capture.instruments.vllm import (
-    Finishes,
-    Method,
-    Seen,
-    array_of,
-    recorded,
-    sampling_of,
-    tell,
-)
+from logs_ui.recorder.capture.instruments.vllm import Finishes, Method, Seen, array_of, recorded, sampling_of, tell
 from logs_ui.recorder.capture.model_answers import end_tokens, finish_of
 from logs_ui.recorder.capture.strands import current_strand
 
@@ -39,7 +31,7 @@ _SEAM = "trl-vllm"
 
 
 def install() -> None:
-    """Patches `VLLMGeneration` and `VLLMClient`, now or when they are imported."""
+    """Patch `VLLMGeneration` and `VLLMClient`, now or when they are imported."""
     patches.when_imported("trl.generation.vllm_generation", _attach_generation)
     for home in ("trl.generation.vllm_client", "trl.extras.vllm_client"):  # the latter until trl 0.27
         patches.when_imported(home, _attach_client)
@@ -66,11 +58,11 @@ def _telling(original: Method) -> Method:
 
 
 def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Seen:
-    """Of `VLLMGeneration`. What follows the log-probs are their ids; in trl 0.28 it is a dict of other things."""
+    """Read a result of `VLLMGeneration`. Ids of the log-probs follow these; in trl 0.28 a dict of other things does."""
     prompts, completions, logprobs, *more = output
     tops = more[0] if more and isinstance(more[0], list) else None
     generation = arguments["self"]
-    shared = generation.mode == "server"  # elsewhere each prompt is given to the engine once for each answer
+    shared = generation.mode == "server"  # otherwise the engine gets each prompt once for each answer
     parameters = {
         **vars(generation),
         "n": arguments["num_generations"] if shared else 1,
@@ -83,7 +75,7 @@ def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Se
 
 
 def _replied(arguments: Mapping[str, Any], reply: Any, heard: Finishes) -> Seen:
-    """Of `VLLMClient`."""
+    """Read a result of `VLLMClient`."""
     parts = (reply["prompt_ids"], reply["completion_ids"], reply.get("logprobs"), reply.get("logprob_token_ids"))
     parameters = {**arguments, **(arguments["generation_kwargs"] or {})}
     strand = current_strand()
@@ -95,7 +87,7 @@ def _replied(arguments: Mapping[str, Any], reply: Any, heard: Finishes) -> Seen:
 def _sequences(
     prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: Finishes, by_ids: Callable[[Any], str | None]
 ) -> list[Sequence]:
-    """Of P prompts and their P x n answers, prompt by prompt; `by_ids` says why one ended that nothing was heard of."""
+    """Make the sequences of P prompts and their P x n answers; `by_ids` infers the finish if no seam reported it."""
     finishes = {id(ids): finish for ids, finish in heard}
     copies = len(completions) // max(len(prompts), 1)
     contexts = [array_of(prompt) for prompt in prompts]
@@ -111,8 +103,8 @@ def _sequences(
 
 
 def _of_sampled(sampled: Any, logprobs: Any, tops: Any) -> NDArray[np.float32]:
-    """(S,) from one number for each token (until trl 0.28), or those of its most probable rivals too, as `tops` names
-    them. NaN where vLLM gave one, which TRL turns into None.
+    """Return (S,) log-probabilities of the sampled tokens, from one number a token (until trl 0.28), or from those of
+    the most probable tokens, whose ids are `tops`. NaN where TRL has None, which it makes of vLLM's NaN.
     """
     if tops is not None:
         found = zip(sampled, logprobs, tops, strict=True)

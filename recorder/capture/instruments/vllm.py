@@ -1,13 +1,13 @@
-"""vLLM: `LLM.generate` and `LLM.chat`, the engine in this process, also as TRL's colocate mode calls it.
+"""Records `LLM.generate` and `LLM.chat` of vLLM's engine in this process, also when TRL's colocate mode calls them.
 
 What is relied on (vLLM 0.32), and what is lost without it:
     vllm.entrypoints.llm.LLM.generate, .chat -> [RequestOutput]   the calls
-    LLM.wait_for_completion() -> [RequestOutput]                  those that `LLM.enqueue` left waiting (0.16 on)
+    LLM.wait_for_completion() -> [RequestOutput]                  the calls of `LLM.enqueue` (0.16 on)
     RequestOutput.prompt_token_ids, .request_id, .outputs         what the model was given
     CompletionOutput.token_ids, .text, .logprobs, .finish_reason  what it answered
-    LLM.get_default_sampling_params()                             what was set where the caller set nothing
+    LLM.get_default_sampling_params()                             sampling parameters that the caller did not set
 
-Of a prompt that is embeddings there are no ids. Nothing is seen of what the engine does in other processes.
+A prompt of embeddings has no ids. Generations that the engine makes in other processes are not seen.
 """
 
 import functools
@@ -21,15 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import (
-    Generation,
-    Ids,
-    Sequence,
-    answered,
-    failed,
-    generating,
-    generating_strand,
-)
+from logs_ui.recorder.capture.calls import Generation, Ids, Sequence, answered, failed, generating, generating_strand
 from logs_ui.recorder.capture.instruments.patch import patches
 from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
@@ -54,11 +46,11 @@ _SAMPLING = (
 
 Method = Callable[..., Any]
 Finishes = list[tuple[Any, str | None]]
-"""Token ids, the very object that the caller of the seam will get, and why they ended."""
+"""Lists of token ids, the same objects that the seam's caller gets, and why each ended."""
 
 
 class Seen(NamedTuple):
-    """What a seam shows of a call that returned; see `Generation`."""
+    """A call that returned, as a seam sees it; see `Generation`."""
 
     sequences: list[Sequence]
     sampling: dict[str, Any]
@@ -66,7 +58,7 @@ class Seen(NamedTuple):
 
 
 def install() -> None:
-    """Patches `LLM`, now or when vllm is imported."""
+    """Patch `LLM`, now or when vllm is imported."""
     patches.when_imported("vllm.entrypoints.llm", _attach)
 
 
@@ -80,13 +72,12 @@ def recorded(
     seen: Callable[[Mapping[str, Any], Any, Finishes], Seen],
     finishes: Callable[[Any], Finishes] = lambda _: [],
 ) -> Callable[[Method], Method]:
-    """A patch that records each call of a method as one generation, unless it is within another.
+    """Return a patch that records each call of a method as one generation, unless it is inside another one.
 
     Args:
-        seam: see `Generation`.
-        seen: makes the record from the call's arguments by name, what it returned, and the finishes that were heard of
-            from seams within it.
-        finishes: what the method tells of what it returned where it is itself such a seam.
+        seam: See `Generation`.
+        seen: Makes the record from the call's arguments by name, its result, and the finishes from inner seams.
+        finishes: Returns the finishes to report if the method is itself inside a seam.
     """
 
     def make(original: Method) -> Method:
@@ -130,11 +121,11 @@ _listening: dict[Strand, Finishes] = {}
 
 @contextmanager
 def _hearing() -> Iterator[Finishes]:
-    """Generations made inside are parts of the one that is under way, and tell it how they finished."""
+    """Wraps a generation: generations inside are parts of it, and report how they finished."""
     heard: Finishes = []
     with generating():
         strand = current_strand()
-        if strand is None:  # the rollout function has returned meanwhile
+        if strand is None:  # the rollout function has returned in the meantime
             yield heard
             return
         _listening[strand] = heard
@@ -145,8 +136,8 @@ def _hearing() -> Iterator[Finishes]:
 
 
 def tell(finishes: Callable[[], Finishes]) -> None:
-    """For a seam within the one that records, whose own caller may not pass on why its sequences ended."""
-    with guard("seeing why a generation ended"):
+    """Report from an inner seam why its sequences ended: its caller may not pass that on to the recording seam."""
+    with guard("reading why a generation ended"):
         strand = current_strand()
         for above in strand.path if strand is not None and strand.generating else ():
             if above in _listening:
@@ -154,13 +145,13 @@ def tell(finishes: Callable[[], Finishes]) -> None:
 
 
 def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that shape what is sampled, as far as they are set."""
+    """Return the sampling parameters that are set."""
     found = {name: parameters.get(name) for name in _SAMPLING}
     return {name: plain(value) for name, value in found.items() if value is not None and value != []}
 
 
 def array_of(ids: Any) -> Ids | None:
-    """(L,) of its own; None for None."""
+    """Copy ids to an array (L,); None stays None."""
     return None if ids is None else np.array(ids, np.int32)
 
 
@@ -180,12 +171,12 @@ def _finishes(outputs: Any) -> Finishes:
 
 
 def _requests(outputs: Any) -> list[Any]:
-    """Those that generated: an engine's queue may hold others."""
+    """Return the outputs of generations: an engine's queue may hold others."""
     return [output for output in outputs if hasattr(output, "prompt_token_ids") and isinstance(output.outputs, list)]
 
 
 def _sampled_logprobs(answer: Any) -> NDArray[np.float32] | None:
-    """(S,) NaN where the token's is not among those that the engine returned."""
+    """Return (S,) log-probabilities; NaN for a token that is not among those that the engine returned."""
     if answer.logprobs is None:
         return None
     pairs = zip(answer.token_ids, answer.logprobs, strict=True)
@@ -194,13 +185,13 @@ def _sampled_logprobs(answer: Any) -> NDArray[np.float32] | None:
 
 
 def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Where each prompt has parameters of its own: those on which all agree."""
+    """Return the sampling parameters; if each prompt has its own, those that all have in common."""
     if "sampling_params" not in arguments:
-        return {}  # they were given to `enqueue`
-    given = arguments["sampling_params"]
-    if given is None:
-        given = arguments["self"].get_default_sampling_params()
-    every = [sampling_of(_fields(one)) for one in (given if isinstance(given, Seq) else [given])]
+        return {}  # they were passed to `enqueue`
+    parameters = arguments["sampling_params"]
+    if parameters is None:
+        parameters = arguments["self"].get_default_sampling_params()
+    every = [sampling_of(_fields(one)) for one in (parameters if isinstance(parameters, Seq) else [parameters])]
     return {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
 
 

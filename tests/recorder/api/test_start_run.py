@@ -461,7 +461,7 @@ def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobody
     db: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = stepped()
-    strands._say_whose.cache_clear()
+    strands._warn_of_open_rollouts.cache_clear()
 
     async def main(first: Any, second: Any) -> None:
         async with first, second:
@@ -475,7 +475,7 @@ def test_of_rollouts_that_are_open_side_by_side_a_call_without_a_scope_is_nobody
     assert actions_of(db) == [[], []]
     assert [row["status"] for row in rows_of(db)] == ["error", "ok"]
     assert only_run(db).unattributed_calls == 3
-    (said,) = [message for message in caplog.messages if "whose a call is" in message]
+    (said,) = [message for message in caplog.messages if "several rollouts of a run are open" in message]
     assert "`with row.scope():`" in said
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logs_ui.recorder.capture.calls import Sequence
-from logs_ui.recorder.capture.http.replies import Asked, asked, error_of, parsed, reply_of, request_id
+from logs_ui.recorder.capture.http.replies import Request, asked, error_of, parsed, reply_of, request_id
 from tests.support.model_server import (
     TOOL_CALL,
     chat,
@@ -46,7 +46,7 @@ values = st.recursive(
 )
 
 
-def question(path: str) -> Asked:
+def question(path: str) -> Request:
     found = asked(f"http://host{path}", SENT[path])
     assert found is not None
     return found

@@ -283,7 +283,7 @@ def test_each_age_is_told_by_its_version_and_the_backend(
     monkeypatch.setattr(trl_shapes, "_trl", lambda: version)
     ranks = SimpleNamespace(num_processes=2, process_index=0)
     trainer = Trainer(use_vllm=True, vllm_mode=mode, accelerator=ranks, num_generations=4)
-    asked = trl_shapes.asked((list(range(prompts)), trainer), {}, {trainer: 4})
+    asked = trl_shapes.read_arguments((list(range(prompts)), trainer), {}, {trainer: 4})
     assert asked.trainer is trainer
     assert asked.copies == copies
     assert asked.prompts == [i for i in range(prompts) for _ in range(copies)]
@@ -300,6 +300,6 @@ class Trainer:
 def test_two_trainers_at_once_are_told_apart(tmp_path: Path) -> None:
     ranks = SimpleNamespace(num_processes=1)
     mine, other = (Trainer(args=object(), accelerator=ranks, num_generations=2) for _ in range(2))
-    asked = trl_shapes.asked((["a", "b"], vars(mine)["args"], None), {}, {other: 4, mine: 4})
+    asked = trl_shapes.read_arguments((["a", "b"], vars(mine)["args"], None), {}, {other: 4, mine: 4})
     assert asked.trainer is mine
     assert asked.prompts == ["a", "a", "b", "b"]
