@@ -15,9 +15,9 @@ from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.packing import packed
+from logs_ui.recorder.rows.packing import RowDraft, packed
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.changes import Batch, Change
+from logs_ui.recorder.storage.changes import Batch, Change, EntryNumber
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool.durable_outlet import Storage
@@ -26,9 +26,6 @@ from logs_ui.recorder.storage.spool.spool_files import new_writer_name
 
 HEARTBEAT = 5.0
 """Seconds between two heartbeats of a process that has nothing to write."""
-
-_ENTRIES = 20  # bits: of each parcel's number there are that many entries, its own and heartbeats until the next
-_BEATS = 16  # bits: of these each process that takes another's place has so many
 
 
 class CommitterParcel:
@@ -44,7 +41,7 @@ class CommitterParcel:
         self.count = self.lost = 0
         self.batch = Batch()
         self._committer, self._number = committer, number
-        self._changes: list[Change] = []
+        self._changes: list[Change | RowDraft] = []
 
     def add(self, job: Job) -> None:
         changes = list(job.changes())
@@ -71,13 +68,13 @@ class CommitterParcel:
     def _packed(self) -> Batch:
         """All changes in one batch, without those that cannot be packed."""
         try:
-            return packed(Batch.merged(self._changes))
+            return packed(self._changes)
         except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
             guard.caught("packing what was recorded", error)
         pieces = []
-        for piece in Batch.merged(self._changes).split():
+        for change in self._changes:
             try:
-                pieces.append(packed(piece))
+                pieces.append(packed([change]))
             except Exception as error:  # noqa: BLE001
                 guard.caught("packing one row", error)
                 self.lost += 1
@@ -100,8 +97,8 @@ class Committer:
         before = before or Handover(new_writer_name())
         self.storage = Storage(address, limits, spools_always=spools_always, name=before.name, before=before.processes)
         self._lost = 0  # changes that could not even be tried
-        last = min(before.processes, (1 << _ENTRIES - _BEATS) - 1)
-        self._number = (before.number << _ENTRIES) + (last << _BEATS)  # of the last entry
+        self._process = before.processes
+        self._number = EntryNumber(before.number, self._process)  # of the last entry
         self._uids: dict[str, None] = dict.fromkeys(before.alive)  # of the runs that were written to, in their order
         self._ended: set[str] = set()  # those of them that this process ended
         self._counted = before.counted
@@ -191,7 +188,12 @@ class Committer:
         if self._is_heartbeat_due():
             alive = tuple(self.alive)
             self._last_heartbeat = time.monotonic()
-        self._number = max(self._number + 1, parcel << _ENTRIES)
+        last = self._number
+        # A parcel's number is the same whichever process stores it, so that it is not stored again by the next one if
+        # a process dies after its commit.
+        self._number = (
+            EntryNumber(parcel) if parcel > last.parcel else EntryNumber(last.parcel, self._process, last.n + 1)
+        )
         return Entry(self._number, now_us(), batch, alive, self._uncounted(counts))
 
     def _uncounted(self, counts: Counts) -> tuple[Failures, ...]:

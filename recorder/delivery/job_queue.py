@@ -6,11 +6,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.limits import Limits
+
+if TYPE_CHECKING:  # a training with a helper process makes no rows
+    from logs_ui.recorder.rows.packing import RowDraft
 
 logger = logging.getLogger("logs_ui")
 
@@ -26,8 +29,8 @@ class Job(Protocol):
         """About how many bytes it keeps alive."""
         ...
 
-    def changes(self) -> Iterable[Change]:
-        """What to write."""
+    def changes(self) -> "Iterable[Change | RowDraft]":
+        """Make what is to be written."""
         ...
 
     def without_payload(self) -> "Job":

@@ -1,5 +1,17 @@
 """The training's end of delivery: any of its threads appends jobs to a queue, and the writer's thread hands them, in
 parcels, to an outlet: the helper process, or a committer in this process if there is no helper process.
+
+From a call to a commit, what is recorded is in five containers, one after the other:
+
+    container   holds                                     made in, by
+    job         calls, outputs, columns, as they were     the training's threads: rows/row_jobs.py
+    parcel      jobs as bytes (MessagePack)               the writer's thread: helper_client.py, wire_jobs.py
+    row draft   columns, messages, tokens of one row      the helper process: row_changes.py, row_builder.py
+    batch       row changes: columns, packed payloads     the helper process: packing.py
+    entry       a batch and its number                    the helper process: committer.py, spool_entry.py
+
+The helper process decodes a parcel's bytes into the same jobs again. Without a helper process there are no bytes, and
+the writer's thread does what the helper process does.
 """
 
 import atexit

@@ -1,55 +1,68 @@
-"""Makes a batch ready for storage: measures texts and tokens, and compresses payloads, of all its rows together."""
+"""Packs what a transaction writes: measures texts and tokens, and compresses payloads, of all its rows together, since
+each call of numpy or zstd releases the GIL, and a thread that waits for it again waits as long as the call takes.
+"""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.text_facts import Facts, text_facts, token_facts
-from logs_ui.recorder.storage.changes import Batch, RowChange, StartChange
-from logs_ui.recorder.storage.payload import Packed, Tokens, Unpacked, pack_together, unpacked_tokens
+from logs_ui.recorder.storage.changes import Batch, Change, RowChange, StartChange
+from logs_ui.recorder.storage.payload import Tokens, Unpacked, pack_together, unpacked_tokens
 
 
-def packed(batch: Batch) -> Batch:
-    """A batch with all texts and tokens measured, and all payloads compressed, together."""
-    measured = _measured(batch.rows)
-    tokens = [unpacked_tokens(row.tokens) if isinstance(row.tokens, Tokens) else row.tokens for row in batch.rows]
-    whole = [payload for row, own in zip(batch.rows, tokens, strict=True) for payload in (row.content, own)]
-    packed, starts = pack_together([payload for payload in whole if isinstance(payload, Unpacked)])
-    following = iter(packed)
-    small = [next(following) if isinstance(payload, Unpacked) else None for payload in whole]
-    rows = [
-        _stored(row, facts, content, own)
-        for row, facts, content, own in zip(batch.rows, measured, small[::2], small[1::2], strict=True)
+@dataclass(slots=True)
+class RowDraft:
+    """A row that is built and not packed yet.
+
+    Attributes:
+        change: its columns, images and tags.
+        content: messages, actions, sampling and metadata.
+        tokens: None leaves what is stored.
+        answers: the model's texts, as `text_facts` takes them; None if texts and tokens are measured already.
+    """
+
+    change: RowChange
+    content: Unpacked
+    tokens: Tokens | None
+    answers: Sequence[str] | None
+
+
+def packed(changes: Iterable[Change | RowDraft]) -> Batch:
+    """Make one batch of changes; several of one row become one."""
+    changes = list(changes)
+    drafts = [draft for draft in changes if isinstance(draft, RowDraft)]
+    payloads: list[Unpacked] = []
+    for draft in drafts:
+        payloads.append(draft.content)
+        if draft.tokens is not None:
+            payloads.append(unpacked_tokens(draft.tokens))
+    small, starts = pack_together(payloads)
+    following = iter(small)
+    for draft, facts in zip(drafts, _measured(drafts), strict=True):
+        change, content = draft.change, next(following)
+        change.columns = {**change.columns, **facts}
+        change.content, change.content_start = content.data, content.start
+        if draft.tokens is not None:
+            tokens = next(following)
+            change.tokens, change.tokens_start = tokens.data, tokens.start
+    rows = [it.change if isinstance(it, RowDraft) else it for it in changes]
+    return Batch.merged([*rows, *(StartChange(*start) for start in starts.items())])
+
+
+def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
+    """The columns of each draft that are computed for all together; none of them if that fails."""
+    found: list[Facts] = [{} for _ in drafts]
+    texts = [(facts, it.answers) for facts, it in zip(found, drafts, strict=True) if it.answers is not None]
+    tokens = [
+        (facts, it.tokens)
+        for facts, it in zip(found, drafts, strict=True)
+        if it.answers is not None and it.tokens is not None
     ]
-    return replace(batch, rows=rows, starts=[*batch.starts, *(StartChange(*it) for it in starts.items())])
-
-
-def _stored(row: RowChange, facts: Facts, content: Packed | None, tokens: Packed | None) -> RowChange:
-    """With what was found of it; None leaves a payload as it is."""
-    return RowChange(
-        row.run,
-        row.uid,
-        row.identity,
-        {**row.columns, **facts},
-        row.content if content is None else content.data,
-        row.tokens if tokens is None else tokens.data,
-        row.images,
-        row.tags,
-        None,
-        row.content_start if content is None else content.start,
-        row.tokens_start if tokens is None else tokens.start,
-    )
-
-
-def _measured(rows: Sequence[RowChange]) -> list[Facts]:
-    """Columns of each that are found of all together; none of them where that fails."""
-    found: list[Facts] = [{} for _ in rows]
-    said = [(facts, row.answers) for facts, row in zip(found, rows, strict=True) if row.answers is not None]
-    known = [(facts, row.tokens) for facts, row in zip(found, rows, strict=True) if isinstance(row.tokens, Tokens)]
     with guard("measuring texts"):
-        for (facts, _), of_texts in zip(said, text_facts([answers for _, answers in said]), strict=True):
+        for (facts, _), of_texts in zip(texts, text_facts([answers for _, answers in texts]), strict=True):
             facts.update(of_texts)
     with guard("measuring tokens"):
-        for (facts, _), of_tokens in zip(known, token_facts([tokens for _, tokens in known]), strict=True):
+        for (facts, _), of_tokens in zip(tokens, token_facts([arrays for _, arrays in tokens]), strict=True):
             facts.update(of_tokens)
     return found

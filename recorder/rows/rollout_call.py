@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from logs_ui.recorder.capture.calls import CallRecords, Collector, Ids
-from logs_ui.recorder.storage.changes import RowChange, StoredImage
+from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Mode
 
 if TYPE_CHECKING:
@@ -110,17 +109,8 @@ class RolloutCall(Struct, array_like=True, eq=False):
     generation: int | None = None
     left_out: set[int] = field(default_factory=set)
 
-    def change(
-        self,
-        i: int,
-        columns: Mapping[str, Any],
-        content: bytes | None = None,
-        tokens: bytes | Tokens | None = None,
-        images: tuple[StoredImage, ...] = (),
-        tags: tuple[str, ...] = (),
-        answers: list[str] | None = None,
-    ) -> RowChange:
-        """Of this call's row `i`: see there."""
+    def change(self, i: int, columns: Mapping[str, Any]) -> RowChange:
+        """Columns of row `i`, as they are written."""
         index = self.first + i
         identity = {
             "eval_name": self.eval_name,
@@ -135,7 +125,7 @@ class RolloutCall(Struct, array_like=True, eq=False):
             "created": self.created,
         }
         uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
-        return RowChange(self.run, uid, identity, columns, content, tokens, images, tags, answers)
+        return RowChange(self.run, uid, identity, columns)
 
     @property
     def tokenizer(self) -> "Tokenizer | None":

@@ -15,6 +15,7 @@ from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.ends import acts_by_tools, end_of
 from logs_ui.recorder.rows.logprobs import with_logprobs
+from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.row_actions import actions_of, images_in
 from logs_ui.recorder.rows.row_jobs import rollout_reward
@@ -28,7 +29,7 @@ from logs_ui.recorder.rows.row_numbers import (
 from logs_ui.recorder.rows.text_facts import Facts, answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
-from logs_ui.recorder.storage.payload import Tokens, Unpacked, unpacked_content, unpacked_tokens
+from logs_ui.recorder.storage.payload import Tokens, unpacked_content
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _LOG_TAIL = 4_000  # bytes of the environment server's log that an error keeps
@@ -43,7 +44,7 @@ def encoded(
     metadata_of: Callable[[int], Mapping[str, Any]],
     known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None = None,
-) -> RowChange | None:
+) -> RowDraft | RowChange | None:
     """What to write of row `i`; None where the user's `edit` stores nothing of it. A row that cannot be encoded, or
     edited, costs its text, and no other row.
 
@@ -64,7 +65,6 @@ def encoded(
             spelling = chat_parser.Spelling(call.tokenizer)
         columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
         edit = call.options.edit
-        arrays: Unpacked | Tokens | None = tokens
         said: list[str] | None = None
         if edit is not None:  # then it holds anything, and is measured and packed here
             kept = _edited(edit, columns, content, tokens)
@@ -72,15 +72,15 @@ def encoded(
                 call.left_out.add(i)
                 return None
             columns, content, tokens = kept
-            arrays = None if tokens is None else unpacked_tokens(tokens)
         else:
             said = answers(content["messages"])
         metrics = metrics_in(content["metadata"])
         if metrics:
             columns["metrics"] = metrics
-        tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
-        images = images_in(row, content["actions"])
-        return call.change(i, columns, unpacked_content(content), arrays, images, tags, said)
+        change = call.change(i, columns)
+        change.tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
+        change.images = images_in(row, content["actions"])
+        return RowDraft(change, unpacked_content(content), tokens, said)
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,

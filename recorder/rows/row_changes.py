@@ -6,7 +6,6 @@ functions (`parse=`, `edit=`) have to be called.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, attribute_unfinished
 from logs_ui.recorder.rows.ends import error_reason
+from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_builder import encoded
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, HeaderJob, ReturnedJob, RunningJob
@@ -30,7 +30,7 @@ from logs_ui.recorder.vocabulary import Status
 _NO_IDS: Ids = np.empty(0, np.int32)
 
 
-def changes_of(job: Any) -> Iterable[Change]:
+def changes_of(job: Any) -> Iterable[Change | RowDraft]:
     """Make what is to be written of a job's rows. The text of a call that has ended is released afterwards.
 
     Args:
@@ -53,15 +53,15 @@ def changes_of(job: Any) -> Iterable[Change]:
     raise TypeError(type(job).__name__)
 
 
-def _ended(call: RolloutCall, rows: Iterator[Change | None]) -> Iterator[Change]:
+def _ended(call: RolloutCall, rows: Iterator[Change | RowDraft | None]) -> Iterator[Change | RowDraft]:
     yield from (row for row in rows if row is not None)
     call.release()
 
 
-def _running(job: RunningJob) -> Iterator[Change]:
+def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
     call = job.call
     known = [{"status": Status.RUNNING, "stop_reason": None, "task": task} for task in call.tasks]
-    rows: Iterable[RowChange | None] = ()
+    rows: Iterable[RowChange | RowDraft | None] = ()
     if not call.settled:
         only_headers = job.only_announces()
         rows = (call.change(i, columns) for i, columns in enumerate(known)) if only_headers else _so_far(call, known)
@@ -70,7 +70,7 @@ def _running(job: RunningJob) -> Iterator[Change]:
             yield row
 
 
-def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChange | None]:
+def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChange | RowDraft | None]:
     seen = call.so_far()
     found = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
@@ -79,7 +79,7 @@ def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChang
         yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, known[i] | all_sampled(row))
 
 
-def _returned(job: ReturnedJob) -> Iterator[Change | None]:
+def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     call, output, spelling = job.call, job.output, None
     tokens = [_tokens(output, i) for i in range(len(call.prompts))]
     found = Attribution([RowCalls() for _ in tokens], 0)
@@ -104,7 +104,7 @@ def _tokens(output: Output, i: int) -> Tokens | None:
     return None
 
 
-def _finished(job: FinishedJob) -> Iterator[Change | None]:
+def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
     seen = job.call.calls.sort()
     known = {**job.ended, "returned": job.returned}
     if job.output is None:
@@ -118,7 +118,7 @@ def _finished(job: FinishedJob) -> Iterator[Change | None]:
     yield encoded(job.call, 0, found.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), known)
 
 
-def _failed(job: FailedJob) -> Iterator[Change | None]:
+def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
     found = _unfinished(job.call, job.call.calls)
     end = _end_of_all(job.call, found, job.error)
     yield from _lost_calls(job.call, found, but=end)
@@ -132,10 +132,12 @@ def _failed(job: FailedJob) -> Iterator[Change | None]:
         yield encoded(job.call, i, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended)
 
 
-def _headers(job: HeaderJob) -> Iterator[Change]:
+def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:
     metadata = _traceback(job.trace)
     rows = [encoded(job.call, i, RowCalls(), None, lambda _: metadata, one) for i, one in enumerate(job.headers)]
-    kept = [replace(row, tokens=NO_TOKENS) for row in rows if row is not None]
+    kept = [row for row in rows if row is not None]
+    for row in kept:
+        (row.change if isinstance(row, RowDraft) else row).tokens = NO_TOKENS
     yield RunChange(job.call.run, {}, dropped_payloads=len(kept))
     yield from kept
 

@@ -6,7 +6,7 @@ process.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from logs_ui.recorder.snapshot import error_line, trace
 from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Status, StopReason
+
+if TYPE_CHECKING:
+    from logs_ui.recorder.rows.packing import RowDraft
 
 _TEXT_DROPPED = "logs-ui dropped its text: what waited to be written took too much memory"
 _ERROR_SHOWN = 200  # characters of a row's own error, beside that
@@ -33,7 +36,7 @@ class RowsJob(Struct, array_like=True, eq=False):
 
     call: RolloutCall
 
-    def changes(self) -> Iterable[Change]:
+    def changes(self) -> "Iterable[Change | RowDraft]":
         """Make what is to be written. Loads what makes rows, on first use."""
         from logs_ui.recorder.rows.row_changes import changes_of
 

@@ -1,16 +1,34 @@
 """What is to be written, as plain values: one change each, and many of them as the batch of one transaction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import SourceKind
 
 _run_of = attrgetter("run")
 _CHANGE_BYTES = 1_400  # of a row's columns; measured
+
+
+class EntryNumber(NamedTuple):
+    """Numbers the entries of one writer, in the order in which they are to be stored.
+
+    Attributes:
+        parcel: of the training, from 1 on, that the entry holds or follows; 0 if the training itself writes.
+        process: counts the helper processes of the training, from 0 on; 0 for a parcel, whichever process stores it,
+            so that it is stored once.
+        n: 0 for a parcel; counts the entries that follow it, such as heartbeats.
+    """
+
+    parcel: int = 0
+    process: int = 0
+    n: int = 0
+
+
+NO_ENTRY = EntryNumber()
+"""The position of a writer of which nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +84,10 @@ class RowChange:
 
     Attributes:
         identity: the columns without default, the same in each change of the row, so that any of them can come first.
-        content, tokens: payload, `Unpacked` or arrays until its batch is packed; None leaves what is there.
+        content, tokens: packed payload; None leaves what is there.
         content_start, tokens_start: id of what the payload begins with, see `PayloadStart`; None where it has all.
         images: those that the content refers to, and that may not be stored yet.
         tags: those that it has now, beside those that are there.
-        answers: what the model said, as `facts.text_facts` takes it, until its batch is packed; None where that is
-            measured already, or not known.
     """
 
     run: str
@@ -79,10 +95,9 @@ class RowChange:
     identity: Mapping[str, Any]
     columns: Mapping[str, Any]
     content: bytes | None = None
-    tokens: bytes | Tokens | None = None
+    tokens: bytes | None = None
     images: tuple[StoredImage, ...] = ()
     tags: tuple[str, ...] = ()
-    answers: Sequence[str] | None = None
     content_start: int | None = None
     tokens_start: int | None = None
 
@@ -97,7 +112,6 @@ class RowChange:
             later.tokens or self.tokens,
             self.images + later.images,
             later.tags or self.tags,
-            self.answers if later.answers is None else later.answers,
             later.content_start if later.content else self.content_start,
             later.tokens_start if later.tokens else self.tokens_start,
         )
@@ -143,8 +157,7 @@ def kept_bytes(change: Change) -> int:
     """About how many a change keeps alive. Images have bounds of their own."""
     match change:
         case RowChange():
-            packed = (part for part in (change.content, change.tokens) if isinstance(part, bytes))
-            return _CHANGE_BYTES + sum(map(len, packed))
+            return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
         case StartChange():
             return len(change.data)
         case TokenizerChange():

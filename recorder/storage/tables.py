@@ -316,7 +316,9 @@ class WriterPosition(Table, table=True):
     __tablename__ = "writer_position"
 
     writer: str = Field(primary_key=True)  # unique name of a process, also in its spool's file name
-    number: int = Field(sa_type=BigInteger)  # of its last stored entry
+    parcel: int = Field(sa_type=BigInteger)  # the `EntryNumber` of its last stored entry
+    process: int
+    n: int
     written: int = Field(sa_type=BigInteger)  # when it was stored, in µs since 1970, by the database's clock
 
 

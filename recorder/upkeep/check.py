@@ -13,6 +13,7 @@ from sqlalchemy.exc import DatabaseError as SQLDatabaseError
 from sqlmodel import col
 
 from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
+from logs_ui.recorder.storage.changes import NO_ENTRY, EntryNumber
 from logs_ui.recorder.storage.sidecars import SIDECARS
 from logs_ui.recorder.storage.spool.spool_files import SpoolFile, spool_files
 from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
@@ -113,12 +114,12 @@ def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
     folder = spool_folder(address)
     with engine.connect() as connection:
         taken = row_writes.positions(connection)
-    if any(_holds_more(file, taken.get(file.writer, 0)) for file in spool_files(folder)):
+    if any(_holds_more(file, taken.get(file.writer, NO_ENTRY)) for file in spool_files(folder)):
         todo = f"logs-ui db ingest{db_option(address)}"
         yield Finding("spool", is_whole=True, said=f"some entries wait in {folder}, unchecked. Store them with: {todo}")
 
 
-def _holds_more(file: SpoolFile, taken: int) -> bool:
+def _holds_more(file: SpoolFile, taken: EntryNumber) -> bool:
     """True if the file has entries beyond this number. False if another version of logs-ui wrote it."""
     with suppress(OSError, NotASpoolError), file.path.open("rb") as opened:
         return any(frame.number > taken for frame in frames(opened))

@@ -13,6 +13,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address, database_address, db_option
+from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import sidecar_engine
 from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
 from logs_ui.recorder.storage.sidecars import NOTES
@@ -111,7 +112,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
     with db.connect() as connection:
         positions = row_writes.positions(connection)
     for file in spool_files(spool_folder(address)):
-        taken = positions.get(file.writer, 0)
+        taken = positions.get(file.writer, NO_ENTRY)
         with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:
             if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
                 raise LogsUIError(

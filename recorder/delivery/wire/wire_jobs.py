@@ -32,7 +32,7 @@ from logs_ui.recorder.rows.row_jobs import (
     RowsJob,
     RunningJob,
 )
-from logs_ui.recorder.storage.changes import Batch, Change, StoredImage
+from logs_ui.recorder.storage.changes import NO_ENTRY, Change, StoredImage
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 
@@ -135,8 +135,8 @@ class Wire:
     def _as_batch(self, job: Job) -> tuple[list[bytes], int]:
         from logs_ui.recorder.rows.packing import packed  # only a training with jobs that are not plain needs it
 
-        batch = packed(Batch.merged(job.changes()))
-        data, refused = entries.encoded(Entry(0, 0, batch))
+        batch = packed(job.changes())
+        data, refused = entries.encoded(Entry(NO_ENTRY, 0, batch))
         self.refused += refused
         return [self._encoder.encode(BatchJob(data))], len(batch.rows) + 1
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import text
-from logs_ui.recorder.storage.changes import Batch
+from logs_ui.recorder.storage.changes import Batch, EntryNumber
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Failures:
 @dataclass(frozen=True)
 class Entry:
     """Attributes:
-    number: of a process's entries, from 1 on, in the order in which they are to be written.
+    number: see there.
     made: when, in µs since 1970.
     batch: what is recorded.
     alive: uids of the runs whose heartbeat it is.
     failures: of the process.
     """
 
-    number: int
+    number: EntryNumber
     made: int
     batch: Batch = field(default_factory=Batch)
     alive: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from logs_ui.recorder.storage.changes import NO_ENTRY, EntryNumber
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
@@ -83,7 +84,7 @@ class Spool:
         """Whether anything waits in it."""
         return bool(self._files)
 
-    def append(self, number: int, data: bytes) -> None:
+    def append(self, number: EntryNumber, data: bytes) -> None:
         """Returns once it is on the disk.
 
         Raises:
@@ -199,7 +200,7 @@ class Spool:
         """Says that nothing more comes in the file that is appended to."""
         if self._file is not None:
             with suppress(OSError):  # then it counts as one whose process was killed
-                _write_all(self._file, frame_of(0, b""))
+                _write_all(self._file, frame_of(NO_ENTRY, b""))
                 _sync(self._file)
             self._file.close()
             self._file = None

@@ -8,12 +8,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
-FORMAT = b"logs-ui spool 2\n"
+from logs_ui.recorder.storage.changes import EntryNumber
+
+FORMAT = b"logs-ui spool 3\n"
 """With another number where `Entry` changes, or what its payloads hold: an older one's would be read as what it is not.
 """
 
-_HEADER = struct.Struct("<IIQ")  # length of the bytes, crc32 of number and bytes, number
-_NUMBER = struct.Struct("<Q")
+_HEADER = struct.Struct("<IIQII")  # length of the bytes, crc32 of number and bytes, the number's three parts
+_NUMBER = struct.Struct("<QII")
 _GROUP_BYTES = 2 << 20
 
 
@@ -26,7 +28,7 @@ class Frame(NamedTuple):
         end: offset of what follows it in the file.
     """
 
-    number: int
+    number: EntryNumber
     data: bytes
     end: int
 
@@ -53,12 +55,13 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
     size = os.fstat(file.fileno()).st_size
     while start + _HEADER.size <= size:
         file.seek(start)
-        length, checksum, number = _HEADER.unpack(file.read(_HEADER.size))
+        length, checksum, *parts = _HEADER.unpack(file.read(_HEADER.size))
+        number = EntryNumber(*parts)
         end = start + _HEADER.size + length
         if end > size:
             return
         data = file.read(length)
-        if zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))) != checksum:
+        if zlib.crc32(data, zlib.crc32(_NUMBER.pack(*number))) != checksum:
             return
         yield Frame(number, data, end)
         if length == 0:
@@ -69,7 +72,7 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
 def is_ended(file: BinaryIO, end: int) -> bool:
     """Whether the frame after that offset, or the first, says that nothing more comes."""
     following = next(frames(file, end), None)
-    return following is not None and not following.number
+    return following is not None and not following.data
 
 
 def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
@@ -77,7 +80,7 @@ def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
     group: list[Frame] = []
     size = 0
     for frame in found:
-        if not frame.number:
+        if not frame.data:
             break
         group.append(frame)
         size += len(frame.data)
@@ -92,6 +95,6 @@ class NotASpoolError(Exception):
     """A file that another version of logs-ui wrote, or nobody."""
 
 
-def frame_of(number: int, data: bytes) -> bytes:
+def frame_of(number: EntryNumber, data: bytes) -> bytes:
     """As it stands in a file. No data: that nothing more comes."""
-    return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(number))), number) + data
+    return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(*number))), *number) + data

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.spool import spool_entry as entries
@@ -156,7 +157,7 @@ class _Sweep:
 
     def _take_frames(self, file: SpoolFile, opened: BinaryIO, intake: Intake) -> bool | None:
         """Whether its process said that nothing more comes; None where it was told to stop."""
-        position = self._positions.get(file.writer, 0)
+        position = self._positions.get(file.writer, NO_ENTRY)
         last = self._of.ends.get(file.path)
         if last is not None and last.number > position:  # the database is another one than it was
             last = None

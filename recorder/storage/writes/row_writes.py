@@ -9,11 +9,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
-from logs_ui.recorder.storage.changes import RowChange, StartChange, StoredImage
+from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange, StoredImage
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
 from logs_ui.recorder.storage.tables import (
@@ -30,17 +30,18 @@ from logs_ui.recorder.storage.writes.run_writes import later
 from logs_ui.recorder.storage.writes.step_writes import write_statistics
 
 
-def advance(connection: Connection, writer: str, number: int) -> bool:
+def advance(connection: Connection, writer: str, number: EntryNumber) -> bool:
     """Records that the entry of this number, and all before it, are stored; returns True if it was not before. Another
     transaction that records the same waits for the end of this one.
     """
-    return run(connection, {"writer": writer, "number": number, "now": now_us()}, _advance).rowcount > 0
+    return run(connection, {"writer": writer, **number._asdict(), "now": now_us()}, _advance).rowcount > 0
 
 
-def positions(connection: Connection) -> dict[str, int]:
+def positions(connection: Connection) -> dict[str, EntryNumber]:
     """Return the number of the last stored entry by writer."""
-    found = select(col(WriterPosition.writer), col(WriterPosition.number))
-    return {row.writer: row.number for row in connection.execute(found)}
+    at = WriterPosition
+    found = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
+    return {writer: EntryNumber(*number) for writer, *number in connection.execute(found)}
 
 
 def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
@@ -76,14 +77,19 @@ def write_rows(
 
 
 def _advance() -> Insert:
-    """Parameters: `writer`, `number` and `now`."""
+    """Parameters: `writer`, the parts of an `EntryNumber` and `now`."""
     position, now = WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
-    statement = insert(position).inline().values(writer=bindparam("writer"), number=bindparam("number"), written=now)
+    statement = (
+        insert(position)
+        .inline()
+        .values(writer=bindparam("writer"), **{name: bindparam(name) for name in EntryNumber._fields}, written=now)
+    )
     further = statement.excluded
+    last = tuple_(position.parcel, position.process, position.n)
     return statement.on_conflict_do_update(
         index_elements=["writer"],
-        set_={"number": further.number, "written": further.written},
-        where=col(position.number) < further.number,
+        set_={name: further[name] for name in (*EntryNumber._fields, "written")},
+        where=last < tuple_(*(further[name] for name in EntryNumber._fields)),
     )
 
 

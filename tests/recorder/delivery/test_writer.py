@@ -47,6 +47,7 @@ from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode
+from tests.support.entries import nth
 from tests.support.writers import ending_writers
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
@@ -789,7 +790,7 @@ def test_words_that_no_database_takes_cost_nobody_anything(address: Address, mon
     assert stored(address, "select recorder_errors, last_recorder_error from run") == [(1, told)]
     intake = Intake(address, storage_of(writer).engine, "older", is_own=False)
     batch = Batch.merged([row("b", {})])
-    assert intake.take([Entry(1, 1, batch, failures=(Failures("r", 2, 0, "half \ud83d of\0it"),))]) == 0
+    assert intake.take([Entry(nth(1), 1, batch, failures=(Failures("r", 2, 0, "half \ud83d of\0it"),))]) == 0
     assert stored(address, "select uid from evaluation_row order by id") == [("a",), ("b",)]
     assert stored(address, "select recorder_errors from run") == [(3,)]
 
@@ -811,10 +812,10 @@ def test_whatever_fails_in_the_writers_thread_costs_only_itself(db: Path, monkey
     monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
     packed = packing.packed
 
-    def fails_for_one(batch: Batch) -> Batch:
-        if any(change.uid == "b" for change in batch.rows):
+    def fails_for_one(changes: list[Change]) -> Batch:
+        if any(isinstance(change, RowChange) and change.uid == "b" for change in changes):
             raise MemoryError
-        return packed(batch)
+        return packed(changes)
 
     monkeypatch.setattr(committer, "packed", fails_for_one)
     writer = Writer(db)
@@ -837,10 +838,10 @@ def test_what_comes_of_a_deleted_run_lands_in_no_other(db: Path) -> None:
     assert writer.flush(60)
     delete_run("r", db)
     intake = Intake(db, storage_of(writer).engine, "another", is_own=True)
-    intake.take([Entry(1, 1, alive=("r",))])
+    intake.take([Entry(nth(1), 1, alive=("r",))])
     assert stored(db, "select uid from run") == [], "a heartbeat makes none"
     theirs = replace(row("theirs", {}), run="s")
-    intake.take([Entry(2, 1, Batch.merged([RunChange("s", {"name": "s", "created": 1, "heartbeat": 1}), theirs]))])
+    intake.take([Entry(nth(2), 1, Batch.merged([RunChange("s", {"name": "s", "created": 1, "heartbeat": 1}), theirs]))])
     assert stored(db, "select uid, id > 1 from run") == [("s", 1)], "nor has another its id"
     writer.put(job(row("late", {})))
     assert writer.flush(60)

@@ -37,11 +37,12 @@ from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages
+from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
-from logs_ui.recorder.storage.payload import Unpacked, pack, unpack_content
+from logs_ui.recorder.storage.payload import pack, unpack_content
 from logs_ui.recorder.vocabulary import Mode, Status
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv, GuessEnvironment, GuessObservation
 
@@ -127,10 +128,10 @@ def rollout_call(
     )
 
 
-def content_of(payload: bytes | None) -> dict[str, Any]:
-    """Of a change that is not in a batch yet."""
-    assert isinstance(payload, Unpacked)
-    return unpack_content(pack([payload])[0])
+def content_of(change: object) -> dict[str, Any]:
+    """Of a row that is not packed yet."""
+    assert isinstance(change, RowDraft)
+    return unpack_content(pack([change.content])[0])
 
 
 def returned(completion: list[int], **more: Any) -> dict[str, Any]:
@@ -411,18 +412,19 @@ def test_a_return_that_the_trainer_cannot_take_is_named(output: Any, words: str)
 
 
 def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_see_it_first() -> None:
-    def text(job: RunningJob) -> bytes | None:
+    def written(job: RunningJob) -> RowChange | RowDraft:
         (change,) = job.changes()
-        assert isinstance(change, RowChange)
-        assert (change.columns["status"], change.columns["task"]) == ("running", "t")
-        return change.content
+        columns = change.change.columns if isinstance(change, RowDraft) else change.columns  # type: ignore[union-attr]
+        assert (columns["status"], columns["task"]) == ("running", "t")
+        assert isinstance(change, RowChange | RowDraft)
+        return change
 
     running, edited = (
         RunningJob(rollout_call(Collector(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
     )
-    assert text(running) is None
-    assert content_of(text(running))["messages"] == [{"role": "user", "content": "a b"}]
-    assert text(edited) is not None
+    assert isinstance(written(running), RowChange)
+    assert content_of(written(running))["messages"] == [{"role": "user", "content": "a b"}]
+    assert isinstance(written(edited), RowDraft)
 
 
 @pytest.mark.parametrize(
@@ -525,8 +527,9 @@ def test_a_failed_row_without_its_text_keeps_its_error_and_traceback() -> None:
     job = FailedJob(rollout_call(records(FIRST)), "ValueError: " + "x" * 280, "Traceback: no", Status.ERROR, 2)
     size, header = job.size, job.without_payload()
     assert header.size < size + 1_000
-    change = next(c for c in header.changes() if isinstance(c, RowChange))
-    assert content_of(change.content)["metadata"] == {"traceback": "Traceback: no"}
+    draft = next(c for c in header.changes() if isinstance(c, RowDraft))
+    assert content_of(draft)["metadata"] == {"traceback": "Traceback: no"}
+    change = draft.change
     assert (change.columns["status"], change.columns["stop_reason"]) == ("error", "exception")
     error = change.columns["error"]
     assert error.startswith("ValueError: xxx")
@@ -545,8 +548,8 @@ def test_a_row_without_its_text_is_edited_and_left_out_as_any_other() -> None:
     call = rollout_call(Collector(), options=RowOptions(edit=edit))
     told, change = ReturnedJob(call, output, 2).without_payload().changes()
     assert told == RunChange("r", {}, dropped_payloads=1)
-    assert isinstance(change, RowChange)
-    assert change.columns["task"] == "edited"
+    assert isinstance(change, RowDraft)
+    assert change.change.columns["task"] == "edited"
 
 
 def test_a_prompt_that_names_its_task_is_kept_without_the_other_text() -> None:
@@ -597,8 +600,9 @@ def test_a_chat_whose_server_returned_no_ids_is_told_by_what_it_was_sent(tmp_pat
     reply = {"role": "assistant", "content": "guess one"}
     sequence = Sequence(None, None, "stop", messages=snapshot(sent), reply=snapshot(reply), completion_tokens=2)
     call = rollout_call(records(Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")))
-    (change,) = [c for c in FailedJob(call, "ValueError", None, Status.ERROR, 2).changes() if isinstance(c, RowChange)]
-    content = content_of(change.content)
+    (draft,) = FailedJob(call, "ValueError", None, Status.ERROR, 2).changes()
+    assert isinstance(draft, RowDraft)
+    content, change = content_of(draft), draft.change
     assert content["messages"] == [*sent, reply]
     assert content["sampling"] == {"api_key": "***", "temperature": 1.0}
     assert (change.columns["completion_tokens"], change.columns["preview"]) == (2, "guess one")

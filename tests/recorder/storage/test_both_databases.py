@@ -27,6 +27,7 @@ from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
+from tests.support.entries import nth
 from tests.support.factory import make_run
 from tests.support.postgres import fresh_database
 from tests.support.training import guess_server, make_trainer, sequential, solved
@@ -303,7 +304,7 @@ def test_a_heartbeat_is_by_the_servers_clock(postgres_url: Any, monkeypatch: pyt
     begun = Batch([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})])
     row = Batch(rows=[RowChange("r", "0", IDENTITY, {})])
     for number, (batch, alive) in enumerate([(begun, ()), (row, ()), (Batch(), ("r",))], 1):
-        Intake(postgres_url, lambda: engine, "w", is_own=True).take([Entry(number, 1, batch, alive)])
+        Intake(postgres_url, lambda: engine, "w", is_own=True).take([Entry(nth(number), 1, batch, alive)])
         assert clock() // 1000 - queries.find_run(engine, "r").heartbeat < 60_000_000
     engine.dispose()
 
@@ -311,7 +312,7 @@ def test_a_heartbeat_is_by_the_servers_clock(postgres_url: Any, monkeypatch: pyt
 def test_what_waited_on_disk_does_not_set_a_heartbeat_back(address: Address) -> None:
     engine, row = writing_engine(address), Batch(rows=[RowChange("r", "0", IDENTITY, {})])
     for made in (2, 1):
-        old = Entry(3 - made, made, row, ("r",))
+        old = Entry(nth(3 - made), made, row, ("r",))
         Intake(address, lambda: engine, "w", is_own=False).take([old])
         assert queries.find_run(engine, "r").heartbeat == 2
     engine.dispose()

@@ -20,6 +20,7 @@ from logs_ui.recorder.storage.spool.spool_files import Spool
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import Run
+from tests.support.entries import nth
 
 HOUR = 3_600_000_000  # µs
 
@@ -36,7 +37,7 @@ def off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
 def recorded(engine: Engine, address: URL | Path) -> None:
     """A run that goes on, by a process of this clock."""
     begun = Batch([RunChange("r", {"name": "r", "created": _now(), "heartbeat": _now()})])
-    Intake(address, lambda: engine, "w", is_own=True).take([Entry(1, _now(), begun, ("r",))])
+    Intake(address, lambda: engine, "w", is_own=True).take([Entry(nth(1), _now(), begun, ("r",))])
 
 
 def states(engine: Engine) -> set[str]:
@@ -96,7 +97,9 @@ def test_a_recorder_whose_clock_is_off_is_heard_of_by_the_servers(postgres_url: 
     recorded(engine, postgres_url)
     ended = Batch([RunChange("r", {"state": "finished", "finished": _now(), "heartbeat": _now()})])
     for batch in (Batch(), ended):
-        Intake(postgres_url, lambda: engine, "another", is_own=True).take([Entry(1 + len(batch.runs), _now(), batch)])
+        Intake(postgres_url, lambda: engine, "another", is_own=True).take(
+            [Entry(nth(1 + len(batch.runs)), _now(), batch)]
+        )
         assert abs(clock.now(engine) - _run(engine).heartbeat) < 60_000_000
     engine.dispose()
     assert off
@@ -111,8 +114,8 @@ def test_of_a_process_whose_file_is_taken_in_the_file_systems_clock_counts(
     spool = Spool(spool_folder(db), "far", 1 << 20)
     theirs = _now() + by  # by the clock of their machine
     begun = Batch([RunChange("r", {"name": "r", "created": theirs, "heartbeat": theirs})])
-    for number, entry in enumerate([Entry(1, theirs, begun, ("r",)), Entry(2, theirs, Batch(), ("r",))], 1):
-        spool.append(number, encoded(entry)[0])
+    for number, entry in enumerate([Entry(nth(1), theirs, begun, ("r",)), Entry(nth(2), theirs, Batch(), ("r",))], 1):
+        spool.append(nth(number), encoded(entry)[0])
     ingester = Ingester(db)
     assert ingester.take_in().entries == 2
     engine = reading_engine(db)
@@ -126,7 +129,7 @@ def test_of_one_that_has_died_its_last_word_counts(tmp_path: Path, monkeypatch: 
     db = tmp_path / "a.db"
     spool = Spool(spool_folder(db), "far", 1 << 20)
     begun = Batch([RunChange("r", {"name": "r", "created": _now() + HOUR, "heartbeat": _now() + HOUR})])
-    spool.append(1, encoded(Entry(1, _now() + HOUR, begun, ("r",)))[0])
+    spool.append(nth(1), encoded(Entry(nth(1), _now() + HOUR, begun, ("r",)))[0])
     (file,) = spool_folder(db).iterdir()
     os.utime(file, (time.time() - 300, time.time() - 300))
     Ingester(db).take_in()

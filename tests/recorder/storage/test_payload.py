@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, text
 from sqlmodel import col
 
 from logs_ui.recorder import flush, load_image, load_run, start_run
-from logs_ui.recorder.rows.packing import packed
+from logs_ui.recorder.rows.packing import RowDraft, packed
 from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, StartChange, StoredImage
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
@@ -30,6 +30,7 @@ from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.storage.tables import PayloadStart, RolloutPayload
 from logs_ui.recorder.upkeep import check, delete_run, merge, prune
+from tests.support.entries import nth
 from tests.support.exhaustive import examples
 
 IDS = st.lists(st.sampled_from([0, 1, 65_535, 65_536, 151_935, 2**31 - 1, -1]), max_size=9)
@@ -188,19 +189,25 @@ def test_it_is_merged_along(address: Address, tmp_path: Any) -> None:
     assert all(finding.is_whole for finding in check(other))
 
 
+def draft(
+    uid: str,
+    said: Unpacked | None,
+    ids: Tokens | None,
+    *,
+    images: tuple[StoredImage, ...] = (),
+    columns: dict[str, Any] | None = None,
+) -> RowDraft:
+    return RowDraft(RowChange("r", uid, IDENTITY, columns or {}, images=images), said or content({}), ids, None)
+
+
 def test_a_payload_that_comes_later_keeps_the_others_start(address: Address) -> None:
     """As content without tokens: a row's tokens stay, and what they begin with."""
     engine = writing_engine(address)
     intake = Intake(address, lambda: engine, "w", is_own=True)
-    first = [
-        RowChange("r", f"{n}", IDENTITY, {}, content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens())
-        for n in range(2)
-    ]
-    later = RowChange("r", "0", IDENTITY, {}, content({"messages": []}))
-    intake.take(
-        [Entry(1, 1, packed(Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first])))]
-    )
-    intake.take([Entry(2, 1, packed(Batch.merged([later])))])
+    first = [draft(f"{n}", content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens()) for n in range(2)]
+    later = draft("0", content({"messages": []}), None)
+    intake.take([Entry(nth(1), 1, packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first]))])
+    intake.take([Entry(nth(2), 1, packed([later]))])
     engine.dispose()
     frame = load_run("r", as_text(address))
     assert [len(it) for it in frame.messages] == [0, 2]
@@ -211,22 +218,19 @@ def test_a_row_that_is_refused_costs_no_other_its_prompt(address: Address, monke
     monkeypatch.delenv("LOGS_UI_RAISE")
     engine = writing_engine(address)
     intake = Intake(address, lambda: engine, "w", is_own=True)
-    rows = [
-        RowChange("r", f"{n}", IDENTITY, {}, content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens())
-        for n in range(3)
-    ]
-    rows[1].columns = {"turns": 2**70}
-    batch = packed(Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows]))
-    assert intake.take([Entry(1, 1, batch)]) == 1
+    rows = [draft(f"{n}", content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens()) for n in range(3)]
+    rows[1].change.columns = {"turns": 2**70}
+    batch = packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows])
+    assert intake.take([Entry(nth(1), 1, batch)]) == 1
     engine.dispose()
     assert [it[0]["content"] for it in load_run("r", as_text(address)).messages] == [PROMPT[0]["content"]] * 2
 
 
 def test_what_waits_on_disk_has_it() -> None:
-    rows = [RowChange("r", f"{n}", IDENTITY, {}, None, tokens()) for n in range(2)]
-    batch = packed(Batch.merged(rows))
+    rows = [draft(f"{n}", None, tokens()) for n in range(2)]
+    batch = packed(rows)
     assert [row.tokens_start for row in batch.rows] == [batch.starts[0].id] * 2
-    data, refused = entries.encoded(Entry(1, 1, batch))
+    data, refused = entries.encoded(Entry(nth(1), 1, batch))
     assert refused == 0
     assert entries.decoded(data).batch == batch
     assert [kind for it in batch.split() for kind in ("starts", "rows") if getattr(it, kind)] == [
@@ -255,14 +259,11 @@ def test_an_image_that_a_shared_prompt_shows_is_used(address: Address) -> None:
     shown = StoredImage("a" * 64, "image/png", 1, 1, b"png")
     said = {"messages": [{"role": "user", "content": {"$image": shown.hash}}, *PROMPT, {"role": "assistant"}]}
     rows = [
-        RowChange("r", f"{n}", IDENTITY, {"task": f"{n}", "status": "ok"}, content(said), images=(shown,))
-        for n in range(3)
+        draft(f"{n}", content(said), None, images=(shown,), columns={"task": f"{n}", "status": "ok"}) for n in range(3)
     ]
-    batch = packed(
-        Batch.merged([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows])
-    )
+    batch = packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows])
     engine = writing_engine(address)
-    Intake(address, lambda: engine, "w", is_own=True).take([Entry(1, 1, batch)])
+    Intake(address, lambda: engine, "w", is_own=True).take([Entry(nth(1), 1, batch)])
     engine.dispose()
     db = as_text(address)
     assert prune(db, where="task:0").images == 0

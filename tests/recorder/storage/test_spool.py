@@ -41,6 +41,7 @@ from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.vocabulary import RunState, SourceKind, Status
 from tests.recorder.delivery.test_writer import storage_of
+from tests.support.entries import nth
 from tests.support.storage_faults import begun, check, locked, record, row_job
 
 AT_ONCE = Limits(spool_seconds=0.0, end_seconds=0.4)
@@ -55,7 +56,7 @@ def made(folder: Path, *sizes: int) -> Path:
     """A file with frames 1, 2, ... of so many bytes, whose process has died."""
     one = Spool(folder, "p", 1 << 30)
     for number, size in enumerate(sizes, 1):
-        one.append(number, bytes([number]) * size)
+        one.append(nth(number), bytes([number]) * size)
     one.abandon()
     (file,) = spool_files(folder)
     return file.path
@@ -76,7 +77,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_what_is_appended_is_read_from_anywhere(tmp_path: Path) -> None:
     path = made(tmp_path, 10, 1, 70_000)
     found = read(path)
-    assert [(frame.number, frame.data) for frame in found] == [(1, b"\1" * 10), (2, b"\2"), (3, b"\3" * 70_000)]
+    assert [(frame.number.n, frame.data) for frame in found] == [(1, b"\1" * 10), (2, b"\2"), (3, b"\3" * 70_000)]
     assert found[-1].end == path.stat().st_size
     assert read(path, found[0].end) == found[1:]
 
@@ -121,12 +122,12 @@ def test_a_spool_is_a_series_of_files_that_go_as_they_are_taken_in(
     monkeypatch.setattr(spool, "_FILE_BYTES", 100)
     one = Spool(tmp_path / "s", "p", 1 << 20)
     for number in range(1, 8):
-        one.append(number, bytes(40))
+        one.append(nth(number), bytes(40))
     assert [file.part for file in spool_files(one.folder)] == [1, 2, 3, 4]
-    assert one.size == sum(file.path.stat().st_size for file in spool_files(one.folder)) - 3 * 16  # of "nothing more"
+    assert one.size == sum(file.path.stat().st_size for file in spool_files(one.folder)) - 3 * 24  # of "nothing more"
     for numbers in ([1, 2], [3, 4], [5, 6]):
-        assert [frame.number for frame in one.first()] == numbers
-        assert [frame.number for frame in one.first()] == numbers, "until it is done with"
+        assert [frame.number.n for frame in one.first()] == numbers
+        assert [frame.number.n for frame in one.first()] == numbers, "until it is done with"
         one.forget(one.first())
     one.forget(one.first())
     assert [file.part for file in spool_files(one.folder)] == [4]
@@ -135,25 +136,25 @@ def test_a_spool_is_a_series_of_files_that_go_as_they_are_taken_in(
     assert not one
     assert one.size == 0
     assert not one.folder.exists()
-    one.append(8, b"x")
-    assert [frame.number for frame in one.first()] == [8]
-    one.append(9, b"x")
+    one.append(nth(8), b"x")
+    assert [frame.number.n for frame in one.first()] == [8]
+    one.append(nth(9), b"x")
     one.forget(one.first()[:1])
-    assert [frame.number for frame in one.first()] == [9]
+    assert [frame.number.n for frame in one.first()] == [9]
 
 
 def test_a_spool_has_a_bound(tmp_path: Path) -> None:
     one = Spool(tmp_path / "s", "p", 200)
-    one.append(1, bytes(100))
+    one.append(nth(1), bytes(100))
     with pytest.raises(SpoolFullError):
-        one.append(2, bytes(100))
-    assert [frame.number for frame in one.first()] == [1]
+        one.append(nth(2), bytes(100))
+    assert [frame.number.n for frame in one.first()] == [1]
 
 
 def test_what_others_took_in_counts_no_more(tmp_path: Path) -> None:
     one = Spool(tmp_path / "s", "p", 200)
     for number in range(1, 4):
-        one.append(number, bytes(100))
+        one.append(nth(number), bytes(100))
         (file,) = spool_files(one.folder)
         assert one.size == file.path.stat().st_size
         file.path.unlink()
@@ -162,9 +163,9 @@ def test_what_others_took_in_counts_no_more(tmp_path: Path) -> None:
 def test_a_system_that_cannot_sync_data_alone_syncs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fdatasync")
     one = Spool(tmp_path / "s", "p", 200)
-    one.append(1, b"x")
+    one.append(nth(1), b"x")
     one.close()
-    assert [frame.number for frame in one.first()] == [1]
+    assert [frame.number.n for frame in one.first()] == [1]
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -196,7 +197,7 @@ def test_what_was_taken_in_is_on_the_disk_before_its_file_goes(
 
 def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Spool(tmp_path / "s", "p", 1 << 20)
-    one.append(1, bytes(100))
+    one.append(nth(1), bytes(100))
     (file,) = spool_files(one.folder)
     size = file.path.stat().st_size
     write = spool._write_all
@@ -208,19 +209,19 @@ def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, mo
     with monkeypatch.context() as full:
         full.setattr(spool, "_write_all", writes_a_part)
         with pytest.raises(OSError, match="No space left"):
-            one.append(2, bytes(100))
+            one.append(nth(2), bytes(100))
     assert file.path.stat().st_size == size
-    one.append(2, b"again")
-    assert [(frame.number, len(frame.data)) for frame in one.first()] == [(1, 100), (2, 5)]
+    one.append(nth(2), b"again")
+    assert [(frame.number.n, len(frame.data)) for frame in one.first()] == [(1, 100), (2, 5)]
 
 
 def test_a_file_that_was_deleted_under_its_process_is_followed_by_another(tmp_path: Path) -> None:
     one = Spool(tmp_path / "s", "p", 1 << 20)
-    one.append(1, b"a")
+    one.append(nth(1), b"a")
     for file in spool_files(one.folder):
         file.path.unlink()
-    one.append(2, b"b")
-    assert [frame.number for frame in one.first()] == [2]
+    one.append(nth(2), b"b")
+    assert [frame.number.n for frame in one.first()] == [2]
 
 
 def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> None:
@@ -233,7 +234,7 @@ def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> N
         [TokenizerChange("h", "{}")],
         [SourcesChange("r", (Source(SourceKind.ROLLOUT, "n", "text", 0.5),))],
     )
-    entry = Entry(7, 8, batch, ("r",), (Failures("r", 1, 2, "last"),))
+    entry = Entry(nth(7), 8, batch, ("r",), (Failures("r", 1, 2, "last"),))
     data, refused = encoded(entry)
     assert refused == 0
     assert decoded(data) == entry
@@ -246,7 +247,7 @@ def test_what_cannot_be_put_on_disk_costs_nobody_else_anything(monkeypatch: pyte
         RowChange("r", "b", {"created": 1}, {"turns": object()}),
         RowChange("r", "c", {"created": 1}, {"preview": object(), "turns": 2}, b"text"),
     ]
-    data, refused = encoded(Entry(1, 1, Batch(rows=rows)))
+    data, refused = encoded(Entry(nth(1), 1, Batch(rows=rows)))
     assert refused == 1
     kept = decoded(data).batch.rows
     assert [(row.uid, row.columns["turns"], row.content) for row in kept] == [("a", 1, None), ("c", 2, None)]
@@ -300,9 +301,9 @@ def test_a_locked_database_is_waited_for_on_disk_and_flush_for_that(db: Path, ca
 def died(db: Address, rows: range) -> Path:
     """What a process leaves that could not write the database, and was killed."""
     one = Spool(spool_folder(db), "p", 1 << 30)
-    one.append(1, encoded(Entry(1, 1, Batch.merged(begun().changes())))[0])
+    one.append(nth(1), encoded(Entry(nth(1), 1, Batch.merged(begun().changes())))[0])
     for at, number in enumerate(rows, 2):
-        one.append(at, encoded(Entry(at, at, Batch.merged(row_job(f"a/{number}", number).changes())))[0])
+        one.append(nth(at), encoded(Entry(nth(at), at, Batch.merged(row_job(f"a/{number}", number).changes())))[0])
     one.abandon()
     (file,) = spool_files(one.folder)
     return file.path
@@ -339,8 +340,8 @@ def test_an_entry_goes_in_once_on_either_database(
 
 def test_entries_of_which_some_are_in_go_in_together_without_those(address: Address) -> None:
     """As where two take the same file in at once."""
-    entries = [Entry(1, 1, Batch.merged(begun().changes()))]
-    entries += [Entry(at, at, Batch.merged(row_job(f"a/{at - 2}", at - 2).changes())) for at in range(2, 8)]
+    entries = [Entry(nth(1), 1, Batch.merged(begun().changes()))]
+    entries += [Entry(nth(at), at, Batch.merged(row_job(f"a/{at - 2}", at - 2).changes())) for at in range(2, 8)]
     engine = writing_engine(address)
     for last in (3, 6, 5, 7):
         Intake(address, lambda: engine, "p", is_own=False).take(entries[:last])
@@ -391,13 +392,13 @@ def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
     assert path.with_suffix(".torn").exists(), "whole entries may lie behind"
 
 
-@pytest.mark.parametrize("content", [b"logs-ui spool 3\n" + bytes(90), b"logs-ui spool 1\n", FORMAT])
+@pytest.mark.parametrize("content", [b"logs-ui spool 2\n" + bytes(90), b"logs-ui spool 1\n", FORMAT])
 def test_what_another_version_wrote_is_left_alone_and_named(
     db: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     died(db, range(10))
     other = spool_folder(db) / "other.000001.spool"
-    other.write_bytes(content + (frame_of(1, b"\x93\1\2\3") if content == FORMAT else b""))
+    other.write_bytes(content + (frame_of(nth(1), b"\x93\1\2\3") if content == FORMAT else b""))
     ingester = Ingester(db)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -415,7 +416,7 @@ def test_a_poison_row_on_disk_costs_only_itself_and_is_told(
     rows = [change for number in range(3) for change in row_job(f"a/{number}", number).changes()]
     (begins,) = begun().changes()
     poison = RowChange("r", "poison", rows[0].identity, {"no_such_column": 1})  # type: ignore[union-attr]
-    one.append(1, encoded(Entry(1, 1, Batch.merged([begins, *rows, poison])))[0])
+    one.append(nth(1), encoded(Entry(nth(1), 1, Batch.merged([begins, *rows, poison])))[0])
     one.close()
     with caplog.at_level(logging.ERROR):
         done = Ingester(db).take_in()

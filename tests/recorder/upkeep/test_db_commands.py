@@ -42,6 +42,7 @@ from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
 from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
+from tests.support.entries import nth
 from tests.support.factory import make_run
 
 PROMPT = [{"role": "user", "content": "hello"}]
@@ -267,12 +268,14 @@ def test_vacuum_gives_room_back(stock: Path, address: Address) -> None:
 def test_vacuum_forgets_processes_that_wrote_last_long_ago_and_whose_spools_are_gone(address: Address) -> None:
     engine, month = writing_engine(address), 30 * 86_400_000_000
     now, spool = clock.now(engine), Spool(spool_folder(address), "waits", 1 << 20)
-    spool.append(1, b"not read here")
+    spool.append(nth(1), b"not read here")
     of = {"old": now - month - 9_000_000, "waits": 1, "new": now - month + 3_600_000_000}
     with engine.begin() as connection:
         for writer, written_at in of.items():
-            connection.execute(insert(WriterPosition).values(writer=writer, number=1, written=written_at))
-        row_writes.advance(connection, "now", 1)
+            connection.execute(
+                insert(WriterPosition).values(writer=writer, parcel=0, process=0, n=1, written=written_at)
+            )
+        row_writes.advance(connection, "now", nth(1))
     forget_writers(address)
     with engine.connect() as connection:
         assert row_writes.positions(connection).keys() == {"waits", "new", "now"}

@@ -23,6 +23,7 @@ from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.upkeep import delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.delete import _itself
 from logs_ui.recorder.vocabulary import RunState, SourceKind
+from tests.support.entries import nth
 from tests.support.factory import make_run
 
 PROMPT = [{"role": "user", "content": "hello"}]
@@ -72,7 +73,7 @@ def test_commands_work_with_what_waits_on_disk(tmp_path: Path) -> None:
 
 def test_a_run_of_which_some_waits_on_disk_is_not_deleted(db: Path) -> None:
     spool = Spool(spool_folder(db), "p", 1 << 30)
-    spool.append(1, encoded(Entry(1, 1, alive=("one",)))[0])
+    spool.append(nth(1), encoded(Entry(nth(1), 1, alive=("one",)))[0])
     for dry_run in (True, False):
         with pytest.raises(LogsUIError, match=r"Some of run one waits in .*p\.000001\.spool for the database, and"):
             delete_run("one", db, dry_run=dry_run)
