@@ -61,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Runs the whole suite in several processes where nobody says how many. One file is sooner done in this process,
-    and `--pdb` needs it. `-n 0` and `-p no:xdist` keep everything in it, too.
+    """Runs the whole suite in several processes unless an option says how many. A single file is faster in this
+    process, and `--pdb` needs it. `-n 0` and `-p no:xdist` keep the whole suite in this process, too.
     """
     is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not hasattr(config, "workerinput")
     is_open = config.getoption("numprocesses", 0) is None and not config.option.usepdb
@@ -71,9 +71,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def _processes() -> int:
-    """Return as many as there are cores: two at least, since tests wait, and eight at most, since each takes 1 GB."""
+    """Return one more than there are cores, and eight at most, since each takes 1 GB. Tests wait for pages, servers and
+    other processes: two processes used two cores to 54 % (20 minutes of processor time in 18.6).
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(max(cores, 2), 8)
+    return min(cores + 1, 8)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each process runs whole files, in our order, and their browser tests apart. So what a file's tests share is made
-    once. (`--dist loadgroup` of xdist 3.8 sees no groups with pytest 9.2, and scatters tests one by one.)
+    """Gives each process whole files, in our order, with their browser tests apart. Thus fixtures that the tests of a
+    file share are made once. (`--dist loadgroup` of xdist 3.8 sees no groups with pytest 9.2, and scatters tests.)
     """
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -99,8 +101,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Browser tests come last: from the first on, Playwright keeps an event loop running in the main thread. One that
-    fails is tried once more, and reported: a browser on a machine that does much else is no clockwork.
+    """Moves browser tests to the end: from the first on, Playwright keeps an event loop running in the main thread. A
+    browser test that fails runs once more, and is reported: on a busy machine a browser's timing varies.
     """
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in filter(_needs_browser, items):
@@ -139,15 +141,15 @@ def _needs_browser(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """New ones without end. (For each of its own pytest reads through all that there are.)"""
+    """Return an endless supply of new folders. (For each `tmp_path`, pytest lists all that there are.)"""
     root = tmp_path_factory.mktemp("default")
     return (root / str(number) for number in count())
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What lies in a user's data folder, as spools for a server do, and notes of what may only be read, lies elsewhere:
-    for the processes that tests start, too.
+    """Keeps the user's data folder (spools for a server, notes on read-only databases) out of the tests and of the
+    processes that they start.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
@@ -156,7 +158,7 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own database."""
+    """Keeps the tests from reading or writing the user's own database."""
     folder = next(_folders)
     folder.mkdir()
     monkeypatch.setenv("LOGS_UI_DB", str(folder / "logs-ui.db"))
@@ -165,8 +167,8 @@ def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process beside each test takes a second: what tests record in their own process is written in it, by way of the
-    bytes that would go to another. `test_helper.py`, and all that runs commands and trainings, has the process.
+    """Writes what a test records in a thread, through the bytes that would go to the helper process: to start one for
+    each test takes a second. `test_helper.py`, and everything that runs commands and trainings, has a helper process.
     """
     monkeypatch.setattr(writer, "is_wanted", lambda: False)
     add = CommitterParcel.add
@@ -185,7 +187,9 @@ def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A failure in the writer's thread, where nothing can be raised, fails the test that allowed none."""
+    """Fails a test if something failed in the writer's thread, where nothing can be raised, and the test did not
+    allow it.
+    """
     before = guard.errors
     yield
     if os.environ.get(RAISE_VARIABLE) == "1":
@@ -194,7 +198,7 @@ def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _writers_of_a_file_end() -> Iterator[None]:
-    """What the fixtures of a file record is written until the file's last test."""
+    """Keeps the writers of a file's fixtures at work until the file's last test."""
     with ending_writers():
         yield
 
@@ -207,9 +211,7 @@ def _writers_end() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_open() -> Iterator[None]:
-    """A rollout that a test enters is left in it, or entered in a context of its own: what later tests of the process
-    call would be taken for its calls.
-    """
+    """Fails a test that leaves a rollout open: calls of later tests in this process would be taken for its calls."""
     trees, here = tuple(strands._open), strands._here.get()
     yield
     deadline = time.monotonic() + 60  # of threads that are about to end
@@ -224,7 +226,7 @@ def _nothing_left_open() -> Iterator[None]:
 
 @pytest.fixture
 def postgres_url() -> Iterator[URL]:
-    """Of a fresh PostgreSQL database, with all tables and nothing in them."""
+    """Return the URL of a fresh PostgreSQL database, with all tables and nothing in them."""
     url = make_database()
     yield url
     drop_database(url)
@@ -232,19 +234,19 @@ def postgres_url() -> Iterator[URL]:
 
 @pytest.fixture(params=DATABASES)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
-    """Of a fresh database, for what must do the same on both."""
+    """Return the address of a fresh database, once of each kind: for code that must do the same on both."""
     with fresh_database(request.param, tmp_path) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def base_url() -> None:
-    """None: addresses are written in full. (pytest warns of how pytest-playwright's own is made.)"""
+    """Return None: tests write addresses in full. (pytest warns about pytest-playwright's own fixture.)"""
 
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """pytest-playwright's own, with a Chromium that is there or can be had; never a skip."""
+    """Adds an installed Chromium, or one that is installed now, to pytest-playwright's own; never skips."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=_PATIENCE_MS)
@@ -255,7 +257,9 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
 
 @pytest.fixture
 def page(context: "BrowserContext") -> "Page":
-    """pytest-playwright's own, whose keys wait for the scripts that hear them: an address changes before they run."""
+    """Return pytest-playwright's page; its keys wait for the scripts that hear them, which run after the address has
+    changed.
+    """
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
     press = page.keyboard.press
@@ -270,7 +274,7 @@ def page(context: "BrowserContext") -> "Page":
 
 @pytest.fixture
 def quiet_page(page: "Page") -> Iterator["Page"]:
-    """A page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
+    """Return a page on which nothing may be logged as an error: no script breaks, and no policy is violated."""
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: said.append(str(error)))

@@ -1,4 +1,4 @@
-"""What axe finds wrong with a page, by WCAG 2.2 at level AA."""
+"""Checks a page with axe, by WCAG 2.2 at level AA."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ _WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
 def violations(page: Page) -> list[tuple[str, list[str]]]:
-    """Each rule that is violated, with the elements that do. On a dark page colours alone are looked at: nothing else
-    differs from the light one. What passes is not told, which halves the time.
+    """Return each violated rule with its elements. On a dark page only colours are checked: nothing else
+    differs from the light one. What passes is not reported, which halves the time.
     """
     dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     options: dict[str, Any] = {"runOnly": ["color-contrast"] if dark else _WCAG, "resultTypes": ["violations"]}

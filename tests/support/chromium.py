@@ -1,4 +1,4 @@
-"""A Chromium for the browser tests: the one that is installed, else one that is installed now."""
+"""Finds a Chromium for the browser tests, or installs one."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def chromium() -> str | None:
-    """Path of the browser; None means the one that Playwright keeps itself. Fails where none can be had."""
+    """Return the path of the browser; None means the one that Playwright keeps itself. Fails if there is none."""
     found = _installed()
     if found:
         return found

@@ -1,4 +1,4 @@
-"""The command: as a user starts it, and in this process, which saves seconds."""
+"""Runs the command `logs-ui`: as a user does, or in this process, which saves seconds."""
 
 import io
 import logging
@@ -15,13 +15,13 @@ LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 
 def logs_ui(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, within that folder."""
+    """Run the command in a new process, in that folder."""
     command = [LOGS_UI, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder)
 
 
 def typed(*arguments: object, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """In this process, within that folder. Modules that it imports from there are forgotten afterwards."""
+    """Run the command in this process, in that folder. Modules that it imports from there are forgotten afterwards."""
     said, wrong, modules = io.StringIO(), io.StringIO(), set(sys.modules)
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(said), redirect_stderr(wrong):
         patched.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # else it is `python -m ...`

@@ -1,4 +1,4 @@
-"""Environments of their own, which `.ci/environments` makes: for what cannot be installed beside the rest."""
+"""Finds Python environments that `.ci/environments` makes for packages that cannot be installed with the rest."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python_of(name: str) -> str:
-    """Path of that environment's Python. Skips where it is not there and cannot be made, as without a network."""
+    """Return the path of that environment's Python. Skips the test if it cannot be made, as without a network."""
     made = subprocess.run([ROOT / ".ci" / "environments", name], capture_output=True, text=True, check=False)
     if made.returncode:
         last = (made.stderr.strip().splitlines() or ["it said nothing"])[-1]

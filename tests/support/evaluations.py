@@ -8,7 +8,7 @@ from tests.support.model_server import chat, chat_choice
 
 
 def says(*texts: str) -> list[Any]:
-    """Replies of a server that returns no token ids."""
+    """Return replies of a server that returns no token ids."""
     return [chat(chat_choice(ids=False, content=text), ids=False) for text in texts]
 
 
@@ -17,7 +17,7 @@ def word(text: str) -> dict[str, str] | None:
 
 
 def sums(score: Callable[[EvaluationRow], Any] | None = None, **settings: Any) -> Evaluation:
-    """Single-turn work."""
+    """Return an evaluation of single-turn work."""
     rows = [{"prompt": [{"role": "user", "content": f"{a} + 1"}], "right": str(a + 1)} for a in range(4)]
     decorate = evaluation("sums", **{"dataset": rows, **settings})
     return decorate(score or (lambda row: row.answer == row["right"]))

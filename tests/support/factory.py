@@ -1,4 +1,4 @@
-"""Rollouts written straight into a database, for tests and pictures that need many and no training.
+"""Writes rollouts straight into a database, for tests and pictures that need many of them and no training.
 
 python tests/support/factory.py pictures.db     # three runs: a long one, a failed one, one that is under way
 """
@@ -79,7 +79,7 @@ TOOLS_ERRORS = (
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the rollouts of one run have in common."""
+    """Properties that the rollouts of one run share."""
 
     uid: str
     seed: int
@@ -163,13 +163,13 @@ def _store_rows(connection: Connection, run_id: int, made: list[tuple[dict[str, 
 
 
 def make_tokenizer() -> FastTokenizer:
-    """That of every run made here."""
+    """Store the tokenizer of all runs that are made here."""
     return _tokenizer()[0]
 
 
 @functools.cache
 def _tokenizer() -> tuple[FastTokenizer, str]:
-    """A byte-level tokenizer small enough to train on the spot, and the hash of its JSON."""
+    """Train a small byte-level tokenizer; return it, and the hash of its JSON."""
     tokenizer = FastTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -184,7 +184,7 @@ def _tokenizer() -> tuple[FastTokenizer, str]:
 
 
 def _step(plan: _Plan, step: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The (row, payload) pairs of one step's training batch, and of the evaluation after it where there is one."""
+    """Return the (row, payload) pairs of one step's training batch, and of the evaluation after it if there is one."""
     made = [pair for index in range(plan.groups) for pair in _group(plan, step, Mode.TRAIN, index)]
     if step % EVAL_EVERY == 0:
         made += [pair for index in range(2) for pair in _group(plan, step, Mode.EVAL, index)]
@@ -216,7 +216,7 @@ def _group(plan: _Plan, step: int, mode: Mode, index: int) -> list[tuple[dict[st
 def _rollout(
     plan: _Plan, rng: random.Random, step: int, task: str, *, hostile: bool
 ) -> tuple[dict[str, Any], dict[str, Any], Tokens]:
-    """One episode: what is known of it when the rollout function returns."""
+    """Return the row and payload of one episode, as known when the rollout function returns."""
     before, after = TASKS.get(task, (0.2, 0.9))
     solved = rng.random() < before + (after - before) * step / max(plan.steps, 40)
     stop = StopReason.DONE if solved else rng.choice(_FAILURES)
@@ -339,7 +339,7 @@ def _rewards(rng: random.Random, actions: int, stop: StopReason, *, solved: bool
 
 
 def _finish(plan: _Plan, rng: random.Random, row: dict[str, Any], *, last: bool) -> None:
-    """Times, reward and state: a running run's last step is half done, a failed run's was cut off."""
+    """Set times, reward and state: a running run's last step is half done, a failed run's was cut off."""
     values = row["rewards"]
     if row["status"] == Status.ERROR and rng.random() < 0.5:  # every reward function returned None
         row["rewards"] = values = dict.fromkeys(values)
@@ -399,7 +399,7 @@ def _scalars(run_id: int, plan: _Plan, rows: list[dict[str, Any]]) -> list[dict[
 
 
 def make_pictures(path: Path) -> None:
-    """Three runs: 60 steps of 24 rollouts, finished; one that failed; one under way, whose last sign of life is now."""
+    """Write three runs: 60 steps of 24 rollouts, finished; a failed one; one under way, alive now."""
     engine = writing_engine(path)
     now = time.time_ns() // 1000
     shapes: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""The MiniWoB++ server of `examples/`, in the environment it needs: real pages in a real Chromium."""
+"""Starts the MiniWoB++ server of `examples/` in the environment it needs: real pages in a real Chromium."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ _START_SECONDS = 240.0
 
 @contextmanager
 def miniwob_server(*options: str) -> Iterator[str]:
-    """Its address. `options` are the server's own, such as `--sessions 4`."""
+    """Yield the address of a server. `options` are the server's own, such as `--sessions 4`."""
     browser = chromium()
     command = [python_of("miniwob"), "-m", "examples.miniwob_server", "--until-stdin-closes", *options]
     variables = os.environ | ({"CHROME_PATH": browser} if browser else {})

@@ -1,4 +1,4 @@
-"""A server that replies as vLLM 0.32, OpenAI and TRL's older one do, with what a test scripts."""
+"""A server that sends the replies that a test scripts, in the forms of vLLM 0.32, OpenAI and TRL's older server."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "guess", "
 
 
 def chat_choice(index: int = 0, *, ids: bool = True, **message: Any) -> dict[str, Any]:
-    """As vLLM's chat gives it: the ids in the choice."""
+    """Return a choice of vLLM's chat, with the ids in it."""
     entries = [{"token": "4", "logprob": -0.5, "bytes": [52], "top_logprobs": []}] * 2
     return {
         "index": index,
@@ -113,7 +113,7 @@ def completion_stream() -> list[Any]:
 
 
 def response(*output: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Of OpenAI's responses."""
+    """Return a response of OpenAI's Responses API."""
     text = {"type": "output_text", "text": "4", "annotations": []}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     return {
@@ -134,7 +134,7 @@ def response(*output: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def refused(message: str = "max_tokens must be at least 1, got 0.") -> dict[str, Any]:
-    """How vLLM refuses."""
+    """Return a refusal of vLLM's."""
     return {"error": {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}}
 
 
@@ -252,7 +252,7 @@ def model_server() -> Iterator[ModelServer]:
 
 @contextmanager
 def recording() -> Iterator[list[Generation]]:
-    """The generations that are recorded inside, as they come; at its end all."""
+    """Yield a list of the generations that are recorded inside, as they come; at the end it has all."""
     log = Collector()
     try:
         with collecting(log):

@@ -1,4 +1,4 @@
-"""Tool calls with TRL 0.29, which has Qwen3's chat template in other words than its later releases, and reads calls by
+"""Makes tool calls work with TRL 0.29, which has Qwen3's chat template in other words, and reads calls by
 a `response_schema` of the tokenizer's. transformers knows those up to 5.14. From 5.15 on it has its `response_template`
 in their place, which TRL 0.29 does not set: there it fails at the first call, with "This tokenizer does not have a
 `response_template`".
@@ -24,7 +24,7 @@ _ENDS = "        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\" %
 
 @contextmanager
 def templates() -> Iterator[None]:
-    """Within it `examples.tiny_model` finds its template in TRL 0.29, too."""
+    """Lets `examples.tiny_model` find its template in TRL 0.29, too."""
     with pytest.MonkeyPatch.context() as patched:
         if IS_OLD:
             patched.setattr(tiny_model, "template", lambda _: _instruct())
@@ -32,14 +32,14 @@ def templates() -> Iterator[None]:
 
 
 def readable(tokenizer: Any) -> Any:
-    """So that TRL reads the calls that its model makes; newer ones know the template."""
+    """Lets TRL 0.29 read the calls that its model makes; newer releases know the template."""
     if IS_OLD:
         tokenizer.response_schema = importlib.import_module("trl.chat_template_utils").qwen3_schema
     return tokenizer
 
 
 def _instruct() -> str:
-    """Its Qwen3 as that of later releases: one that does not think, with marks round what the assistant says."""
+    """Return TRL 0.29's Qwen3 template in the form of later releases: no thinking, marks around answers."""
     text: str = importlib.import_module("trl.chat_template_utils").qwen3_training_chat_template
     assert text.count(_THINKS) == text.count(_ENDS) == 1
     said = "        {{- '<|im_start|>' + message.role + '\\n' }}{%- generation %}{{- content }}"

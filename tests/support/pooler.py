@@ -1,4 +1,4 @@
-"""PgBouncer in front of the tests' PostgreSQL: Debian's package `pgbouncer`, where it is installed."""
+"""Starts PgBouncer (Debian's package `pgbouncer`, if installed) in front of the tests' PostgreSQL."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ from sqlalchemy import URL
 from tests.support.ports import free_port
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-"""None where there is none."""
+"""Path of the program; None if it is not installed."""
 
 
 @contextmanager
 def pooled(url: URL, mode: str, *, connections: int = 3) -> Iterator[URL]:
-    """Starts one, by which the database of this URL can be reached.
+    """Starts a PgBouncer through which the database of this URL can be reached.
 
     Args:
         url: of the database.
@@ -60,7 +60,9 @@ default_pool_size = {connections}
 
 
 def _as(host: str) -> tuple[str, ...]:
-    """It refuses to be root: then as the owner of the server's socket, which another may not open."""
+    """Return the option that names another user if this one is root, whom PgBouncer refuses: the owner of the server's
+    socket, which nobody else may open.
+    """
     if os.geteuid() != 0:
         return ()
     return "-u", Path(host).owner() if host.startswith("/") else "nobody"

@@ -1,11 +1,11 @@
-"""Ports for servers that must be told one."""
+"""Finds ports for servers that need a fixed one."""
 
 import random
 import socket
 
 
 def free_port() -> int:
-    """One that nobody listens on, below those that the system gives to whoever asks for any: until it is used, no other
+    """Return a port that nobody listens on, below those that the system hands out itself: until it is used, no other
     test gets it that way.
     """
     while True:

@@ -29,12 +29,12 @@ _LOCK = 0x74657374  # of whoever makes the template
 
 
 DATABASES = ("sqlite", "postgresql")
-"""For what must do the same on both: see the fixture `address`."""
+"""Kinds of database on which a test runs that takes the fixture `address`."""
 
 
 @contextmanager
 def fresh_database(kind: str, folder: Path) -> Iterator[Address]:
-    """One of DATABASES; SQLite's file has yet to be made, in this folder."""
+    """Yield the address of a database of this kind; SQLite's file does not exist yet, in this folder."""
     if kind == "sqlite":
         yield folder / "runs.db"
         return
@@ -44,7 +44,7 @@ def fresh_database(kind: str, folder: Path) -> Iterator[Address]:
 
 
 def make_database() -> URL:
-    """A fresh one with all tables, which no other test has."""
+    """Return the URL of a fresh database with all tables, for one test."""
     name = f"{_template()}_{uuid.uuid4().hex[:12]}"
     with _administrator() as connection:
         connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {_template()}"))
@@ -52,7 +52,7 @@ def make_database() -> URL:
 
 
 def drop_database(url: URL) -> None:
-    """Unless somebody is connected, as a writer, whose thread never ends: then it goes with the server."""
+    """Drop the database unless somebody is connected, such as a writer's thread: it ends with the server."""
     with _administrator() as connection:
         connected = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
         if not connection.scalar(connected, {"name": url.database}):
@@ -61,7 +61,7 @@ def drop_database(url: URL) -> None:
 
 @functools.cache
 def server() -> URL:
-    """The URL of a database to make others from. The server is started by the first that asks."""
+    """Return the URL of a database to make others from. The first call starts the server."""
     given = os.environ.get("LOGS_UI_TEST_POSTGRES")
     if given:
         found = database_address(given)
@@ -80,7 +80,7 @@ def server() -> URL:
 
 @functools.cache
 def _template() -> str:
-    """With all tables; made by the first process that asks. Text is sorted as people do, where the server can: what
+    """Return the name of the template, which the first process makes. Text sorts by language if possible: what
     the pages show must not depend on it.
     """
     url = server()
@@ -99,12 +99,12 @@ def _template() -> str:
 
 
 def _hurry(connection: Connection) -> None:
-    """What the server holds need not outlive a power cut."""
+    """Trade safety for speed: the data need not survive a power cut."""
     for setting in ("fsync", "full_page_writes", "synchronous_commit"):
         connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
     connection.execute(text("SELECT pg_reload_conf()"))
 
 
 def _administrator() -> Connection:
-    """To be closed; its locks end with it."""
+    """Return an administrator's connection, to be closed; its locks end with it."""
     return create_engine(server(), isolation_level="AUTOCOMMIT", poolclass=NullPool).connect()

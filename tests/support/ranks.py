@@ -1,5 +1,5 @@
-"""Two ranks on the CPU: real processes of `torch.distributed.run`, which run one script after another, as to import a
-trainer takes them longer than all of the scripts.
+"""Runs scripts on two ranks on the CPU: real processes of `torch.distributed.run`. One pair runs all scripts, because
+importing a trainer takes it longer than all of them.
 """
 
 import os
@@ -19,7 +19,7 @@ _PATIENCE = 200.0
 
 
 class Ranks:
-    """The pair. The n-th script lies in `folder` as `n`, a line for each argument after its own path; `n-RANK` is what
+    """The pair of ranks. Script n lies in `folder` as `n`, a line for each argument after its path; `n-RANK` is what
     was raised there, empty where nothing was.
     """
 
@@ -43,7 +43,7 @@ class Ranks:
         )
 
     def run(self, path: Path, arguments: tuple[str, ...]) -> None:
-        """Until both have run it; AssertionError says what one of them raised, or that it ended."""
+        """Run a script on both and wait for it. AssertionError says what one of them raised, or that it ended."""
         self._scripts += 1
         told = self._folder / f"{self._scripts}.new"
         told.write_text("\n".join([str(path), *arguments]))
@@ -67,7 +67,7 @@ def _ranks() -> Ranks:
 
 
 def run_on_two_ranks(script: str, folder: Path, *arguments: object) -> None:
-    """Runs a script on each, with these arguments; it is written into the folder. A test that calls this has
+    """Runs a script on each rank, with these arguments; it is written into the folder. A test that calls this has
     `two_ranks_` in its name: see `TWO_RANKS` in conftest.py.
     """
     path = folder / "rank.py"
@@ -76,7 +76,7 @@ def run_on_two_ranks(script: str, folder: Path, *arguments: object) -> None:
 
 
 def _serve(folder: Path, parent: int) -> None:
-    """Runs what comes, until the tests have ended."""
+    """Runs each script that arrives, until the tests have ended."""
     import logs_ui.recorder
 
     rank, number = os.environ["RANK"], 1

@@ -1,4 +1,4 @@
-"""For tests of rollout functions: a real OpenEnv server with moods, a model that says what it is told to, a trainer's
+"""Parts for tests of rollout functions: a real OpenEnv server with moods, a scripted model, a trainer's
 outside.
 """
 
@@ -76,7 +76,7 @@ class Moody(Environment):  # type: ignore[misc]
 
 @contextmanager
 def moody_server(sessions: int = 64, port: int = 0) -> Iterator[str]:
-    """Its address."""
+    """Yield the address of the server."""
     Moody.played.clear()
     Moody.begun.clear()
     app = create_app(Moody, Said, Heard, env_name="moody", max_concurrent_envs=sessions)
@@ -149,7 +149,7 @@ class Scripted:
 
 @contextmanager
 def served(says: str) -> Iterator[str]:
-    """The address of a server of the model "tiny", which always says the same, as vLLM's would with token ids."""
+    """Yield the address of a server of the model "tiny", which always says the same, with token ids as vLLM's."""
     tokenizer = make_tokenizer()
     ids = [*tokenizer(says)["input_ids"], tokenizer.eos_token_id]
 
@@ -194,7 +194,7 @@ def served(says: str) -> Iterator[str]:
 
 
 def a_trainer(model: Any, *, generations: int = 1, budget: int = 200) -> Any:
-    """What a rollout function sees of one."""
+    """The part of a trainer that a rollout function sees."""
     return SimpleNamespace(
         processing_class=model.tokenizer,
         args=SimpleNamespace(max_completion_length=budget),

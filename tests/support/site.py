@@ -1,4 +1,4 @@
-"""Every kind of page that the dashboard has, on whatever a database holds: for walks, pictures and timings."""
+"""Lists every kind of page that the dashboard has, for any database: for walks, pictures and timings."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 
 
 def pages(db: Address, run: str = "latest") -> dict[str, str]:
-    """Address of each page, by a name; those of one rollout are of one that ran out of turns, where there is any."""
+    """Return the address of each page, by name; a rollout's pages show one that ran out of turns, if there is any."""
     engine = reading_engine(db)
     try:
         return _pages(engine, run)
@@ -52,6 +52,6 @@ def _pages(engine: Engine, name: str) -> dict[str, str]:
 
 
 def _rows(engine: Engine, run_id: int, where: str) -> list[EvaluationRow]:
-    """The two of lowest reward."""
+    """Return the two rollouts of lowest reward."""
     chosen = replace(parse_where(where), sort=Sort.LOWEST_REWARD)
     return queries.page(engine, run_id, chosen, limit=2).rows

@@ -1,4 +1,4 @@
-"""A process that records while something breaks, and what has to hold afterwards.
+"""Runs a process that records while something breaks, and checks the database afterwards.
 
     python -m tests.support.storage_faults --kills 50 --rows 100000
 
@@ -39,21 +39,21 @@ RUN = "r"
 _PER_STEP = 50
 _NAME = "LOGS_UI_TEST_RECORDING"
 WAITS = "waits"
-"""What the process says of rows that were not written within a second."""
+"""The process prints this about rows that were not written within a second."""
 
 
 def begun() -> ChangesJob:
-    """The run."""
+    """Return the change that begins the run."""
     return ChangesJob(lambda: [RunChange(RUN, {"name": RUN, "created": 1, "heartbeat": 1})])
 
 
 def words_of(uid: str) -> str:
-    """What a row says: known by its name."""
+    """Return the text of the row of this name."""
     return hashlib.sha256(uid.encode()).hexdigest() * 20
 
 
 def row_job(uid: str, number: int) -> ChangesJob:
-    """A row, and one more on a counter of its run, which tells whether it went in once."""
+    """Return a row, and one more on a counter of its run, which shows whether the row was written once."""
     identity = {"eval_name": "e", "mode": "train", "step": number // _PER_STEP, "policy_step": 0, "created": number + 1}
     identity |= {"group": f"g{number // 8}", "generation": number % 8, "process": 0}
     content = pack_content({"messages": [{"role": "user", "content": words_of(uid)}]})
@@ -63,14 +63,14 @@ def row_job(uid: str, number: int) -> ChangesJob:
 
 
 def record(writer: Writer, name: str, numbers: range) -> None:
-    """Rows `name/number`."""
+    """Return the job that writes rows `name/number`."""
     for number in numbers:
         writer.put(row_job(f"{name}/{number}", number))
 
 
 @dataclass
 class Recording:
-    """A process that records without end, or so many rows."""
+    """A process that records without end, or a number of rows."""
 
     name: str
     process: "subprocess.Popen[str]"
@@ -79,12 +79,12 @@ class Recording:
 
     @property
     def acknowledged(self) -> int:
-        """Rows 0 to this one's number were recorded and flushed."""
+        """Return the number up to which rows were recorded and flushed."""
         lines = self.said.read_text().rpartition("\n")[0].split("\n")
         return max((int(line or 0) for line in lines if line != WAITS), default=0)
 
     def wait_until_it_waits(self) -> None:
-        """Until it has recorded rows that it cannot flush now."""
+        """Wait until it has recorded rows that it cannot flush now."""
         said = self.said.read_text()
         deadline = time.monotonic() + 60
         while WAITS not in self.said.read_text()[len(said) :]:
@@ -92,7 +92,7 @@ class Recording:
             time.sleep(0.01)
 
     def wait_for(self, rows: int, seconds: float = 180) -> None:
-        """Until so many are acknowledged."""
+        """Wait until so many rows are acknowledged."""
         deadline = time.monotonic() + seconds
         while self.acknowledged < rows:
             assert self.process.poll() is None or self.acknowledged >= rows, self.log.read_text()
@@ -101,7 +101,7 @@ class Recording:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """The training's, and that which writes for it: nobody's child, but it has the training's variables."""
+        """Return the training's process, and its helper process: no child of it, but with the training's variables."""
         training = psutil.Process(self.process.pid)
         others = (it for it in psutil.process_iter(["environ"]) if it.pid != training.pid)
         return [training, *(it for it in others if (it.info["environ"] or {}).get(_NAME) == str(self.said))]
@@ -118,7 +118,7 @@ class Recording:
         psutil.wait_procs(others, timeout=60)
 
     def end(self) -> None:
-        """As a training ends by itself."""
+        """End the process as a training ends by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(180) == 0, self.log.read_text()
@@ -128,7 +128,7 @@ class Recording:
 def recording(
     address: Address, folder: Path, name: str = "a", prelude: str = "", **environment: str
 ) -> Iterator[Recording]:
-    """Begins one; it is killed at the end of the block, if it lives.
+    """Starts such a process; it is killed at the end of the block, if it lives.
 
     Args:
         address: where to.
@@ -165,7 +165,7 @@ def recording(
 
 
 def go_on() -> None:
-    """What that process does: until its stdin is closed."""
+    """Records in that process until its stdin is closed."""
     import select
 
     address, name = database_address(sys.argv[1]), sys.argv[2]
@@ -222,7 +222,7 @@ def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else can write the SQLite file, nor open it anew."""
+    """Keeps everybody else from writing the SQLite file, and from opening it anew."""
     other = sqlite3.connect(path, isolation_level=None, timeout=60)
     try:
         other.execute("BEGIN EXCLUSIVE")

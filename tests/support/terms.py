@@ -1,4 +1,4 @@
-"""Terms of the filter language as hypothesis makes them."""
+"""Makes terms of the filter language with hypothesis."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _WORDS = TEXTS.map(lambda text: f"w{text}")
 
 @st.composite
 def terms(draw: st.DrawFn) -> Term:
-    """Of any field."""
+    """Return a strategy for terms of any field."""
     field = draw(st.sampled_from([field for field in FIELDS.values() if field.kind != Kind.TIME]))
     key = draw(TEXTS.filter(bool)) if field.has_key else None
     negated = draw(st.booleans())

@@ -1,4 +1,4 @@
-"""Small real trainings: a real GRPOTrainer, a tiny real model, a real OpenEnv server over its socket."""
+"""Makes small real trainings: a real GRPOTrainer, a tiny real model, a real OpenEnv server over its socket."""
 
 import atexit
 import re
@@ -37,7 +37,7 @@ _clients: list[Any] = []
 
 @contextmanager
 def guess_server() -> Iterator[str]:
-    """The address of a real OpenEnv server in a process of its own: one for all tests, which takes seconds to start."""
+    """Yield the address of a real OpenEnv server, which takes seconds to start: one process serves all tests."""
     try:
         yield _server()
     finally:
@@ -47,13 +47,13 @@ def guess_server() -> Iterator[str]:
 
 
 def numbered(task: str, game: int) -> Messages:
-    """The demo's prompt, with the number of the game in it."""
+    """Return the demo's prompt, with the number of the game in it."""
     system, rules = prompt(task)
     return [system, {**rules, "content": f"Find number {game}. {rules['content']}"}]
 
 
 def game_of(messages: Messages) -> dict[str, Any]:
-    """The environment's `reset` arguments for such a prompt: its task, and the number as its seed."""
+    """Return the environment's `reset` arguments for such a prompt: its task, and the number as its seed."""
     game, _, low, high = (int(number) for number in re.findall(r"\d+", messages[-1]["content"]))
     return {"task": next(task for task, bounds in TASKS.items() if bounds == (low, high)), "seed": game}
 
@@ -68,7 +68,7 @@ def solved(env_reward: list[float], **_: Any) -> list[float]:
 
 
 def _warm_model(steps: int) -> Any:
-    """A new model, as it is after so many steps, and with torch's dice as they lie then."""
+    """Return a new model that is warmed up for so many steps, and set torch's random state as it is then."""
     weights, dice = _warmed(steps)
     model = make_model(make_tokenizer(), 0)
     model.load_state_dict(weights)
@@ -79,7 +79,7 @@ def _warm_model(steps: int) -> Any:
 
 @cache
 def _warmed(steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Weights, and the state of torch's dice: what takes seconds, and is the same in every test."""
+    """Return weights, and torch's random state, after a warm-up, which takes seconds and is the same in every test."""
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, 0)
@@ -97,7 +97,7 @@ def make_trainer(
     kind: type[GRPOTrainer] = GRPOTrainer,
     **config: Any,
 ) -> GRPOTrainer:
-    """A trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
+    """Return a trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
     torch.set_num_threads(1)
     tokenizer, model = make_tokenizer(), _warm_model(warm)
     settings: dict[str, Any] = {
@@ -131,7 +131,7 @@ def make_trainer(
 
 
 def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[str, Any]]:
-    """One prompt after another, all through one shared client: as wordle and browsergym do it.
+    """Return a rollout function that plays one prompt after another through one client, as wordle and browsergym do.
 
     `seen` collects what the function itself knows of each row: sampled texts, hints heard, log-probs.
     """
@@ -153,7 +153,7 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
 
 
 def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
-    """All prompts at the same time, each through a client of its own; one generation answers all that still play."""
+    """Return a rollout function that plays all prompts at the same time, each through its own client, in batches."""
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer = trainer.processing_class
@@ -169,7 +169,7 @@ def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
 
 
 class Game:
-    """One, token-exact."""
+    """One game, with its exact tokens."""
 
     def __init__(self, client: Any, messages: Messages, tokenizer: Any) -> None:
         self._client = client
@@ -206,7 +206,7 @@ def columns_of(games: Sequence[Game], trainer: Any) -> dict[str, Any]:
 
 
 def generate(trainer: Any, contexts: Sequence[list[int]]) -> list[Answer]:
-    """One answer to each context, in one batch, by the model's own `generate`, as people write it."""
+    """Return one answer to each context, in one batch of the model's own `generate`, as people write it."""
     tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
     batch = tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
     output = model.generate(
@@ -233,5 +233,5 @@ def generate(trainer: Any, contexts: Sequence[list[int]]) -> list[Answer]:
 
 
 def logged_by_trl(folder: Path) -> pd.DataFrame:
-    """The completions tables that TRL itself wrote: step, prompt, completion, a column a reward function, advantage."""
+    """Return the completions tables that TRL wrote: step, prompt, completion, a column a reward function, advantage."""
     return pd.concat([pd.read_parquet(path) for path in sorted((folder / "completions").glob("*.parquet"))])

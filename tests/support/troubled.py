@@ -9,7 +9,7 @@ Pattern = Callable[[World], None]
 
 
 def _turns(world: World, row: Row, client: Client) -> None:
-    """Up to two; one that nobody could parse ends the row."""
+    """Play up to two turns; an answer that nobody could parse ends the row."""
     for turn in range(2):
         if turn:
             row.heard(HINT)
@@ -18,7 +18,7 @@ def _turns(world: World, row: Row, client: Client) -> None:
 
 
 def _turn(world: World, row: Row, client: Client) -> bool:
-    """Whether it was sent."""
+    """True if the answer was sent."""
     (answer,) = world.generate([row.prompt + row.completion], world.pause())
     row.said(answer)
     if world.is_unparsable():
@@ -28,7 +28,7 @@ def _turn(world: World, row: Row, client: Client) -> bool:
 
 
 def _reset(world: World) -> list[tuple[Row, Client]]:
-    """An environment for each row."""
+    """Return each row with a new environment, which is reset."""
     pairs = [(row, Client()) for row in world.rows]
     for row, client in pairs:
         world.reset(row, client)
@@ -43,7 +43,7 @@ def sequential_and_unparsable(world: World) -> None:
 
 
 def reset_once_parsed(world: World) -> None:
-    """What nobody could parse has no episode."""
+    """Rows whose answer nobody could parse have no episode."""
     for row in world.rows:
         (answer,) = world.generate([row.prompt])
         row.said(answer)
@@ -137,7 +137,7 @@ TOLD: list[Pattern] = [
 
 
 def round_robin_and_unparsable(world: World) -> None:
-    """Of two that said the same at first it is anybody's guess which one goes on."""
+    """Nothing shows which one of two rows goes on that said the same at first."""
     going = _reset(world)
     for turn in range(2):
         for row, _ in going if turn else ():
@@ -146,7 +146,7 @@ def round_robin_and_unparsable(world: World) -> None:
 
 
 def one_skipped_and_another_tried_again(world: World) -> None:
-    """As many episodes as rows, and not one each."""
+    """There are as many episodes as rows, but not one each."""
     client, (skipped, failing) = Client(), world.two_rows()
     for row in answered(world, world.rows):
         if row is failing:
@@ -196,7 +196,7 @@ def calls_of_the_model_that_failed_are_made_again_at_the_end(world: World) -> No
 
 
 def given_up_once_a_call_of_the_model_failed(world: World) -> None:
-    """In its second turn, so that what it has is another row's whole."""
+    """A row breaks off in its second turn: it then has all that another row has."""
     failed = world.two_rows()
     for row in world.rows:
         client = Client()

@@ -1,4 +1,4 @@
-"""A real vLLM server on the CPU, in the environment it needs, with a tiny model that is made on the spot."""
+"""Starts a real vLLM server on the CPU, in the environment it needs, with a tiny model that is made on the spot."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ class Served:
     def logprobs(
         self, context: Sequence[int], sampled: Sequence[int], *, temperature: float = 1.0, top_k: int | None = None
     ) -> list[float]:
-        """(S,) of `sampled` after `context`, by transformers."""
+        """Return (S,) log-probs of `sampled` after `context`, computed by transformers."""
         logits = self.model(torch.tensor([[*context, *sampled]])).logits[0, len(context) - 1 : -1] / temperature
         if top_k is not None:
             logits[logits < logits.topk(top_k).values[:, -1:]] = -torch.inf
@@ -92,7 +92,7 @@ def vllm_server(*options: str) -> Iterator[Served]:
 
 
 def _save_model(folder: Path) -> tuple[Any, Any]:
-    """As the demo's, but with heads of a size that vLLM's attention takes."""
+    """Return a model as the demo's, but with heads of a size that vLLM's attention takes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tokenizer = make_tokenizer()

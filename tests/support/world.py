@@ -25,11 +25,11 @@ from tests.support.exhaustive import cases
 ROWS, GROUP, TURNS = 16, 4, 3
 END, HINT, NEWLINE = 90, 91, 92
 SIGHTS = 1_000
-"""Tokens of what environments show are those that follow it."""
+"""The first token of what environments show."""
 FIRST = 50
-"""Answers are this one and those that follow it."""
+"""The first token of answers."""
 MODES = ((2, 0), (2, 1), (2, FIRST), (16, 1))
-"""How many answers there are, and by how much the number that is sent is less: option 3 may be sent as 2, or as its
+"""Numbers of different answers, and by how much the number that is sent is less: option 3 may be sent as 2, or as its
 index in a list.
 """
 
@@ -38,7 +38,7 @@ concurrency.install()
 
 @dataclass(eq=False)
 class Row:
-    """What a row knows of itself; `tries` are its rewards of resets and steps that came to nothing."""
+    """A row and what it did itself; `tries` are its rewards of resets and steps that came to nothing."""
 
     prompt: list[int]
     context: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Row:
 
 
 class Client:
-    """An environment's."""
+    """A client of an environment."""
 
 
 class World:
@@ -90,11 +90,11 @@ class World:
             return [[FIRST + self._chance.randrange(self._options), END] for _ in range(count)]
 
     def action(self, said: int) -> dict[str, int]:
-        """What is sent to the environment where this was said."""
+        """Return what is sent to the environment after this answer."""
         return {"say": said - self._shift}
 
     def is_unparsable(self) -> bool:
-        """What was said last, so that it is never sent."""
+        """True if the last answer cannot be parsed, so that it is never sent."""
         with self._lock:
             return self._chance.random() < 0.2
 
@@ -184,7 +184,7 @@ class World:
 
 
 def answered(world: World, rows: list[Row]) -> list[Row]:
-    """The rows, after each has said something, all in one batch."""
+    """Return the rows, after each has answered, all in one batch."""
     for row, answer in zip(rows, world.generate([row.prompt + row.completion for row in rows]), strict=True):
         row.said(answer)
     return rows
@@ -195,7 +195,7 @@ def decode(ids: Ids) -> str:
 
 
 def spelt(token: int) -> str:
-    """What environments show is said in words."""
+    """Return a token in words if an environment shows it, else its number."""
     return f"a door to room {token}" if token >= SIGHTS else str(token)
 
 
@@ -210,7 +210,9 @@ def recorded(
     seen_as: Callable[[Seen], Seen] = lambda seen: seen,
     returned: Callable[[World], Returned] = lambda _: {},
 ) -> tuple[World, Attribution]:
-    """What is found of a function of that pattern. For the others see `World`; `seen_as` changes what was seen."""
+    """Return the world of a pattern and what attribution finds in it. Further arguments are
+    those of `World`; `seen_as` changes what was seen.
+    """
     world, log = World(seed, mode, rows, group, sights), Collector()
     with collecting(log):
         pattern(world)
@@ -228,7 +230,7 @@ def worlds(alike: int) -> list[tuple[int, tuple[int, int]]]:
 
 
 Order = Callable[[list[Row]], list[Row]]
-"""In which rows are played."""
+"""An order in which rows are played."""
 
 
 def forward(rows: list[Row]) -> list[Row]:
@@ -244,7 +246,7 @@ def shuffled(rows: list[Row]) -> list[Row]:
 
 
 def strangers(world: World, found: Attribution) -> list[int]:
-    """Rows that hold what is not theirs. A reset that was made for all rows is everybody's."""
+    """Return the rows that have calls of other rows. A reset that was made for all rows belongs to all."""
     shared = set(range(1, 10_000)) - {n for row in world.rows for n in row.resets + row.tries}
     wrong = []
     for index, (row, calls) in enumerate(zip(world.rows, found.rows, strict=True)):
@@ -258,13 +260,13 @@ def strangers(world: World, found: Attribution) -> list[int]:
 
 
 def _is_subsequence(answers: list[list[int]], seen: list[list[int]]) -> bool:
-    """Whether the row's own answers are all there, in order, or none is seen; tries may stand between them."""
+    """True if all of the row's own answers are seen, in order, or none is; tries may lie between them."""
     left = iter(seen)
     return not seen or all(answer in left for answer in answers)
 
 
 def without_ids(seen: Seen) -> Seen:
-    """As of a server that returns texts alone, and is sent all messages each time."""
+    """Return what is seen of a server that returns only texts, and is sent all messages each time."""
     generations = [replace(made, sequences=list(map(_text_of, made.sequences))) for made in seen.generations]
     return Seen(generations, seen.environment_calls, seen.notes)
 

@@ -1,4 +1,4 @@
-"""Writers of this process that end before it does."""
+"""Ends writers of this process before the process ends."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from logs_ui.recorder.delivery.writer import Writer
 
 @contextmanager
 def ending_writers() -> Iterator[None]:
-    """The writers that begin inside end with it. In a training each goes on for as long as the process, and wakes five
+    """Ends the writers that begin inside. In a training each lives as long as the process, and wakes five
     times a second: hundreds of them, as of so many tests, take longer than the tests themselves.
     """
     threads, addresses = set(_at_work()), set(writer._by_address)
@@ -26,14 +26,14 @@ def ending_writers() -> Iterator[None]:
 
 
 def _at_work() -> dict[threading.Thread, Writer]:
-    """Each writer that has a thread, by that."""
+    """Return each writer that has a thread, by its thread."""
     works = {thread: getattr(thread, "_target", None) for thread in threading.enumerate()}
     owners = {thread: getattr(work, "__self__", None) for thread, work in works.items()}
     return {thread: owner for thread, owner in owners.items() if isinstance(owner, Writer)}
 
 
 def _end(thread: threading.Thread, one: Writer) -> None:
-    """Whoever still holds it may use it again. One that waits for its database ends when that comes back."""
+    """End a writer; it can be used again. One that waits for its database ends when the database comes back."""
     if isinstance(one._outlet, HelperClient):
         one.close()
     one._gave_up = "The test has ended."
