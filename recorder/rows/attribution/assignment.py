@@ -1,7 +1,6 @@
 """Rows while calls are being assigned to them: what each has so far, and what has no row yet."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 from logs_ui.recorder.capture.calls import Call, EnvironmentCall, Generation, Note
@@ -161,7 +160,3 @@ class Assignment:
             self.unattributed += 1
         else:
             self.rows[index].notes.append(note)
-
-    def mark_contested(self, rows: Iterable[int]) -> None:
-        """Marks rows for which there are more candidate generations than turns."""
-        self.contested.update(rows)

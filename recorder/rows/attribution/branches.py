@@ -56,8 +56,3 @@ def row_of(call: Call) -> int | None:
         return call.strand.row
     named = _ROW_ID.search(getattr(call, "request_id", None) or "")
     return int(named[1]) if named else None
-
-
-def by_order(call: Call) -> float:
-    """Return the key that sorts calls by when they began."""
-    return call.order

@@ -66,8 +66,3 @@ class Chain:
     def size(self) -> int:
         """Sampled tokens; characters where there are no ids."""
         return sum(len(one.text or "") if one.sampled is None else len(one.sampled) for _, one in self.parts)
-
-    @property
-    def last(self) -> int:
-        """Order of its last generation."""
-        return self.parts[-1][0].order

@@ -2,15 +2,15 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 
 from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.strands import Strand
-from logs_ui.recorder.rows.attribution.branches import Branches, by_order, row_of
+from logs_ui.recorder.rows.attribution.branches import Branches, row_of
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.episode_links import EpisodeLinks
 from logs_ui.recorder.rows.attribution.prefixes import context_of
@@ -39,7 +39,7 @@ def link_chains(seen: Seen, *, finished: bool) -> tuple[Branches, list[Chain]]:
     chains = [chain for own in made.values() for chain in _chains_in(own, links, finished=finished)]
     if len(made) > 1 and _cross(chains):
         branches.are_turns = True
-        answered = sorted((made for own in made.values() for made in own), key=by_order)
+        answered = sorted((made for own in made.values() for made in own), key=attrgetter("order"))
         chains = _chains_in(answered, links, finished=finished)
     return branches, sorted(chains, key=lambda chain: chain.parts[0][0].order)
 
@@ -49,7 +49,8 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
     chains: list[Chain] = []
     open_of: dict[int | None, _Open] = defaultdict(_Open)
     current: Chain | None = None  # that of the generation before, if it had one sequence
-    for before, generation, after in _neighbours(generations):
+    orders = [-inf, *(generation.order for generation in generations), inf]
+    for before, generation, after in zip(orders, generations, orders[2:], strict=False):
         alone = len(generation.sequences) == 1
         if not alone or links.branches.are_turns or not links.continues(before, generation, after):
             current = None
@@ -161,11 +162,4 @@ def _continued(
         if is_guess and len(leading) != 1:
             return None
         fitting = leading or fitting
-    latest = max((chain.last for chain in fitting), default=0)
-    return next((chain for chain in fitting if chain.last == latest), None)
-
-
-def _neighbours(generations: Seq[Generation]) -> Iterator[tuple[float, Generation, float]]:
-    """Yield each with the orders of the generations before and after it."""
-    orders = [-inf, *(generation.order for generation in generations), inf]
-    return zip(orders, generations, orders[2:], strict=False)
+    return max(fitting, key=lambda chain: chain.parts[-1][0].order, default=None)

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.capture.strands import Strand
-from logs_ui.recorder.rows.attribution.branches import Branches, by_order
+from logs_ui.recorder.rows.attribution.branches import Branches
 
 
 class EpisodeLinks:
@@ -34,7 +34,7 @@ class EpisodeLinks:
         if branch not in self._of_branch:
             above, inside = self._calls[None], self._calls.get(branch)
             # One list for all branches without calls: there may be one branch for each generation.
-            self._of_branch[branch] = sorted(above + inside, key=by_order) if inside else above
+            self._of_branch[branch] = sorted(above + inside, key=attrgetter("order")) if inside else above
         return self._of_branch[branch]
 
     def lead(self, earlier: Generation, later: Generation, *, surely: bool) -> bool:

@@ -165,10 +165,9 @@ class Matching:
 
     def _find_contested(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
         """Finds rows that more chains hold in full than there are such rows: some were played twice, and one try was
-        returned. Branches may tell which, if there is one for each row.
+        returned. Branches may tell which, if there is one for each row. Where branches are turns, chains are no tries.
         """
         if self._state.branches.are_turns:
-            self._find_contested_turns(chains, fits)
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
         for i, found in enumerate(fits):
@@ -185,26 +184,12 @@ class Matching:
                 continue  # all are tries of that row
             left = [branch for branch in branches if branch not in taken]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
-                self._state.mark_contested(i for i, row in enumerate(self._tokens) if row.data == data)
-                if self._state.failed_orders:  # then what stands in a part of another row may be all that this one has
-                    self._state.mark_contested(j for i in claimants for j in fits[i])
+                self._state.contested.update(i for i, row in enumerate(self._tokens) if row.data == data)
+                if self._state.failed_orders:  # what fits a part of another row may be all that this row has
+                    self._state.contested.update(j for i in claimants for j in fits[i])
                 continue
             for i in (i for i in claimants if chains[i].branch in taken):
                 fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
-
-    def _find_contested_turns(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
-        """Does the same turn by turn, if rows are in pieces."""
-        claims: Counter[bytes] = Counter()
-        rows: dict[bytes, set[int]] = defaultdict(set)
-        for chain, found in zip(chains, fits, strict=True):
-            for _, sequence in chain.parts if _exact(found) else ():
-                assert sequence.context is not None and sequence.sampled is not None  # noqa: S101, PT018 - they fit
-                turn = sequence.context.tobytes() + sequence.sampled.tobytes()
-                claims[turn] += 1
-                rows[turn].update(found)
-        self._state.mark_contested(
-            index for turn, count in claims.items() if count > len(rows[turn]) for index in rows[turn]
-        )
 
 
 def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:

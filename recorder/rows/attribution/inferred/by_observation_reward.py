@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 from functools import partial
 from itertools import chain
 from math import factorial, isfinite, prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import orjson
 
@@ -257,7 +257,9 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
         if not _NAME.fullmatch(name):
             continue
         given = {place: _rounded(value) for place in rows if (value := values[place]) is not None}
-        meanings = [{key: _rounded(score(own)) for key, own in rewards.items() if own} for score in (sum, _last)]
+        meanings = [
+            {key: _rounded(score(own)) for key, own in rewards.items() if own} for score in (sum, itemgetter(-1))
+        ]
         meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(given.values())]
         if meanings:
             found.append([(scored, given) for scored in meanings])
@@ -266,10 +268,6 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
 
 def _key(episode: Episode) -> int:
     return episode[0].order
-
-
-def _last(rewards: Seq[float]) -> float:
-    return rewards[-1]
 
 
 def _rounded(value: float) -> float:
