@@ -1,10 +1,10 @@
 """Counts, limits and the reading of rows that several files of this package share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -31,6 +31,9 @@ a scan takes 30 ms, and a page needs several.
 
 WINDOW = 10_000
 """The number of newest rollouts that are scanned instead."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,18 @@ def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> 
             row.status, row.stop_reason = Status.ABORTED.value, StopReason.ABORTED.value
             row.error = row.error or LOST_ERROR
     return rows
+
+
+def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
+    """The distinct values of an indexed column, by a look-up per value: DISTINCT would read all rows."""
+    values = select(func.min(column).label("value")).where(of_run).cte("found", recursive=True)
+    following = select(func.min(column)).where(of_run, column > values.c.value).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    return select(values.c.value).where(values.c.value.is_not(None))
+
+
+def thinned(values: Sequence[T], most: int) -> Sequence[T]:
+    """Evenly chosen values, at most so many, with the first and the last."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]

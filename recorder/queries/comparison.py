@@ -3,17 +3,15 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, case, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.common import Database, thinned
 from logs_ui.recorder.storage.dialects import number_in, total, whole, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
-
-T = TypeVar("T")
 
 _BEST_SHARE = 0.01  # share of the rewards above the default threshold of success
 
@@ -71,7 +69,7 @@ def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
     """Mean reward of each step that has one; evenly thinned to about `points`."""
     with Session(db) as session:
-        kept = _thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
+        kept = thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
         times = _times(session, run_id, mode, [step.step for step in kept])
     return [CurvePoint(it.step, it.reward_sum / it.scored, it.rollouts, times.get(it.step)) for it in kept]
 
@@ -80,7 +78,7 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
     """A figure that the trainer logged, by step; evenly thinned to about `points`."""
     query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
     with Session(db) as session:
-        logged = _thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
+        logged = thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
         seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
         times = _times(session, run_id, mode, [step for step, _ in logged])
     found, rollouts, when = [], 0, None
@@ -169,10 +167,3 @@ def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[i
         if when is not None:
             times[step] = min(when, times.get(step, when))
     return times
-
-
-def _thinned(values: list[T], points: int) -> list[T]:
-    """Evenly chosen values, with the first and the last."""
-    if len(values) <= points:
-        return values
-    return [values[round(i * (len(values) - 1) / (points - 1))] for i in range(points)]

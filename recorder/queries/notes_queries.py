@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, literal, null, select, text,
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.common import Database, distinct
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
@@ -108,12 +108,8 @@ def known_tags(db: Database, run_id: int) -> list[str]:
 
 def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[str]:
     """Tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
-    tag, of_run = col(RowTag.tag), col(RowTag.run_id) == run_id
-    tags = select(func.min(tag).label("tag")).where(of_run).cte("tags", recursive=True)
-    following = select(func.min(tag)).where(of_run, tag > tags.c.tag).scalar_subquery()
-    tags = tags.union_all(select(following).where(tags.c.tag.is_not(None)))
     with Session(db) as session:
-        return sorted(session.scalars(select(tags.c.tag).where(tags.c.tag.is_not(None)).limit(limit)))
+        return sorted(session.scalars(distinct(col(RowTag.tag), col(RowTag.run_id) == run_id).limit(limit)))
 
 
 def annotated(db: Database, run_uid: str) -> Annotated:

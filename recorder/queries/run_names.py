@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Database
+from logs_ui.recorder.queries.common import Database, distinct
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_known, named_in
 from logs_ui.recorder.queries.notebook import tagged
 from logs_ui.recorder.queries.notes_queries import known_tags
@@ -52,12 +52,7 @@ def _evals(session: Session, run_id: int) -> list[str]:
 
 
 def _tasks(session: Session, run_id: int) -> list[str]:
-    """A loose index scan: one look-up per task, where DISTINCT would read all rows."""
-    task, of_run = col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id
-    tasks = select(func.min(task).label("task")).where(of_run).cte("tasks", recursive=True)
-    following = select(func.min(task)).where(of_run, task > tasks.c.task).scalar_subquery()
-    tasks = tasks.union_all(select(following).where(tasks.c.task.is_not(None)))
-    return list(session.scalars(select(tasks.c.task).where(tasks.c.task.is_not(None))))
+    return list(session.scalars(distinct(col(EvaluationRow.task), col(EvaluationRow.run_id) == run_id)))
 
 
 def _tags(session: Session, run_id: int) -> list[str]:

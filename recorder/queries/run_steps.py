@@ -1,4 +1,4 @@
-"""What happened at each step: one line of figures for a step of a training, or of an evaluation of checkpoints."""
+"""Reads figures per step of a training, or of an evaluation of checkpoints."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from logs_ui.recorder.storage.tables import EvaluationRow, StepDetails, StepStat
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 MOST_STEPS = 400
-"""Steps that `steps` gives, at most, and one."""
+"""`steps` returns at most this many steps, and one more."""
 
 _SUMS = ("step", "rollouts", "scored", "reward_sum", "errors", "truncated", "stale")
 _DETAILS = tuple(name for name in StepDetails.model_fields if name not in {"run_id", *OF_STEP, "made"})
-_NOTHING = literal("", literal_execute=True)  # as itself PostgreSQL knows it again in GROUP BY
+_NOTHING = literal("", literal_execute=True)  # not as a parameter, for the same expression in GROUP BY
 
 
 @dataclass(frozen=True)
 class Series:
-    """Rollouts of one kind, that are followed over the steps.
+    """Rollouts of one mode and eval, over the steps.
 
     Attributes:
-        steps: how many have any; they lie between `first` and `last`.
+        steps: number of steps with rollouts, which are between `first` and `last`.
     """
 
     mode: str
@@ -42,7 +42,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Step:
-    """Of one series at one step: see StepStatistics and StepDetails. What ran when its process died was aborted."""
+    """One step of a series: see StepStatistics and StepDetails. Rollouts whose process died are aborted."""
 
     step: int
     rollouts: int
@@ -64,7 +64,7 @@ class Step:
 
     @property
     def ended(self) -> int:
-        """Rollouts that came to an end of their own."""
+        """The number of rollouts with the status ok or error."""
         return self.statuses.get(Status.OK, 0) + self.statuses.get(Status.ERROR, 0)
 
 
@@ -79,7 +79,7 @@ class TaskRewards:
 
 
 def step_series(db: Database, run_id: int) -> list[Series]:
-    """Those of the training first, then by name."""
+    """All series of a run: those of the training first, then by name."""
     sums = StepStatistics
     key = (col(sums.mode), col(sums.eval_name))
     step = col(sums.step)
@@ -90,13 +90,13 @@ def step_series(db: Database, run_id: int) -> list[Series]:
 
 
 def steps(db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS) -> list[Step]:
-    """By step; where there are more than `most`, every n-th of them as it is, and the last."""
+    """The steps of a series, in order; if there are more than `most`, every n-th, and the last."""
     with Session(db) as session:
         return _steps(session, run_id, of, _thinned(run_id, of, most))
 
 
 def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
-    """The last of them that have a reward, or any rollout where none has; by step."""
+    """The last `count` steps that have a reward, or the last ones if none has; in order."""
     step, scored = col(StepStatistics.step), col(StepStatistics.scored)
     query = select(step).where(*_of_series(run_id, of)).order_by(step.desc()).limit(count)
     with Session(db) as session:
@@ -106,13 +106,12 @@ def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
 
 
 def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
-    """Those of the steps from `first` to `last` with the lowest mean reward, lowest first."""
+    """The tasks with the lowest mean reward within the steps from `first` to `last`, lowest first."""
     row = EvaluationRow
     mean_reward = mean(col(row.reward))
-    is_all = (first, last) == (of.first, of.last)  # then the index of kinds holds what is asked
-    task: Any = (
-        col(row.task) if is_all else col(row.task).concat(_NOTHING)
-    )  # and else it is not to be tempted by its order
+    is_all = (first, last) == (of.first, of.last)
+    # row_by_kind covers the query for all steps. For some steps it is slow, and the expression keeps SQLite from it.
+    task: Any = col(row.task) if is_all else col(row.task).concat(_NOTHING)
     query = (
         select(task, func.count(), func.count(col(row.reward)), mean_reward)
         .where(col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name)
@@ -171,14 +170,14 @@ def _step(session: Session, run_id: int, of: Series, values: Sequence[Any], lost
 
 
 def _details(session: Session, run_id: int, of: Series, step: int) -> dict[str, Any]:
-    """What the writer has not stored yet, or what has changed since."""
+    """Computes the details of a step that the writer has not stored yet, or that have changed since."""
     named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
     found = session.execute(details(), named).mappings().one()
     return {name: found[name] for name in _DETAILS}
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
-    """Rollouts that are stored as running and will never return, by step."""
+    """Numbers of rollouts by step that are stored as running, and whose process died."""
     row = EvaluationRow
     query = select(col(row.step)).where(
         col(row.run_id) == run_id,
@@ -187,6 +186,6 @@ def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
         col(row.mode) == of.mode,
         col(row.eval_name) == of.eval_name,
         col(row.created) <= lost_until(run_id),
-        col(row.returned).is_(None),  # true of all that run, but row_by_kind does not hold it: not to be tempted
+        col(row.returned).is_(None),  # always true; keeps SQLite from row_by_kind
     )
     return Counter(session.scalars(query))

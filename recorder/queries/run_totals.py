@@ -1,4 +1,4 @@
-"""What a run comes to, added up from its step statistics; of its rollouts only those without an end are counted."""
+"""Totals of runs from their step statistics; only unfinished rollouts are counted row by row."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -9,18 +9,19 @@ from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.queries.common import thinned
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, Status
 
 _CURVE_POINTS = 120
 RECENT_STEPS = 10
-"""Of a run, the last train steps whose mean reward is shown as the run's."""
+"""The number of last train steps whose mean reward is shown as the run's."""
 _AT_ONCE = 2_000
 
 
 class _Sums(NamedTuple):
-    """Of a run's rollouts of one mode and eval, over all steps; `steps` is the highest."""
+    """Sums over a run's rollouts of one mode and eval; `steps` is the highest step."""
 
     mode: str
     eval_name: str
@@ -33,7 +34,7 @@ class _Sums(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """Of a run's reward curve."""
+    """A point of a run's reward curve."""
 
     step: int
     scored: int
@@ -42,7 +43,7 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """A run's figures, as `queries.RunSummary` explains them."""
+    """Figures of a run: see `queries.RunSummary`."""
 
     is_evaluation: bool = False
     rollouts: int = 0
@@ -55,8 +56,8 @@ class Totals:
 
 
 def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int, Totals]:
-    """Of these runs, or of all, by their ids; runs without any statistics are left out. Of a million rollouts there are
-    80,000 of those: the database adds them up.
+    """Totals of these runs, or of all, by run id; runs without statistics are left out. The database adds them up: a
+    run of a million rollouts has 80,000 statistics.
     """
     sums = _sums(session, run_ids)
     evaluations = [run for run, parts in sums.items() if _is_evaluation(parts)]
@@ -83,13 +84,13 @@ def _is_evaluation(parts: list[_Sums]) -> bool:
 def _curves(
     session: Session, run_ids: Collection[int] | None, evaluations: Collection[int]
 ) -> dict[int, list[_Point]]:  # fmt: skip
-    """By run: the rewards of its train steps that have any, or of an evaluation's steps."""
+    """Reward curves by run: of train steps that have rewards, or of an evaluation's steps."""
     it = StepStatistics
     run, step = col(it.run_id), col(it.step)
     found: dict[int, list[_Point]] = defaultdict(list)
     sums: Any = select(run, step, whole_sum(col(it.scored)), total(col(it.reward_sum))).where(col(it.scored) > 0)
     sums = _of_runs(sums, run, run_ids).group_by(run, step).order_by(run, step)
-    # One SELECT each: an OR would keep both from the index.
+    # Two SELECTs, since an OR of both conditions could not use the index.
     trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(it.mode) == Mode.TRAIN]
     for some in (*trained, *([run.in_(evaluations)] if evaluations else [])):
         query = sums.where(some)
@@ -103,7 +104,7 @@ def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
 
 
 def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
-    """How many rollouts of a run still run or were aborted: they stand in the index of those that are not ok."""
+    """Numbers of running and aborted rollouts by run: the partial index of rows that are not ok has them."""
     row = EvaluationRow
     query = select(col(row.run_id), func.count()).where(
         col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),
@@ -125,7 +126,7 @@ def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
         rollouts=rollouts,
         steps=max(part.steps for part in parts),
         reward=sum(it.reward_sum for it in counted) / scored if scored else None,
-        reward_curve=tuple((it.step, it.reward_sum / it.scored) for it in _thinned(curve)),
+        reward_curve=tuple((it.step, it.reward_sum / it.scored) for it in thinned(curve, _CURVE_POINTS)),
         truncated=_share((part.truncated for part in parts), finished),
         errors=_share((part.errors for part in parts), finished),
         eval_names=tuple(sorted({part.eval_name for part in parts})),
@@ -134,10 +135,3 @@ def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
 
 def _share(parts: Iterable[int], whole: int) -> float | None:
     return sum(parts) / whole if whole > 0 else None
-
-
-def _thinned(points: list[_Point]) -> list[_Point]:
-    """The first, the last, and evenly between."""
-    if len(points) <= _CURVE_POINTS:
-        return points
-    return [points[round(i * (len(points) - 1) / (_CURVE_POINTS - 1))] for i in range(_CURVE_POINTS)]

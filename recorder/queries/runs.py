@@ -1,4 +1,4 @@
-"""The runs of a database."""
+"""Finds runs, and summarizes them."""
 
 import time
 from collections import OrderedDict
@@ -24,13 +24,13 @@ from logs_ui.recorder.vocabulary import Mode, RunState
 
 _REMEMBERED = 4_000  # runs
 _MANY_STEPS = 1_000  # adding them up takes 10 ms or so of the processor, on every page and poll
-_REST = 50  # times as long as it took: see `app.remembered`, of this and the next
-_LATE = 60.0  # seconds
+_REST = 50  # totals are kept for this many times as long as they took to add up: see `app/web/remembered.py`
+_LATE = 60.0  # seconds for which they are then shown while they are added up again
 
 
 class _Known(NamedTuple):
-    """Totals of a run, when it had changed last, until when they are shown after that, and until when while they are
-    added up again: of `time.monotonic`.
+    """Cached totals of a run, with the run's `changed` at that time. Times are those of `time.monotonic`: totals
+    are kept until `until`, and shown until `late` while they are added up again.
     """
 
     uid: str
@@ -46,19 +46,19 @@ _totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDi
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as the list of runs shows it.
+    """A run with its figures, as the list of runs shows it.
 
     Attributes:
         state: a RunState, or `died`.
-        silent: µs since it was heard of, when this was read.
-        is_evaluation: whether it has rollouts, none of them is of a training, and none is planned.
-        rollouts: how many there are; over all modes.
-        steps: highest step seen; 0 before the first.
-        reward: mean over the last 10 train steps that have one, weighted by rollouts; of an evaluation, over all of its
-            rollouts that have one. None where none has.
-        reward_curve: one (step, mean reward) for each train step, or step of an evaluation, that has one, thinned to at
+        silent: µs since its last heartbeat, when this was read.
+        is_evaluation: True if it has rollouts, none of them from a training, and no training is planned.
+        rollouts: number of rollouts in all modes.
+        steps: the highest step; 0 before the first.
+        reward: mean over the last 10 train steps that have a reward, weighted by rollouts; for an evaluation, over all
+            of its rewards. None without rewards.
+        reward_curve: (step, mean reward) of each train step, or step of an evaluation, that has rewards; thinned to at
             most 120 points.
-        truncated, errors: shares of the rollouts that came to an end, 0 to 1; None where none did.
+        truncated, errors: shares of the ended rollouts, 0 to 1; None if none ended.
     """
 
     run: Run
@@ -75,12 +75,12 @@ class RunSummary:
 
     @property
     def has_steps(self) -> bool:
-        """Whether a step says anything of its rollouts: an evaluation's are all of step 0 where it names none."""
+        """False for an evaluation whose rollouts are all of step 0, because it names no steps."""
         return self.steps > 0 or not self.is_evaluation
 
 
 def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
-    """Newest first. `now`, in µs since the epoch, is what heartbeats are held against; None asks `clock.now`."""
+    """All runs, newest first. Heartbeats are compared with `now`, in µs since the epoch; `clock.now` by default."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
@@ -89,7 +89,7 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
 
 
 def mode_of(db: Database, run_id: int) -> Mode:
-    """Training's, where the run has any rollouts of it."""
+    """The mode that a run is shown by: `train` if it has rollouts of a training."""
     trained = select(col(StepStatistics.step)).where(
         col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN
     )
@@ -98,7 +98,7 @@ def mode_of(db: Database, run_id: int) -> Mode:
 
 
 def find_run(db: Database, name: str) -> Run:
-    """By uid, `latest`, a name (the newest of that name), or a unique prefix of a uid. In that order.
+    """Finds a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
 
     Raises:
         RunNotFoundError: none, or several by prefix; names the nearest.
@@ -121,7 +121,7 @@ def find_run(db: Database, name: str) -> Run:
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
-    """As `all_runs` has it.
+    """The summary of one run: see `all_runs`.
 
     Raises:
         RunNotFoundError: no such run.
@@ -136,7 +136,7 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
 
 
 def last_change(db: Database, run_id: int) -> int:
-    """The run's `changed`: when it has not moved, nothing has. One look-up by primary key.
+    """The run's `changed`, which changes whenever any of its rows does. One look-up by primary key.
 
     Raises:
         RunNotFoundError: no such run.
@@ -149,9 +149,9 @@ def last_change(db: Database, run_id: int) -> int:
 
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """Those of a run whose rows have not changed since are remembered: adding up the steps of 50 long runs takes longer
-    than all else on their page. Those of a run of very many steps are remembered for a while, even so, and then added
-    up in the background.
+    """Totals of runs, cached until the run changes: adding up the steps of 50 long runs takes longer than all else on
+    their page. Totals of a run with very many steps are kept for a while even if it changes, and then refreshed in the
+    background.
     """
     engine = session.connection().engine
     known = _totals_known.setdefault(engine, OrderedDict())
@@ -169,14 +169,13 @@ def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
 
 
 def _add_up(run_id: int, connection: Connection) -> None:
-    """Anew."""
     with Session(connection) as session:
         run = session.get(Run, run_id)
         _added_up(session, [run] if run else [])
 
 
 def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """And remembered."""
+    """Adds up totals, and caches them."""
     if not runs:
         return {}
     known = _totals_known.setdefault(session.connection().engine, OrderedDict())
@@ -194,14 +193,14 @@ def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
 
 
 def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
-    """What the list says of a run whose figures are known; for `now` see `clock.now`."""
+    """The summary of a run whose totals are known; for `now` see `clock.now`."""
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
     return RunSummary(run=run, state=state_of(run, now), silent=now - run.heartbeat, **vars(of_run))
 
 
 def state_of(run: Run, now: int) -> str:
-    """A RunState, or `died`. `now` is what its heartbeat is held against: see `clock.now`."""
+    """A RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     return "died" if died else run.state
 
@@ -212,5 +211,5 @@ def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, str]]) 
     if same_prefix:
         return f"Several runs begin with {name!r}: {', '.join(same_prefix[:6])}. Give more of one."
     near = nearest(name, [word for names in known for word in names])
-    hint = f"did you mean {near!r}?" if near else f"the newest is {known[0][0]!r}; `latest` means it, too."
+    hint = f"did you mean {near!r}?" if near else f"the newest is {known[0][0]!r}, which `latest` also finds."
     return f"There is no run {name!r}: {hint}"

@@ -1,4 +1,4 @@
-"""Rollouts of a large run that no index leads to: those that are found in a given time."""
+"""Searches large runs for rollouts that no index leads to, within a time limit."""
 
 import time
 from dataclasses import replace
@@ -14,15 +14,16 @@ from logs_ui.recorder.queries.rollout_list import Cursor, Neighbours, Page, in_o
 from logs_ui.recorder.queries.sql.selection import Use, conditions, place_of
 from logs_ui.recorder.storage.tables import EvaluationRow
 
-_FIRST_PART, _LARGEST_PART = 2_000, 32_000  # rollouts that are looked through at once
+_FIRST_PART, _LARGEST_PART = 2_000, 32_000  # rollouts that are scanned at once
 
 
 def page_in_time(
     db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
     seconds: float = 1.0,
 ) -> Page:  # fmt: skip
-    """As `page`, of a large run, and a filter that no index serves: by id, as many as are found in so many seconds, and
-    the next page goes on behind what was looked through; in any other order, of the newest WINDOW rollouts.
+    """Like `page`, for a large run and a filter that no index serves. In an order by id it returns the rows that it
+    finds within `seconds`, and the next page continues where the scan stopped; in any other order, those among the
+    newest WINDOW rollouts.
     """
     with Session(db) as session:
         if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
@@ -38,8 +39,8 @@ def page_in_time(
 def neighbours_in_time(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count, seconds: float = 0.015  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """As `neighbours`, of a large run, and a filter that no index serves: by id, those that are found in so many
-    seconds each; in any other order, those of the newest WINDOW rollouts. Its position is not known.
+    """Like `neighbours`, for a large run and a filter that no index serves. In an order by id it returns those that it
+    finds within `seconds` each; in any other order, those among the newest WINDOW rollouts. The position is None.
     """
     orders = (Sort.NEWEST, Sort.OLDEST)
     unsure: tuple[str, ...] = ()
@@ -73,7 +74,7 @@ def _found_in_time(
     limit: int,
     until: float,
 ) -> Page:
-    """Part by part, as they lie in the table, each longer than the one before."""
+    """Scans the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
     found: list[EvaluationRow] = []
@@ -102,6 +103,6 @@ def _found_in_time(
 
 
 def _behind(of_run: Any, place: int, sort: Sort) -> Any:
-    """What follows an id in the order."""
+    """The SELECT of the ids after one in the order."""
     row_id = col(EvaluationRow.id)
     return of_run.where(row_id < place if sort == Sort.NEWEST else row_id > place)

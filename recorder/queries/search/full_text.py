@@ -1,6 +1,6 @@
-"""Full-text search: which rollouts hold some words, by the index that the schema `search` holds.
+"""Full-text search: conditions for rollouts that contain some words, by the index in the schema `search`.
 
-`search_index.py` fills it. What it does not hold yet is not found: `search_state()` tells how far it is.
+`search_index.py` fills the index. A rollout that is not indexed yet is not found: `search_state()` tells how far it is.
 """
 
 import hashlib
@@ -19,48 +19,49 @@ from logs_ui.recorder.queries.search import search_words
 from logs_ui.recorder.storage.search_tables import INDEXED_RUN, SOURCE
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, SchemaVersion
 
-_FEW = 5_000  # hits, up to which they are the smaller side, and looked up for each SELECT anew
+_FEW = 5_000  # words with no more hits drive a query, and are looked up by each SELECT
 
 Within = tuple[Any, Any]
-"""Ids of rollouts, the first and the last: numbers, or SELECTs of one."""
+"""The first and last id of some rollouts: numbers, or scalar subqueries."""
 
-# Words that a beginning is taken for: to look for each, as far as the rows lie that are asked for, takes 25 µs or so.
-# Of more, FTS5 brings all hits together itself: at a million rollouts in seconds.
+# Maximum number of words that a prefix query expands to; each costs about 25 µs within the requested range of ids. If
+# there are more, FTS5 merges all hits itself, which takes seconds in a million rollouts.
 _BEGINNINGS = 2_000
 _INSTANCES = "CREATE VIRTUAL TABLE IF NOT EXISTS temp.instances USING fts5vocab('search', 'texts', 'instance')"
-# From word to word: read one after the other, each of its hits would be read. A word has no character below a digit.
+# Jumps from word to word; a scan of the vocabulary would read every hit. char(1) sorts before all characters of words.
 _BEGINNING = """WITH RECURSIVE words(word) AS (
 SELECT (SELECT term FROM temp.instances WHERE term >= ?1 AND term < ?2 LIMIT 1) UNION ALL
 SELECT (SELECT term FROM temp.instances WHERE term >= words.word || char(1) AND term < ?2 LIMIT 1) FROM words
 WHERE words.word IS NOT NULL LIMIT ?3) SELECT word FROM words WHERE word IS NOT NULL"""
 _OF_RUN = """rowid BETWEEN (SELECT min(id) FROM evaluation_row WHERE run_id = ?)
 AND (SELECT max(id) FROM evaluation_row WHERE run_id = ?)"""
-_TEXTS = table("texts", column("rowid"), schema="search")  # of both
+_TEXTS = table("texts", column("rowid"), schema="search")  # the same on both databases
 
 
-class _holds(FunctionElement[Any]):  # noqa: N801 - a function of SQL
-    """Whether a row of `search.texts` has words: given as FTS5's query, and as PostgreSQL's. No Boolean: FTS5 bears no
-    `= 1` behind it.
+class _matches(FunctionElement[Any]):  # noqa: N801 - a function of SQL
+    """A condition: a row of `search.texts` contains words, given as FTS5's query and as PostgreSQL's. It is not typed
+    as a Boolean: SQLAlchemy would add `= 1`, which FTS5 does not accept.
     """
 
     inherit_cache = True
 
 
-@compiles(_holds, "sqlite")
-def _fts5(element: _holds, compiler: Any, **options: Any) -> str:
+@compiles(_matches, "sqlite")
+def _fts5(element: _matches, compiler: Any, **options: Any) -> str:
     expression, _ = element.clauses
     return f"search.texts.texts MATCH {compiler.process(expression, **options)}"
 
 
-@compiles(_holds, "postgresql")
-def _tsquery(element: _holds, compiler: Any, **options: Any) -> str:
+@compiles(_matches, "postgresql")
+def _tsquery(element: _matches, compiler: Any, **options: Any) -> str:
     _, words = element.clauses
     return f"search.texts.words @@ CAST({compiler.process(words, **options)} AS tsquery)"
 
 
 class _between(FunctionElement[Any]):  # noqa: N801 - likewise
-    """Whether a row of `search.texts` lies between two ids. FTS5 seeks the first and ends behind the last. PostgreSQL,
-    which brings the lists of words and ids together by itself, is not tempted to read the words of each row there.
+    """A condition: the id of a row of `search.texts` is in a range. FTS5 seeks the first id and stops after the last.
+    For PostgreSQL it is TRUE: it intersects words and ids by itself, and would else read the words of each row in the
+    range.
     """
 
     inherit_cache = True
@@ -78,14 +79,14 @@ def _anywhere(_: _between, __: Any, **___: Any) -> str:
 
 
 _BY_INDEX = ("enable_seqscan", "jit")
-"""What PostgreSQL must leave alone: it takes no account of what it costs to read a row's words from beside its table,
-and compiles what is done sooner.
+"""Settings that are switched off for searches: PostgreSQL ignores the cost of reading a row's words from its TOAST
+table, and compiles queries that would be finished sooner without.
 """
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A connection that is asked, what it said of how many rows have words, and its lists of those that have them."""
+    """A connection with its cached counts of hits, and its temporary tables of hits."""
 
     connection: Connection
     expressions: dict[str, str] = field(default_factory=dict)
@@ -97,28 +98,28 @@ class _Plan:
         return self.connection.dialect.name == "sqlite"
 
     def expression(self, text: str) -> str:
-        """As `match_expression`; a word's beginning as any of the words that begin so, where those are not too many."""
+        """Like `match_expression`, but a prefix becomes an OR of the words that begin so, unless they are too many."""
         if text not in self.expressions:
             begun = _begun(self.connection, text) if text.endswith("*") else []
             self.expressions[text] = " OR ".join(map(match_expression, begun)) or match_expression(text)
         return self.expressions[text]
 
     def is_few(self, expression: str) -> bool:
-        """Whether so few rows have them that nothing else leads to fewer."""
+        """True if the phrase is selective enough to drive the query."""
         if expression not in self.few:
-            # One that is left a beginning: its hits are brought together each time anew.
+            # A prefix that was not expanded is slow to count: FTS5 merges its hits each time.
             self.few[expression] = not expression.endswith("*") and _count(self.connection, expression) <= _FEW
         return self.few[expression]
 
     def hits(self, expression: str, run_id: int) -> str | None:
-        """The temporary table that has a run's; None where they are few, or there is no index of this database."""
+        """The temporary table of a run's hits; None if there are few, or this database has no index."""
         if (expression, run_id) not in self.lists:
             found = None if self.is_few(expression) else _kept_hits(self, expression, run_id)
             self.lists[expression, run_id] = found
         return self.lists[expression, run_id]
 
     def by_index(self) -> None:
-        """PostgreSQL's planner knows by itself which words are rare."""
+        """Sets _BY_INDEX once per transaction; PostgreSQL's planner knows by itself which words are rare."""
         for setting in () if self.few else _BY_INDEX:
             self.connection.exec_driver_sql(f"SET LOCAL {setting} = off")
         self.few[""] = False
@@ -129,12 +130,12 @@ _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far the index is with one run.
+    """How far one run is indexed.
 
     Attributes:
-        indexed: how many of its rollouts can be found.
-        behind: whether there are changes of the run that it has not looked at. Where there are none, only rollouts
-            are missing that have not come to an end, or await their reward.
+        indexed: number of its rollouts that can be found.
+        behind: True if the run has changes that were not read yet. If not, only rollouts are
+            missing that have not ended or await their reward.
     """
 
     indexed: int
@@ -142,18 +143,19 @@ class SearchState:
 
 
 def match_expression(text: str) -> str:
-    """FTS5's query for words that stand beside one another; a `*` at the end takes the last one for a beginning.
+    """FTS5's query for words next to one another; with a `*` at the end the last word is a prefix.
 
-    Whatever else FTS5 would take for its own syntax is a separator between words, as it is in the texts.
+    The text is quoted, so that FTS5's operators in it are separators between words, as they are in the texts.
     """
     phrase, star = (text[:-1], " *") if text.endswith("*") else (text, "")
     return '"' + phrase.replace('"', '""').replace("\0", " ") + '"' + star
 
 
 def contains(text: str, run_id: int, within: Within | None = None) -> ColumnElement[bool]:
-    """Whether the text of a run's row has these words: see `match_expression`. Of words that most rows have it is quick
-    where the ids are known between which all rows lie that are asked for; and within `planning`, which keeps the list
-    of the run's.
+    """A condition: the text of a run's row contains these words (see `match_expression`).
+
+    For words that most rows contain it is fast only if the range of ids is known, or within `planning`, which keeps a
+    list of the run's hits.
     """
     plan = _planning.get()
     expression = plan.expression(text) if plan is not None and plan.is_sqlite else match_expression(text)
@@ -163,28 +165,28 @@ def contains(text: str, run_id: int, within: Within | None = None) -> ColumnElem
     elif plan is not None and (within is None or expression.endswith("*")):
         kept = plan.hits(expression, run_id)
     if kept is not None:
-        # In an expression: rows that are read in an order are held against the list, rather than all of it sorted.
+        # In an expression: rows that are read in order are looked up in the list; else the whole list would be sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
-    words = _holds(literal(expression), literal(search_words.query(text)))
+    words = _matches(literal(expression), literal(search_words.query(text)))
     there = [] if within is None else [_between(*within)]
     return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, *there, _is_ours()))
 
 
 def _is_ours() -> ColumnElement[bool]:
-    """Not the index of a database that stood here before."""
+    """A condition: the index was made for this database, not for an earlier one of the same name."""
     return exists().where(SOURCE.c.created == col(SchemaVersion.created))
 
 
 def is_rare(text: str) -> bool:
-    """Whether so few rows have these words that all else is best asked of these alone; False where nobody knows."""
+    """True if few rows contain these words, so that a query best starts from them; False outside of `planning`."""
     plan = _planning.get()
     return plan is not None and plan.is_sqlite and plan.is_few(plan.expression(text))
 
 
 @contextmanager
 def planning(connection: Connection) -> Iterator[None]:
-    """Meanwhile `contains` asks this reading connection how many rows have a word, and has it keep the list of many
-    where all of them may be asked for, so that SELECTs that follow one another do not collect it each for itself.
+    """Lets `contains` count hits on this reading connection, and keep long lists of hits in temporary tables, so that
+    several SELECTs do not each collect them.
     """
     token = _planning.set(_Plan(connection))
     try:
@@ -194,7 +196,7 @@ def planning(connection: Connection) -> Iterator[None]:
 
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
-    """One look-up by primary key."""
+    """The state of one run's index: one look-up by primary key."""
     known = INDEXED_RUN.c
     of_run = and_(known.run_id == col(Run.id), known.uid == col(Run.uid))
     asked = select(known.texts, known.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)
@@ -203,15 +205,13 @@ def search_state(connection: Connection, run_id: int) -> SearchState:
 
 
 def _count(connection: Connection, expression: str) -> int:
-    """How many rows have these words, up to one more than _FEW."""
+    """Counts the rows that contain these words, up to _FEW + 1."""
     query = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
     return int(connection.exec_driver_sql(query, (expression, _FEW + 1)).scalar_one())
 
 
 def _begun(connection: Connection, text: str) -> list[str]:
-    """The texts that one with a `*` behind its last word stands for, one for each word that begins so; empty where
-    there is no such word, or are too many.
-    """
+    """Expands a text that ends with `*` to one text per word that begins so; empty if there are none, or too many."""
     words = search_words.words_of(text[:-1])
     if not words or any(map(search_words.is_shortened, words)):
         return []
@@ -223,10 +223,7 @@ def _begun(connection: Connection, text: str) -> list[str]:
 
 
 def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
-    """The temporary table of the ids of all rows of a run that have these words, and of those in between.
-
-    SQLite takes the list from it in any order, and without a copy of its own.
-    """
+    """Makes a temporary table of the ids of a run's hits, which SQLite can read in any order and without copying it."""
     ask = plan.connection.exec_driver_sql
     source = ask("SELECT created, version FROM search.source").first()
     if source is None or source.created != ask("SELECT max(created) FROM logs_ui_schema").scalar():
@@ -241,7 +238,7 @@ def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
 
 
 def _keep(connection: Connection, name: str, expression: str, run_id: int, others: set[str]) -> None:
-    """In the place of what was kept for questions before."""
+    """Makes the table, and drops those of earlier queries."""
     with _writing(connection):
         for other in others:
             connection.exec_driver_sql(f"DROP TABLE temp.{other}")
@@ -252,9 +249,7 @@ def _keep(connection: Connection, name: str, expression: str, run_id: int, other
 
 @contextmanager
 def _writing(connection: Connection) -> Iterator[None]:
-    """The database itself was opened for reading alone: what can be written meanwhile is memory of this connection's
-    own.
-    """
+    """Allows writes for a moment. The database was opened read-only, so that only temporary tables can be written."""
     connection.exec_driver_sql("PRAGMA query_only=0")
     try:
         yield

@@ -1,8 +1,8 @@
-"""Fills the full-text index of a database: done by whoever reads, in short reads, without ever taking the lock that a
-training writes under. One fills at a time; the others read what there is.
+"""Fills the full-text index of a database. Readers do that, in short reads and without the lock that trainings write
+under. One process fills at a time; the others use the index as it is.
 
-Only rollouts that are final are indexed, as the index cannot take out again what it holds: those that have their
-reward, and those without one of which nothing more will be heard.
+Only final rollouts are indexed, since the index cannot remove texts: those that have a reward, and those that will
+never get one.
 """
 
 import time
@@ -25,19 +25,19 @@ from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, 
 from logs_ui.recorder.vocabulary import RunState
 
 Reading = Callable[[], AbstractContextManager[Connection]]
-"""Opens one moment of the database."""
+"""Opens a reading transaction of the database."""
 
-_AT_ONCE = 200  # rollouts that are looked at in one read
-_CHARACTERS = 4_000_000  # of texts that are held together; a rollout that has more comes last of its step
-_PAYLOADS, _USUAL = 20, _CHARACTERS // _AT_ONCE  # that are read together, where they are no longer than that
-_SILENT_US = 600_000_000  # a run that was not heard of for so long will not change its rollouts any more
-_END = 2**63 - 1  # in place of an id: there is none beyond it
+_AT_ONCE = 200  # rollouts per read
+_CHARACTERS = 4_000_000  # of texts in memory; a longer one ends its step
+_PAYLOADS, _USUAL = 20, _CHARACTERS // _AT_ONCE  # payloads per SELECT, if texts have no more characters than this
+_SILENT_US = 600_000_000  # after so long without a heartbeat a run will not change its rollouts any more
+_END = 2**63 - 1  # above all ids: everything was read
 _WAIT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class _Place:
-    """How far a run is indexed: a row of `indexed_run`."""
+    """How far a run is indexed: a row of `indexed_run`, whose columns search_tables.py explains."""
 
     run_id: int
     uid: str
@@ -49,8 +49,8 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run as it is now: the highest `changed` of its rows; and up to when those began that have no reward and will
-    get none, in µs since the epoch.
+    """A run as it is now: the highest `changed` of its rows, and a time in µs since the epoch; rows without a reward
+    that began before it will never get one.
     """
 
     id: int
@@ -59,16 +59,16 @@ class _Run:
     ended: int
 
 
-_Said = list[tuple[int, str]]
+_Texts = list[tuple[int, str]]  # (id of the rollout, text)
 _CONTENTS = with_contents(
     select(col(EvaluationRow.id), col(EvaluationRow.error))
     .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
     .where(col(EvaluationRow.id).in_(bindparam("ids", expanding=True)))
-)  # made once: for each rollout anew it would take longer than what it finds
+)  # built once: building it takes longer than running it
 
 
 class SearchIndex:
-    """The index of one database."""
+    """The full-text index of one database."""
 
     def __init__(self, db: Address, reading: Reading) -> None:
         self._texts = texts_of(db)
@@ -81,18 +81,18 @@ class SearchIndex:
         stopped: Callable[[], bool] = lambda: False,
         grown: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Goes on where it, or another process, ended, until all is indexed that is final, or `stopped` says so.
+        """Indexes all final rollouts that are missing, or stops when `stopped` returns True.
 
         Args:
-            run_id: of the only run that is wanted; all by default, the newest first.
-            stopped: asked after each step, of a fraction of a second.
-            grown: called after each step with the rollouts that it added.
+            run_id: the only run to index; all by default, the newest first.
+            stopped: called after each step, which takes a fraction of a second.
+            grown: called after each step with the number of rollouts that it added.
 
         Returns:
-            False where another process or thread fills it, and nothing was done.
+            False if another process or thread is filling the index, and nothing was done.
 
         Raises:
-            DatabaseError: the database cannot be read, or the index not be written.
+            DatabaseError: the database cannot be read, or the index cannot be written.
         """
         with self._texts.opened() as engine:
             if engine is None:
@@ -108,15 +108,15 @@ class SearchIndex:
         return True
 
     def settle(self) -> None:
-        """For whoever lets go of it: nothing is left beside its file that SQLite keeps there while it is open.
+        """Removes the files that SQLite keeps beside the index while it is open; call it at the end.
 
         Raises:
-            DatabaseError: it cannot be written.
+            DatabaseError: the index cannot be written.
         """
         self._texts.settle()
 
     def _step(self, index: Connection, run_id: int | None) -> int | None:
-        """How many rollouts were added; None where there was nothing to look at."""
+        """Does one step. Returns the number of rollouts added; None if there was nothing to read."""
         with self._reading() as db:
             places = _places(index, self._texts, db)
             wanted = [run for run in _runs(db) if run_id in {None, run.id}]
@@ -124,24 +124,25 @@ class SearchIndex:
             found = next((step for step in steps if step), None)
         if found is None:
             return None
-        place, said = found
-        if said:
-            self._texts.add(index, said)
-        _store(index, replace(place, texts=place.texts + len(said)))
-        return len(said)
+        place, texts = found
+        if texts:
+            self._texts.add(index, texts)
+        _store(index, replace(place, texts=place.texts + len(texts)))
+        return len(texts)
 
 
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
-    """Returns when all of a run is indexed that is final, whoever did it. The engine's connections see it then.
+    """Waits until all final rollouts of a run are indexed, by this or another process. New connections of the engine
+    see the index then.
 
     Args:
         db: the database.
-        engine: that reads it.
-        run_id: in it.
-        progress: called now and then with the run's rollouts that are indexed, and that there are.
+        engine: an engine that reads it.
+        run_id: the run.
+        progress: called now and then with the numbers of indexed rollouts and of all rollouts.
 
     Raises:
-        DatabaseError: the database cannot be read, or the index not be written.
+        DatabaseError: the database cannot be read, or the index cannot be written.
     """
     index = SearchIndex(db, engine.begin)
     rollouts = select(func.coalesce(func.sum(col(StepStatistics.rollouts)), 0)).where(
@@ -158,7 +159,7 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
             progress(count[0], max(total, count[0]))
 
         filled = index.fill(run_id=run_id, grown=show)
-        engine.dispose()  # connections that are made from now on find the file
+        engine.dispose()  # only new connections attach the file
         with engine.connect() as connection:
             if filled or not search_state(connection, run_id).behind:
                 return
@@ -167,28 +168,28 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
 
 
 def _runs(db: Connection) -> list[_Run]:
-    """Newest first."""
+    """All runs, newest first."""
     silent = clock.now(db) - _SILENT_US
     columns = (Run.id, Run.uid, Run.changed, Run.state, Run.finished, Run.heartbeat)
     query: Any = select(*(col(column) for column in columns)).order_by(col(Run.created).desc())
     return [
-        # Rollouts that follow a run's end, as an evaluation's, are not over with it.
+        # Rollouts that began after the run's end, as an evaluation's, may still get a reward.
         _Run(id_, uid, changed, _END if heard < silent else finished or 0 if state != RunState.RUNNING else 0)
         for id_, uid, changed, state, finished, heard in db.execute(query)
     ]
 
 
 def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place]:
-    """By run. An index of another database, or of one in which runs are no longer what they were, is emptied: an id may
-    have come to name another rollout.
+    """The places of all runs, by run. The index is emptied if it was made for another database, or if a run was deleted
+    since: its ids may now belong to other rollouts.
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
     source = index.execute(select(SOURCE.c.format, SOURCE.c.created)).first()
     columns = [INDEXED_RUN.c[name] for name in ("run_id", "uid", "changed", "row_id", "texts", "swept")]
     places = {row.run_id: _Place(*row) for row in index.execute(select(*columns))}
     there = {run.id: run for run in db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))}
-    stands = source is not None and tuple(source) == (FORMAT, created)
-    if stands and all(
+    is_ours = source is not None and tuple(source) == (FORMAT, created)
+    if is_ours and all(
         (run := there.get(place.run_id)) is not None and run.uid == place.uid and run.changed >= place.changed
         for place in places.values()
     ):
@@ -202,28 +203,28 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
 
 def _next(
     index: Connection, known: Texts, db: Connection, run: _Run, place: _Place | None
-) -> tuple[_Place, _Said] | None:
-    """The run's next rollouts to look at, and the place behind them; None where there are none."""
+) -> tuple[_Place, _Texts] | None:
+    """The texts of the run's next rollouts, and the place after them; None if there are none."""
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
     if place.changed < run.changed or place.row_id != _END:
         ties = [col(row.changed) == place.changed, col(row.id) > place.row_id]
-        found = _looked_at(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
-        found += _looked_at(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(found))
+        found = _rows(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
+        found += _rows(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(found))
         texts, last = _texts(index, known, db, [it for it in found if it.scored is not None])
         end = next((it for it in found if it.id == last), found[-1] if len(found) == _AT_ONCE else None)
         changed, row_id = (end.changed, end.id) if end is not None else (run.changed, _END)
         return replace(place, changed=changed, row_id=row_id, swept=0), texts
     if run.ended and place.swept != _END:
-        # What has no `scored` has no reward: the index of rewards leads to it.
+        # A row without `scored` has no reward: the condition on the reward lets the index of rewards find it.
         without = [col(row.reward).is_(None), col(row.scored).is_(None), col(row.created) <= run.ended]
-        found = _looked_at(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
+        found = _rows(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
         texts, last = _texts(index, known, db, found)
         return replace(place, swept=last or (found[-1].id if len(found) == _AT_ONCE else _END)), texts
     return None
 
 
-def _looked_at(
+def _rows(
     db: Connection, selected: list[ColumnElement[bool]], limit: int, *, by_id: bool = False
 ) -> list[Row[tuple[int, int, int | None]]]:
     columns = (col(EvaluationRow.id), col(EvaluationRow.changed), col(EvaluationRow.scored))
@@ -233,13 +234,11 @@ def _looked_at(
 
 def _texts(
     index: Connection, known: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
-) -> tuple[_Said, int | None]:
-    """Of those that are not indexed yet; and the id of the last one where so much text came together that the others
-    have to wait.
-    """
+) -> tuple[_Texts, int | None]:
+    """Texts of rows that are not indexed yet, and the id of the last of them if the budget of characters ran out."""
     has = known.known(index, [it.id for it in rows])
     wanted = [it.id for it in rows if it.id not in has]
-    texts: _Said = []
+    texts: _Texts = []
     size = 0
     while wanted[len(texts) :]:
         is_usual = texts and size <= len(texts) * _USUAL
@@ -260,7 +259,7 @@ def _store(index: Connection, place: _Place) -> None:
 
 
 def _put(index: Connection, table: Table, key: dict[str, int], values: dict[str, int | str]) -> None:
-    """Nobody else writes there meanwhile."""
+    """Updates or inserts a row; no other process writes to the table meanwhile."""
     there = update(table).where(*(table.c[name] == value for name, value in key.items())).values(**values)
     if not index.execute(there).rowcount:
         index.execute(insert(table).values(**key, **values))

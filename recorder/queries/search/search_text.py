@@ -1,4 +1,4 @@
-"""The text of a rollout that can be searched."""
+"""Extracts the searchable text of a rollout."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,20 +7,20 @@ from logs_ui.recorder.storage.payload import unpack_content
 
 
 def text_of(error: str | None, content: bytes | None, start: bytes | None) -> str:
-    """All that was said in it, once each: messages with their reasoning and tool calls, actions, observations, errors.
+    """Joins all texts of a rollout, each once: messages with reasoning and tool calls, actions, observations, errors.
 
     Args:
-        error: the row's.
-        content: its packed payload; of one that is damaged, nothing is found.
-        start: what that begins with, packed.
+        error: the row's error.
+        content: the row's packed payload; a damaged one counts as empty.
+        start: the packed payload start.
     """
     try:
         unpacked = unpack_content(content, start)
-    except Exception:  # noqa: BLE001 - zstd and JSON have each their own for bytes that are not what they were
+    except Exception:  # noqa: BLE001 - zstd and JSON each raise errors of their own for damaged bytes
         unpacked = {}
-    said = [error or "", *_of_messages(unpacked.get("messages")), *_of_actions(unpacked.get("actions"))]
-    # What the environment observed is most often the next message, too.
-    return "\n".join(dict.fromkeys(text for text in said if text))
+    texts = [error or "", *_of_messages(unpacked.get("messages")), *_of_actions(unpacked.get("actions"))]
+    # Most observations of an environment are messages, too.
+    return "\n".join(dict.fromkeys(text for text in texts if text))
 
 
 def _of_messages(messages: Any) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _of_actions(actions: Any) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All in a tree, without the names of its fields. An image is known by its hash, which nobody searches for."""
+    """All strings in a tree of JSON, without the names of fields, and without the hashes of images."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What the full-text index does otherwise on SQLite than on PostgreSQL: who fills it, and how texts go in."""
+"""The differences of the full-text index between SQLite and PostgreSQL: locking, and writing of texts."""
 
 import fcntl
 import os
@@ -18,38 +18,37 @@ from logs_ui.recorder.storage.search_tables import VECTORS
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 
-_HASH_BYTES = 8 << 20  # that FTS5 collects before it writes a segment
-_LOCK = 0x6C6F6774  # of whoever fills PostgreSQL's
+_HASH_BYTES = 8 << 20  # bytes that FTS5 collects before it writes a segment
+_LOCK = 0x6C6F6774  # PostgreSQL's advisory lock of the process that fills the index
 
 
 class Texts(Protocol):
-    """Of one database."""
+    """The indexed texts of one database."""
 
     def opened(self) -> AbstractContextManager[Engine | None]:
-        """An engine to write them with; None where another process or thread fills them.
+        """Opens an engine to write them with; None if another process or thread fills the index.
 
         Raises:
-            DatabaseError: they cannot be written.
+            DatabaseError: the index cannot be written.
         """
 
     def settle(self) -> None:
         """See `SearchIndex.settle`."""
 
     def is_alone(self, index: Connection) -> bool:
-        """Whether nobody else fills them in this transaction, either."""
+        """True if no other process fills the index during this transaction."""
 
     def clear(self, index: Connection) -> None:
-        """Takes out all."""
+        """Removes all texts."""
 
     def known(self, index: Connection, ids: Collection[int]) -> set[int]:
-        """Of these rollouts those that are in."""
+        """Those of these rollouts that are indexed."""
 
     def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
-        """Puts in rollouts that are not, by id."""
+        """Adds (id, text) of rollouts that are not indexed."""
 
 
 def texts_of(address: Address) -> Texts:
-    """Of the database, wherever it is."""
     return _SqliteTexts(address) if isinstance(address, Path) else _PostgresTexts(address)
 
 
@@ -72,12 +71,12 @@ class _SqliteTexts:
                 engine.dispose()
 
     def settle(self) -> None:
-        """Moves what it holds into its one file, unless somebody reads it yet: those who read cannot."""
+        """Merges the write-ahead log into the file, unless a reader, which cannot do so itself, is still connected."""
         if log_of(self._path).exists():
             with self.opened():
                 pass
 
-    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - as PostgreSQL's is asked
+    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - PostgreSQL's needs it
         return True
 
     def clear(self, index: Connection) -> None:
@@ -101,7 +100,7 @@ class _SqliteTexts:
                 is_there = os.path.samestat(os.fstat(lock.fileno()), path.stat())
             except (BlockingIOError, FileNotFoundError):
                 is_there = False
-            if not is_there:  # another holds it, or deleted it since
+            if not is_there:  # another process holds the lock, or has deleted its file since
                 yield False
                 return
             try:
@@ -111,7 +110,7 @@ class _SqliteTexts:
 
 
 class _PostgresTexts:
-    """A lock of the transaction's tells who fills them: one of the session's would not pass a pooler."""
+    """Uses a lock of the transaction: one of the session would not work through a pooler."""
 
     def __init__(self, url: URL) -> None:
         self._url = url
@@ -126,7 +125,7 @@ class _PostgresTexts:
                 engine.dispose()
 
     def settle(self) -> None:
-        """It is whole as it is."""
+        """Does nothing."""
 
     def is_alone(self, index: Connection) -> bool:
         return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
@@ -140,16 +139,16 @@ class _PostgresTexts:
     def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
         rows = [
             {"rowid": row_id, "part": part, "words": words}
-            for row_id, said in texts
-            for part, words in enumerate(vectors(said))
+            for row_id, body in texts
+            for part, words in enumerate(vectors(body))
         ]
         words = cast(bindparam("words", type_=Text), TSVECTOR)
         index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
 
 
 def _set_up(engine: Engine, *, has_wal: bool) -> None:
-    """Readers are not held up by who fills; a power failure costs the last steps, which are done again. On a network
-    file system, where a write-ahead log cannot work, they are held up.
+    """Sets the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs the
+    last steps, which are repeated. A network file system does not support one, and there readers wait.
     """
     journal, synchronous = ("WAL", "NORMAL") if has_wal else ("DELETE", "FULL")
     connection = engine.raw_connection()

@@ -1,6 +1,7 @@
-"""The words of a text as SQLite's FTS5 has them, in the forms that PostgreSQL takes: so that the same is found on both.
+"""Splits texts into the same words as SQLite's FTS5, in PostgreSQL's formats, so that both databases find the same.
 
-PostgreSQL's own parsers split paths, addresses and numbers in ways of their own. So it is given words that are ready.
+PostgreSQL's own parser is not used, because `to_tsvector('simple', ...)` keeps `requests.get`, `os.path.join`, paths
+and addresses as single words, in which a search for `requests` or `join` finds nothing, and does not remove diacritics.
 """
 
 import hashlib
@@ -10,17 +11,17 @@ from collections.abc import Iterator
 
 from logs_ui.recorder.storage.search_tables import TOKENIZER
 
-_WORD = 400  # characters that are kept of a longer one: a lexeme has at most 2,046 bytes
-_PART_WORDS = 16_000  # positions end at 16,383
-_PART_PLACES = 255  # of one word: more of its positions are not kept
-_PART_BYTES = 400_000  # of its words; a tsvector holds 1 MB of words and positions
+_WORD = 400  # characters kept of a longer word: a lexeme has at most 2,046 bytes
+_PART_WORDS = 16_000  # words in a tsvector: its positions end at 16,383
+_PART_PLACES = 255  # positions of one word: a tsvector drops more
+_PART_BYTES = 400_000  # bytes of words: a tsvector has at most 1 MB of words and positions
 OVERLAP = 100
-"""Words that two parts of a text share: a phrase of no more is found wherever it stands."""
+"""Words that two parts of a text share: a phrase of up to this length is found everywhere."""
 
 
 class _Folding(dict[int, str]):
-    """What FTS5 makes of a character, by its code point, for `str.translate`: a letter or digit of one case without its
-    diacritics; nothing, of a diacritic that stands by itself; a space, of all else. It is asked once for each.
+    """A table for `str.translate` of how FTS5 folds each character: letters and digits without case and diacritics,
+    single diacritics to nothing, all else to a space. An FTS5 table in memory is queried once per character.
     """
 
     def __init__(self) -> None:
@@ -49,19 +50,19 @@ _folding = _Folding()
 
 
 def words_of(text: str) -> list[str]:
-    """In their order, folded; longer ones than PostgreSQL takes by their beginning and a hash."""
+    """The folded words of a text, in order; a word too long for PostgreSQL becomes its beginning and a hash."""
     return [word if len(word) <= _WORD else _shortened(word) for word in text.translate(_folding).split()]
 
 
 def vectors(text: str) -> list[str]:
-    """Literals of `tsvector`: one for most texts; parts that overlap of what holds more than one of them can."""
+    """Literals of `tsvector`: one for most texts, several that overlap for a text that exceeds the limits of one."""
     parts = _parts(words_of(text))
     return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in parts]
 
 
 def query(text: str) -> str:
-    """A literal of `tsquery` for words that stand beside one another; a `*` at the end takes the last one for a
-    beginning. Empty, which finds nothing, where there is no word.
+    """A literal of `tsquery` for words next to one another; with a `*` at the end the last word is a prefix. It is
+    empty, and finds nothing, if there is no word.
     """
     phrase, star = (text[:-1], ":*") if text.endswith("*") else (text, "")
     words = words_of(phrase)
@@ -71,7 +72,7 @@ def query(text: str) -> str:
 
 
 def is_shortened(word: str) -> bool:
-    """Whether one of `words_of` is not the word itself."""
+    """True if a word of `words_of` was shortened."""
     return len(word) > _WORD
 
 
@@ -80,7 +81,7 @@ def _shortened(word: str) -> str:
 
 
 def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
-    """Places by word, from 1 on in each part."""
+    """Positions by word, from 1 on in each part."""
     begin = 0
     while True:
         part, end = _part(words, begin)
@@ -91,7 +92,7 @@ def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
 
 
 def _part(words: list[str], begin: int) -> tuple[dict[str, list[str]], int]:
-    """And the place of the word that is too much for it."""
+    """One part, and the place of the first word that did not fit."""
     part: dict[str, list[str]] = {}
     room = _PART_BYTES
     for place in range(begin, min(len(words), begin + _PART_WORDS)):

@@ -1,5 +1,5 @@
-"""What a filter can ask of a rollout that follows from its columns, and from its group's: in SQL what `diagnosis/`
-works out in numpy.
+"""Fields of a filter that are computed from a rollout's columns, or from its group's: the SQL of what `diagnosis/`
+computes in numpy.
 """
 
 from typing import Any
@@ -18,9 +18,11 @@ _Row = EvaluationRow
 
 
 def cause() -> ColumnElement[Any]:
-    """A LossCause, also of what lost nothing; NULL where no loss can be told yet. See `diagnosis.waterfall.causes`."""
+    """An expression for the LossCause, also of rollouts that lost nothing; NULL if none is known yet. It agrees with
+    `diagnosis.waterfall.causes`.
+    """
     stop, status = col(_Row.stop_reason), col(_Row.status)
-    odd = cast(col(_Row.odd_rewards), String) != "null"  # as JSON's own
+    odd = cast(col(_Row.odd_rewards), String) != "null"  # the JSON value null, not SQL's
     return case(
         (or_(status == Status.RUNNING, and_(col(_Row.scored).is_(None), status != Status.ERROR)), null()),
         (
@@ -40,7 +42,7 @@ def cause() -> ColumnElement[Any]:
 
 
 def lag() -> ColumnElement[Any]:
-    """Versions between the policy that made it and the one that is trained: see `diagnosis.staleness.lag`."""
+    """An expression for the policy versions between making and training: see `diagnosis.staleness.lag`."""
     steps = col(_Row.step) - col(_Row.policy_step) - 1
     return func.coalesce(col(_Row.staleness), case((steps > 0, steps), else_=0))
 
@@ -49,11 +51,11 @@ _OF_ROW = {"cause": cause, "lag": lag}
 FIELDS = frozenset({*_OF_ROW, "spread", "twins", "prompts"})
 
 
-def holds(
+def matches(
     name: str, value: Value, run_id: int, filter: RolloutFilter, span: tuple[int, int] | None = None  # noqa: A002
 ) -> ColumnElement[bool]:  # fmt: skip
-    """Of one of FIELDS. A group is of one step: what the filter's steps leave out is not looked at; nor are groups of
-    which no row lies in the span of ids, where one is given.
+    """A condition on one of FIELDS. A group has a single step, so that only groups within the filter's steps are read;
+    with a span of ids, only groups that have a row in it.
     """
     if name in _OF_ROW:
         return is_value(_OF_ROW[name](), value)
@@ -75,6 +77,6 @@ def holds(
 def _shared(
     key: tuple[Any, ...], condition: ColumnElement[bool], rows: list[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
-    """Of a rollout: what holds of all `rows` together that agree with it in `key`."""
+    """A condition on a rollout: `condition` is true for all `rows` with the same `key` taken together."""
     found = select(*key).where(*rows).group_by(*key).having(condition)
     return (key[0] if len(key) == 1 else tuple_(*key)).in_(found)

@@ -1,4 +1,4 @@
-"""What a term of a filter means in SQL, where it asks for more than a column of the indexes: see `selection.py`."""
+"""The SQL of single terms that need more than a comparison with an indexed column: see `selection.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 from logs_ui.recorder.vocabulary import StopReason
 
 LOST_ERROR = "The process ended in the middle of the rollout"
-"""What is said of a rollout whose process died, as a process says that can still say it."""
+"""The error shown for a rollout whose process died; a process that can still write records the same text."""
 
 _FAILURES = (
     StopReason.ENVIRONMENT_ERROR,
@@ -28,7 +28,7 @@ _FAILURES = (
 
 
 def any_of(term: Term, conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
-    """The term, from what each of its values means. What is unknown of a row does not hold, so its opposite does."""
+    """Joins the conditions of a term's values. NULL counts as false, so that the negated term selects such rows."""
     found = or_(*conditions)
     return found.is_not(true()) if term.negated else found
 
@@ -43,7 +43,7 @@ def in_range(column: Any, it: Range) -> ColumnElement[bool]:
 
 
 def is_value(column: Any, value: Value) -> ColumnElement[bool]:
-    """Of a column that holds what is asked for."""
+    """A condition on a column that stores the field's value itself."""
     if isinstance(value, Range):
         return in_range(column, value)
     found: ColumnElement[bool] = column.is_(None) if value is None else column == value
@@ -53,24 +53,24 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def stored_elsewhere(
     term: Term, value: Value, run_id: int, within: full_text.Within | None = None
 ) -> ColumnElement[bool]:  # fmt: skip
-    """Of a field that is no column of the row; `within` are the ids between which all rows lie that are asked for."""
+    """A condition on a field that is stored outside the row's columns; `within` are the first and last id."""
     if term.key is not None:
         number = number_in(getattr(EvaluationRow, term.field), term.key)
         return is_value(number, value.loose if isinstance(value, Range) else value)
     if term.field == "is":
         return notebook.starred(run_id)
-    if value is None:  # a tag or a note, whatever it is
+    if value is None:  # no tag at all, or no note
         return not_(_has_tags(run_id) if term.field == "tag" else notebook.noted(run_id))
-    said: dict[str, Callable[[str], ColumnElement[bool]]] = {
+    by_field: dict[str, Callable[[str], ColumnElement[bool]]] = {
         "tag": lambda tag: notebook.tagged(run_id, tag),
         "note": lambda text: notebook.noted(run_id, text),
         "text": lambda text: full_text.contains(text, run_id, within),
     }
-    return said[term.field](str(value))
+    return by_field[term.field](str(value))
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Of the line that is shown: `lost` are those whose process died."""
+    """A condition on the error line as pages show it; `lost` selects the rows whose process died."""
     error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
     if not isinstance(value, str):
         return and_(error.is_(None), not_(lost))
@@ -82,12 +82,12 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def column_of(name: str) -> Any:
-    """Of a field that is one."""
+    """The column of a field."""
     return col(getattr(EvaluationRow, FIELDS[name].column or name))
 
 
 def has_key(column: Any, key: str) -> ColumnElement[bool]:
-    """Of a JSON object."""
+    """A condition: the column's JSON object has this key."""
     each = json_each(column)
     return select(each.c.key).where(each.c.key == key).exists()
 
