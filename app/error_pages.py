@@ -35,7 +35,7 @@ _TITLES = {
     401: "Token needed",
     403: "Not allowed",
     404: "Not found",
-    422: "Not understood",
+    422: "Invalid request",
     429: "Too much at once",
     500: "This page broke",
 }

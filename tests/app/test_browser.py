@@ -160,7 +160,7 @@ def test_a_mistake_is_said_beside_what_was_typed(page: Page, url: str) -> None:
     expect(page.get_by_label("Reward from")).to_have_value("high")
     expect(page.get_by_label("Reward from")).to_have_attribute("aria-invalid", "true")
     expect(page).to_have_url(f"{url}/runs/{FINISHED}")
-    page.get_by_text("Go on without it").click()
+    page.get_by_text("Clear it").click()
     expect(page.locator("table.rollouts")).to_be_visible()
     expect(page.get_by_label("Reward from")).to_have_value("")
 

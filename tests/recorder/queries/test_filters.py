@@ -308,7 +308,7 @@ def test_a_task_that_the_run_does_not_have_names_the_nearest() -> None:
     assert caught.value.field == "task"
     with pytest.raises(FilterError, match="this run has no eval 'x': choose from main"):
         check_known(RolloutFilter(evals=("x",)), known)
-    with pytest.raises(FilterError, match="it has none at all yet"):
+    with pytest.raises(FilterError, match="there are none yet"):
         check_known(RolloutFilter(tasks=("x",)), {"eval": [], "task": []})
     check_known(RolloutFilter(tasks=("x",)), {"eval": []})  # not asked about
 
@@ -319,7 +319,7 @@ def test_a_task_that_the_run_does_not_have_names_the_nearest() -> None:
         ("-task:resume", "task", "this run has no task 'resume': did you mean 'résumé'?"),
         ("task:none,mase", "task", "this run has no task 'mase': did you mean 'maze'?"),
         ("rewards.acuracy<1", "rewards", "this run has no reward function 'acuracy': did you mean 'accuracy'?"),
-        ("metrics.x:none", "metrics", "this run has no metric 'x': it has none at all yet"),
+        ("metrics.x:none", "metrics", "this run has no metric 'x': there are none yet"),
         ("tag:sen", "tag", "this run has no tag 'sen': did you mean 'seen'?"),
     ],
 )
