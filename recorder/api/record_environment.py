@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Unpack, overload
 from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.trainer_run import Recording, Recordings, Wanted
 from logs_ui.recorder.capture.calls import collecting
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import install, trl
 from logs_ui.recorder.capture.instruments.quiet_subclass import is_quiet_subclass, quiet_subclass
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
@@ -172,21 +172,7 @@ def recorded_class(kind: type) -> type:
 def _recorded(kind: type, name: str, function: Callable[..., Any]) -> Any:
     if isinstance(inspect.getattr_static(kind, name), staticmethod):
         return _StaticTool(name, function)
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def call_async(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            with _call_of(self, name, args, kwargs) as came_back:
-                return came_back(await function(self, *args, **kwargs))
-
-        return call_async
-
-    @functools.wraps(function)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with _call_of(self, name, args, kwargs) as came_back:
-            return came_back(function(self, *args, **kwargs))
-
-    return call
+    return recorded_function(function, lambda self, /, *args, **kwargs: _call_of(self, name, args, kwargs))
 
 
 class _StaticTool:
@@ -199,22 +185,9 @@ class _StaticTool:
     def __get__(self, environment: Any, _: type | None = None) -> Callable[..., Any]:
         if environment is None:
             return self._function
-        name, function = self._name, self._function
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with _call_of(environment, name, args, kwargs) as came_back:
-                    return came_back(await function(*args, **kwargs))
-
-            return call_async
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with _call_of(environment, name, args, kwargs) as came_back:
-                return came_back(function(*args, **kwargs))
-
-        return call
+        return recorded_function(
+            self._function, lambda *args, **kwargs: _call_of(environment, self._name, args, kwargs)
+        )
 
 
 @contextmanager

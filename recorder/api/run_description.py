@@ -24,17 +24,8 @@ PROJECT_VARIABLE = "LOGS_UI_PROJECT"
 """Environment variable that names the project of runs that were started without one."""
 
 _PACKAGES = (
-    "logs-ui",
-    "trl",
-    "transformers",
-    "torch",
-    "accelerate",
-    "openenv",
-    "openenv-core",
-    "vllm",
-    "peft",
-    "numpy",
-)
+    "logs-ui", "trl", "transformers", "torch", "accelerate", "openenv", "openenv-core", "vllm", "peft", "numpy",
+)  # fmt: skip
 _GIT_SECONDS = 10
 
 

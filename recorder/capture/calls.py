@@ -60,10 +60,10 @@ class Begun(Struct, frozen=True):
     """A call that has begun.
 
     Attributes:
-        order: grows with the time at which calls began.
-        began: seconds, of `time.perf_counter`.
+        order: Number of the call, in the order in which calls began.
+        began: Time in seconds, from `time.perf_counter`.
         sent: JSON of what was sent to an environment; None for a generation.
-        seam: see `Generation`; None for an environment's call.
+        seam: See `Generation`; None for an environment's call.
     """
 
     order: int
@@ -79,17 +79,17 @@ class Generation(Struct, frozen=True, array_like=True):
     """One model call, over one or more sequences.
 
     Attributes:
-        order: grows with the time at which calls began.
-        seconds: None while it has not come back.
-        sequences: one for each answer; a `TokenBatch` makes them when they are first asked for.
-        sampling: temperature, top_p, ... as far as they were set.
-        seam: what it was seen at: "transformers", "trl-vllm", "vllm", "openai", "http".
-        strand: where it was made; None where that is not known.
-        error: "Type: message" where it raised; then there are no sequences.
-        request_id: what the caller or the server called it; None where neither did.
-        asked: of one that has no sequences, what it was given: a sequence's `messages`, or its context's bytes; None
-            where that is not known.
-        reason: see `raised.reason_of`; None where it did not raise.
+        order: Number of the call, in the order in which calls began.
+        seconds: Duration; None while it has not returned.
+        sequences: One for each answer; a `TokenBatch` makes them when one is first read.
+        sampling: Temperature, top_p and other parameters that were set.
+        seam: The place where it was recorded, such as "transformers", "trl-vllm", "vllm", "openai" or "http".
+        strand: The strand that made it; None if it is not known.
+        error: "Type: message" if it raised; then there are no sequences.
+        request_id: The caller's or the server's name for it; None without one.
+        asked: The prompt of a generation without sequences: `messages` or the bytes of the context, as in `Sequence`;
+            None if it is not known.
+        reason: See `stop_causes.reason_of`; None if it did not raise.
     """
 
     order: int
@@ -106,12 +106,12 @@ class Generation(Struct, frozen=True, array_like=True):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it raised, or has not come back: unlike one that was given nothing."""
+        """True if it raised or has not returned. One with an empty batch is no failure."""
         return not self.sequences and (self.error is not None or self.seconds is None)
 
     @property
     def size(self) -> int:
-        """Bytes of its tokens. Each turn's context holds all before it: they grow as the square of the turns."""
+        """Bytes of its tokens. Each turn's context contains all before it: they grow with the square of the turns."""
         kept = self.sequences
         if type(kept) is TokenBatch:
             return kept.size
@@ -122,17 +122,17 @@ class EnvironmentCall(Struct, frozen=True, array_like=True):
     """One reset or step of an environment client, or one call of a tool.
 
     Attributes:
-        client: which of the clients used, counted from 0 in order of first use; -1 for a function, which has none.
-        kind: "reset", "step", "tool", or "reward" where the environment is asked for it at the end.
-        sent: JSON: the action, the reset's arguments, or `{"name": ..., "arguments": {...}}` of a tool.
-        seconds: None while it has not come back.
-        observation, metadata: JSON.
-        error: "Type: message" where the call raised; then there is no observation.
-        strand: where it was made; None where that is not known.
-        within: order of the environment call that it was made by; None for one of the rollout's own.
-        images: those of the observation, which then is to be read through them; None where it cannot hold any. Their
-            bytes are not in `size`: they have bounds of their own.
-        reason: see `raised.reason_of`; None where it did not raise.
+        client: Number of the client, from 0 in the order of first use; -1 for a function, which has none.
+        kind: "reset", "step", "tool", or "reward" for an environment's `get_reward` at the end.
+        sent: JSON of the action, of the reset's arguments, or of a tool's `{"name": ..., "arguments": {...}}`.
+        seconds: Duration; None while it has not returned.
+        observation, metadata: JSON; None without one.
+        error: "Type: message" if the call raised; then there is no observation.
+        strand: The strand that made it; None if it is not known.
+        within: Order of the environment call that made it; None if the rollout function did.
+        images: The images of the observation, which is read by `images.json`; None if it cannot contain any. Their
+            bytes are not in `size`: they have a limit of their own.
+        reason: See `stop_causes.reason_of`; None if it did not raise.
     """
 
     order: int
@@ -158,11 +158,11 @@ class EnvironmentCall(Struct, frozen=True, array_like=True):
 
 
 class Note(Struct, frozen=True, array_like=True):
-    """What the rollout function itself says of a row.
+    """What the rollout function itself records about a row.
 
     Attributes:
-        kind: "note", "tag", "metric", "error" or "stop"; "lost": a call of a forked child, nothing else is known.
-        values: JSON: an object for notes and metrics, a list for tags.
+        kind: "note", "tag", "metric", "error" or "stop"; "lost" for a call of a forked child, which is not known.
+        values: JSON: a list for tags, an object for the others.
     """
 
     order: int
@@ -180,18 +180,18 @@ Call = Generation | EnvironmentCall | Note
 
 
 GIVEN_UP = TimeoutError("the rollout ended before this call came back")
-"""The error of a call that was still waited for when the log was closed."""
+"""The error of a call that had not returned when the collector was closed."""
 
 
 class Unfinished(Protocol):
-    """A reply that is still waited for, or read."""
+    """A reply that is still awaited or read."""
 
     def end(self) -> None:
-        """Records it as far as it came."""
+        """Record it as far as it came."""
 
 
 def failed(begun: Begun, error: BaseException) -> Generation:
-    """A generation that raised."""
+    """Return the record of a generation that raised."""
     seconds = time.perf_counter() - begun.began
     seam, reason = begun.seam or "", reason_of(error)
     return Generation(
@@ -200,7 +200,7 @@ def failed(begun: Begun, error: BaseException) -> Generation:
 
 
 def _unanswered(begun: Begun, seconds: float | None, error: str | None) -> Generation | EnvironmentCall:
-    """One that has not come back."""
+    """Return the record of a call that has not returned."""
     if begun.seam is not None:
         return Generation(begun.order, begun.began, seconds, [], {}, begun.seam, begun.strand, error)
     return EnvironmentCall(
@@ -213,7 +213,7 @@ class CallRecords(Struct, array_like=True, eq=False):
     """The calls of one rollout function call, as plain values.
 
     Attributes:
-        size: about how many bytes they keep alive.
+        size: About how many bytes they keep in memory.
     """
 
     generations: list[Generation] = []
@@ -223,11 +223,11 @@ class CallRecords(Struct, array_like=True, eq=False):
 
     @property
     def calls(self) -> list[Call]:
-        """All of them."""
+        """All calls and notes."""
         return [*self.generations, *self.environment_calls, *self.notes]
 
     def keep(self, call: Call, size: int) -> None:
-        """Adds a call."""
+        """Add a call of `size` bytes."""
         if isinstance(call, EnvironmentCall):
             self.environment_calls.append(call)
         elif isinstance(call, Generation):
@@ -237,21 +237,21 @@ class CallRecords(Struct, array_like=True, eq=False):
         self.size += size
 
     def sort(self) -> "CallRecords":
-        """Puts the calls in the order in which they began, and returns itself: calls are kept as they come back."""
+        """Sort the calls by the order in which they began (they are added as they return), and return self."""
         for calls in (self.generations, self.environment_calls, self.notes):
             calls.sort(key=_order)
         return self
 
     def release(self) -> None:
-        """Drops all calls."""
+        """Drop all calls, which frees their memory."""
         self.generations.clear()
         self.environment_calls.clear()
         self.notes.clear()
         self.size = 0
 
     def plain(self) -> "CallRecords":
-        """A copy of which MessagePack takes every value: images have become references, and sampling parameters that
-        JSON lacks (dates, sets), which MessagePack would write in words of its own, are as they will be stored.
+        """Return a copy that MessagePack can write: images are references, and sampling parameters that JSON lacks
+        (dates, sets), which MessagePack would write in a form of its own, are as they will be stored.
         """
         generations = [
             call
@@ -268,8 +268,8 @@ class CallRecords(Struct, array_like=True, eq=False):
         return CallRecords(generations, environment_calls, self.notes, self.size)
 
     def share_strands(self) -> "CallRecords":
-        """Gives calls of one strand the same object again, and returns itself. Decoded, each call has a strand of its
-        own, and attribution compares strands by identity.
+        """Give decoded calls of one strand the same object again, and return self. Decoding makes a strand for each
+        call, and attribution compares strands by identity.
         """
         known: dict[int, Strand] = {}
         for call in self.calls:
@@ -281,7 +281,7 @@ class CallRecords(Struct, array_like=True, eq=False):
 
 
 def _shared(strand: Strand, known: dict[int, Strand]) -> Strand:
-    """The strand of the same number in `known`, to which it and those above it are added."""
+    """Return the strand of the same number in `known`; add it, and the strands above it, if it is not there."""
     while (found := known.get(strand.number)) is None:
         known[strand.number] = strand
         if strand.parent is None:
@@ -291,15 +291,16 @@ def _shared(strand: Strand, known: dict[int, Strand]) -> Strand:
 
 
 class Collector:
-    """Collects the calls of one rollout function call. Any thread may add to it, also one that is in the middle of
-    adding: Python may collect garbage anywhere, and a destructor may call an environment. So objects are released
-    outside of the lock, and what is done without it is one operation of the interpreter's own on a dict, a list or a
-    counter.
+    """Collects the calls of one rollout function call.
+
+    Any thread may add a call, even one that is just adding another: Python may collect garbage at any point, and a
+    destructor may call an environment. So objects are released outside of the lock, and everything that is done
+    without the lock is one atomic operation of the interpreter on a dict, a list or a counter.
 
     Attributes:
-        records: the calls.
-        model: the trainer's: generations of other models are not recorded. None if it is not known: all are.
-        unfinished: replies that are recorded by `close`, if nobody has read them to their end by then.
+        records: The calls.
+        model: The trainer's model. Generations of other models are not recorded; if it is None, those of all are.
+        unfinished: Replies that `close` records, unless they were read to their end before.
     """
 
     def __init__(self, model: Any = None) -> None:
@@ -317,14 +318,14 @@ class Collector:
     def begin(
         self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None, seam: str | None = None
     ) -> Begun:
-        """A call that begins now. It is waited for until `add` or `forget`; `close` gives it up.
+        """Begin a call. It is awaited until `add` or `forget`; `close` gives it up.
 
         Args:
-            strand: where it is made.
-            kind: "generation", "reset", "step" or "tool".
-            client: the environment's; kept alive until `close`, since Python gives a dead object's id to the next.
-            sent: JSON of what is sent to it; None for a generation.
-            seam: of a generation.
+            strand: The strand that makes it.
+            kind: "generation", "reset", "step", "tool" or "reward".
+            client: The environment's client; kept alive until `close`, since Python reuses the id of a dead object.
+            sent: JSON of what is sent; None for a generation.
+            seam: Seam of a generation; None for an environment's call.
         """
         number = -1 if client is None else self._number(client)
         order = next(self._orders)
@@ -332,7 +333,7 @@ class Collector:
         return begun
 
     def add(self, call: Call) -> None:
-        """Keeps a call that ended, unless the log is closed: the writer reads it then."""
+        """Add a call that ended, unless the collector is closed: the writer reads the records then."""
         size = call.size
         with self._lock:
             if not self._is_closed:
@@ -340,18 +341,18 @@ class Collector:
                 self.records.keep(call, size)
 
     def forget(self, begun: Begun) -> None:
-        """For a call of which nothing is kept."""
+        """End a call of which nothing is recorded."""
         self._waiting.pop(begun.order, None)
 
     def note(self, strand: Strand, kind: str, values: bytes) -> None:
-        """Keeps what is said of the row that `strand` is about."""
+        """Add a note about the strand's row."""
         self.add(Note(next(self._orders), kind, values, strand))
 
     def so_far(self) -> CallRecords:
-        """A copy of the calls as of now, without their size. Calls that have not come back are there, without
-        `seconds`.
-        """
-        waiting = self._waiting.copy()  # first: a call that comes back meanwhile is in both, not in neither
+        """Return a copy of the calls as of now, without their size. Calls that have not returned have no `seconds`."""
+        waiting = (
+            self._waiting.copy()
+        )  # before the records: a call that returns meanwhile is in both, and not in neither
         seen = self.records
         copy = CallRecords(seen.generations.copy(), seen.environment_calls.copy(), seen.notes.copy())
         came_back = {call.order for call in copy.generations} | {call.order for call in copy.environment_calls}
@@ -361,7 +362,7 @@ class Collector:
         return copy
 
     def close(self) -> None:
-        """Ends what is unfinished, gives up what has not come back, lets go of the model and the clients."""
+        """End unfinished replies, give up calls that have not returned, and release the model and the clients."""
         for reply in list(self.unfinished):
             reply.end()
         with self._lock:
@@ -376,7 +377,7 @@ class Collector:
         self._clients.clear()
 
     def _judge_threads(self) -> None:
-        """A thread that outlives the row that started it may serve others, too: what it called is nobody's."""
+        """Leave calls of threads that outlive their row unattributed: such a thread may serve other rows too."""
         alive = {strand for thread, strand in self.tree.threads if thread.is_alive()}
         self.tree.threads.clear()
         for call in self.records.calls if alive else []:
@@ -384,14 +385,14 @@ class Collector:
                 call.strand.row = NO_ROW
 
     def _count_children(self) -> None:
-        """What forked children called is nobody's: its number is all that is known of it."""
+        """Add notes for calls of forked children: only their number is known, so they are unattributed."""
         made = _children.take()
         strand = Strand(self.tree, self.tree.root, next(self.tree.numbers), NO_ROW) if made else None
         for _ in range(made):
             self.records.keep(Note(next(self._orders), "lost", b"null", strand), 0)
 
     def of_forked_child(self) -> "Collector":
-        """For a forked child, whose calls cannot reach this process."""
+        """Return a collector for a forked child, whose calls cannot reach this process."""
         return _ChildsCollector(self.model, _children.forked())
 
     def _number(self, client: object) -> int:
@@ -402,43 +403,43 @@ class Collector:
 
 
 class _ChildsCollector(Collector):
-    """Counts calls in a child that was forked while calls were recorded; keeps none."""
+    """Counts calls in a child that was forked while calls were recorded; stores none."""
 
     def __init__(self, model: Any, counted: CallsOfChildren) -> None:
         super().__init__(model)
         self._counted = counted
 
     def add(self, call: Call) -> None:
-        """Counts a call of the function's own."""
+        """Count a call, unless an environment call made it."""
         self._waiting.pop(call.order, None)
         if getattr(call, "within", None) is None:
             self._counted.add()
 
     def of_forked_child(self) -> Collector:
-        """For a child's child: its calls are counted with the child's."""
+        """Return a collector for a child's child, whose calls are counted with the child's."""
         return _ChildsCollector(self.model, self._counted.forked())
 
     def _number(self, _: object) -> int:
-        return -1  # it never ends, and would keep each client alive
+        return -1  # this collector is never closed, and would keep each client alive
 
 
 def generating_strand() -> Strand | None:
-    """Where a generation that is to be recorded is made; None outside of what is recorded, and within another one:
-    seams nest, and the outermost records.
+    """Return the strand of a generation that is to be recorded; None if calls are not recorded here, and inside another
+    generation: seams nest, and the outermost one records.
     """
     strand = current_strand()
     return None if strand is None or strand.generating else strand
 
 
 def generating() -> AbstractContextManager[Strand | None]:
-    """Generations made inside are parts of the one that is under way."""
+    """Return a context manager in which generations are parts of the one that is under way."""
     strand = branch(generating=True)
     return nullcontext() if strand is None else within(strand)
 
 
 @contextmanager
 def answered(begun: Begun) -> Iterator[None]:
-    """While what came back is recorded: where that fails, the call is forgotten, since it is not waited for."""
+    """Wraps the recording of a result: if that fails, the call is forgotten, since nothing else ends it."""
     try:
         yield
     finally:
@@ -447,7 +448,7 @@ def answered(begun: Begun) -> Iterator[None]:
 
 @contextmanager
 def collecting(log: Collector) -> Iterator[None]:
-    """Calls that begin inside go to `log`, also those of threads that nobody saw start: a trainer calls one rollout
+    """Collects calls that begin in the block, also of threads whose start was not seen: a trainer calls one rollout
     function at a time.
     """
     with opened(log.tree):
@@ -458,7 +459,7 @@ _children = CallsOfChildren()
 
 
 def _in_forked_child() -> None:
-    """After `strands`' own, which counts on with the parent's."""
+    """Count anew in a forked child. `strands` registered its hook before, and still uses the parent's count."""
     global _children  # noqa: PLW0603 - a child has children of its own
     _children = CallsOfChildren()
 

@@ -1,7 +1,10 @@
 """Records one call of an environment or a tool while it is made."""
 
+import functools
+import inspect
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import Token
 from types import TracebackType
 from typing import Any, TypeVar
@@ -136,3 +139,27 @@ def _as(convert: Callable[[Any], T], value: Any) -> T | None:
         return None if value is None else convert(value)
     except Exception:  # noqa: BLE001
         return None
+
+
+def recorded_function(
+    function: Callable[..., Any], around: Callable[..., AbstractContextManager[Callable[[Any], Any]]]
+) -> Callable[..., Any]:
+    """Wrap a function or coroutine function: each call runs in `around(*args, **kwargs)`.
+
+    The context manager gives a function, such as `RecordedCall` does, which takes the result and returns it.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with around(*args, **kwargs) as came_back:
+                return came_back(await function(*args, **kwargs))
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with around(*args, **kwargs) as came_back:
+            return came_back(function(*args, **kwargs))
+
+    return call

@@ -13,7 +13,6 @@ What is relied on (trl 1.16), and what is lost without it:
 
 import asyncio
 import functools
-import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, Trai
 from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
 from logs_ui.recorder.capture.calls import Generation, Sequence, answered, failed, generating, generating_strand
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import trl, trl_async
 from logs_ui.recorder.capture.model_answers import finish_of
 from logs_ui.recorder.capture.strands import Strand, within
@@ -352,21 +351,7 @@ class _Recorded:
 
 
 def _recorded_tool(name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
-    def recording(arguments: dict[str, Any]) -> Any:
+    def around(**arguments: Any) -> RecordedCall:
         return RecordedCall("tool", tool, lambda: {"name": name, "arguments": arguments}, Answer)
 
-    if inspect.iscoroutinefunction(tool):
-
-        @functools.wraps(tool)
-        async def call_async(**arguments: Any) -> Any:
-            with recording(arguments) as came_back:
-                return came_back(await tool(**arguments))
-
-        return call_async
-
-    @functools.wraps(tool)
-    def call(**arguments: Any) -> Any:
-        with recording(arguments) as came_back:
-            return came_back(tool(**arguments))
-
-    return call
+    return recorded_function(tool, around)

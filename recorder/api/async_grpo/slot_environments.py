@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments.quiet_subclass import quiet_subclass
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
 from logs_ui.recorder.guard import guard
@@ -70,38 +70,16 @@ class RolloutEnvironments:
             TypeError: no subclass of it can be made.
         """
         methods = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
-        makers = {"reset": self._resetting, "get_reward": self._rewarding}
-        return quiet_subclass(
-            kind, {name: makers[name](method) for name, method in methods.items() if inspect.isfunction(method)}
-        )
-
-    def _resetting(self, reset: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(reset)
-        def call(environment: Any, /, *args: Any, **kwargs: Any) -> Any:
-            with self._reset(environment, args, kwargs) as came_back:
-                return came_back(reset(environment, *args, **kwargs))
-
-        return call
-
-    def _rewarding(self, get_reward: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(get_reward):
-
-            @functools.wraps(get_reward)
-            async def call_async(environment: Any, /) -> Any:
-                with self._reward(environment) as came_back:
-                    return came_back(await get_reward(environment))
-
-            return call_async
-
-        @functools.wraps(get_reward)
-        def call(environment: Any, /) -> Any:
-            with self._reward(environment) as came_back:
-                return came_back(get_reward(environment))
-
-        return call
+        arounds = {"reset": self._reset, "get_reward": self._reward}
+        recorded = {
+            name: recorded_function(method, arounds[name])
+            for name, method in methods.items()
+            if inspect.isfunction(method)
+        }
+        return quiet_subclass(kind, recorded)
 
     @contextmanager
-    def _reset(self, environment: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[CameBack]:
+    def _reset(self, environment: Any, /, *args: Any, **kwargs: Any) -> Iterator[CameBack]:
         """Record a reset in the rollout that it prepares, or in the running rollout if one of its tools resets."""
         scope: AbstractContextManager[Any] = nullcontext()
         with guard("finding the rollout of a reset"):
@@ -115,7 +93,7 @@ class RolloutEnvironments:
             yield came_back
 
     @contextmanager
-    def _reward(self, environment: Any) -> Iterator[CameBack]:
+    def _reward(self, environment: Any, /) -> Iterator[CameBack]:
         scope: AbstractContextManager[Any] = nullcontext()
         answered: Callable[[], None] | None = None
         with guard("finding the rollout of a reward"):

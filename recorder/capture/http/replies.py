@@ -21,28 +21,12 @@ from logs_ui.recorder.snapshot import one_line, plain, snapshot, text
 
 Json = dict[str, Any]
 
+# listed by name, because the rest of a request may hold a key or a token
 _SAMPLING = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "min_tokens",
-    "n",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "tool_choice",
-    "reasoning_effort",
-    "chat_template_kwargs",
-)  # listed by name, because the rest of a request may hold a key or a token
+    "model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "seed", "stop", "stop_token_ids",
+    "ignore_eos", "tool_choice", "reasoning_effort", "chat_template_kwargs",
+)  # fmt: skip
 _WRITTEN_ID = "token_id:"  # how vLLM writes a token with `return_tokens_as_token_ids`
 _LARGEST_ID = np.iinfo(np.int32).max
 _REFUSED = 400  # HTTP statuses from here on are errors

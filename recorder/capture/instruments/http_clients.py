@@ -200,7 +200,7 @@ def _requests(session: Any) -> dict[str, Callable[[Call], Call]]:
             exchange.heard(response.content)
             exchange.end()
 
-    return {"send": lambda original: _recorded(original, sent, hear)}
+    return {"send": lambda original: recorded("http", original, sent, hear)}
 
 
 def _hear_requests(exchange: Exchange, response: Any) -> None:
@@ -214,7 +214,7 @@ def _hear_requests(exchange: Exchange, response: Any) -> None:
     response.iter_content = iter_content
 
 
-def _httpx(client: Any) -> dict[str, Callable[[Call], Call]]:
+def _httpx(_: Any) -> dict[str, Callable[[Call], Call]]:
     def sent(request: Any = None, **_: Any) -> Sent:
         try:
             body = getattr(request, "content", None)
@@ -225,8 +225,7 @@ def _httpx(client: Any) -> dict[str, Callable[[Call], Call]]:
     def hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
         hear_httpx(exchange, response)
 
-    recorded = _recorded_async if inspect.iscoroutinefunction(client.send) else _recorded
-    return {"send": lambda original: recorded(original, sent, hear)}
+    return {"send": lambda original: recorded("http", original, sent, hear)}
 
 
 def _aiohttp(_: Any) -> dict[str, Callable[[Call], Call]]:
@@ -234,7 +233,7 @@ def _aiohttp(_: Any) -> dict[str, Callable[[Call], Call]]:
         exchange.answers(response.status)
         response.content = _HeardReader(response.content, exchange)
 
-    return {"_request": lambda original: _recorded_async(original, _sent, hear)}
+    return {"_request": lambda original: recorded("http", original, _sent, hear)}
 
 
 def _alike(client: Any) -> dict[str, Callable[[Call], Call]]:
@@ -247,13 +246,9 @@ def _alike(client: Any) -> dict[str, Callable[[Call], Call]]:
         exchange.heard(content if isinstance(content, bytes) else b"")
         exchange.end()
 
-    def make(sent: Callable[..., Sent], original: Call) -> Call:
-        recorded = _recorded_async if inspect.iscoroutinefunction(original) else _recorded
-        return recorded(original, sent, hear)
-
     methods: dict[str, Callable[..., Sent]] = {"post": functools.partial(_sent, "POST"), "request": _sent}
     return {
-        name: functools.partial(make, sent)
+        name: functools.partial(recorded, "http", sent=sent, hear=hear)
         for name, sent in methods.items()
         if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
     }
@@ -295,29 +290,37 @@ def _unusable(client: object) -> str:
     )
 
 
-def _recorded(original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
+def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
+    """Wrap a client's method or coroutine method so that its requests for generations are recorded.
+
+    Args:
+        seam: See `Generation`.
+        original: The method.
+        sent: Returns what is sent, from the call's arguments.
+        hear: Takes the result, and follows a reply that is not read yet.
+    """
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            exchange = begin(seam, functools.partial(sent, *args, **kwargs))
+            if exchange is None:
+                return await original(*args, **kwargs)
+            with exchange.asking():
+                response = await original(*args, **kwargs)
+            with guard("listening to a server's reply"):
+                hear(exchange, response, **kwargs)
+            return response
+
+        return call_async
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        exchange = begin("http", functools.partial(sent, *args, **kwargs))
+        exchange = begin(seam, functools.partial(sent, *args, **kwargs))
         if exchange is None:
             return original(*args, **kwargs)
         with exchange.asking():
             response = original(*args, **kwargs)
-        with guard("listening to a server's reply"):
-            hear(exchange, response, **kwargs)
-        return response
-
-    return call
-
-
-def _recorded_async(original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
-    @functools.wraps(original)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        exchange = begin("http", functools.partial(sent, *args, **kwargs))
-        if exchange is None:
-            return await original(*args, **kwargs)
-        with exchange.asking():
-            response = await original(*args, **kwargs)
         with guard("listening to a server's reply"):
             hear(exchange, response, **kwargs)
         return response

@@ -6,13 +6,11 @@ its `response` and a raw response its `http_response`, both of httpx.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-from logs_ui.recorder.capture.http.exchange import Exchange, Sent, begin
-from logs_ui.recorder.capture.instruments.http_clients import hear_httpx
+from logs_ui.recorder.capture.http.exchange import Exchange, Sent
+from logs_ui.recorder.capture.instruments.http_clients import hear_httpx, recorded
 from logs_ui.recorder.capture.instruments.patch import patches
-from logs_ui.recorder.guard import guard
 
 
 def install() -> None:
@@ -21,48 +19,18 @@ def install() -> None:
 
 
 def _attach(module: Any) -> None:
-    patches.method(module.SyncAPIClient, "request", _recorded)
-    patches.method(module.AsyncAPIClient, "request", _recorded_async)
+    for client in (module.SyncAPIClient, module.AsyncAPIClient):
+        patches.method(client, "request", functools.partial(recorded, "openai", sent=_sent, hear=_hear))
 
 
-def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = begin("openai", functools.partial(_sent, *args, **kwargs))
-        if exchange is None:
-            return original(self, *args, **kwargs)
-        with exchange.asking():
-            result = original(self, *args, **kwargs)
-        with guard("listening to a reply of openai"):
-            _hear(exchange, result)
-        return result
-
-    return request
-
-
-def _recorded_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = begin("openai", functools.partial(_sent, *args, **kwargs))
-        if exchange is None:
-            return await original(self, *args, **kwargs)
-        with exchange.asking():
-            result = await original(self, *args, **kwargs)
-        with guard("listening to a reply of openai"):
-            _hear(exchange, result)
-        return result
-
-    return request
-
-
-def _sent(_cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent:
+def _sent(_client: Any, _cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent:
     body = getattr(options, "json_data", None)
     if isinstance(body, dict):
         body = {**body, **(getattr(options, "extra_json", None) or {})}
     return str(getattr(options, "method", "")).upper(), str(getattr(options, "url", "")), body
 
 
-def _hear(exchange: Exchange, result: Any) -> None:
+def _hear(exchange: Exchange, result: Any, /, **_: Any) -> None:
     """Take a reply that the client has read; otherwise follow a stream, or a raw response that may be one."""
     if callable(getattr(result, "model_dump", None)):
         exchange.replied(result.model_dump(exclude_unset=True, warnings=False))

@@ -22,15 +22,8 @@ from logs_ui.recorder.capture.instruments.patch import patches
 from logs_ui.recorder.guard import guard
 
 _SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "do_sample",
-    "max_new_tokens",
-    "max_length",
-)
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "do_sample", "max_new_tokens", "max_length",
+)  # fmt: skip
 
 
 def install() -> None:

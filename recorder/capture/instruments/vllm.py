@@ -28,21 +28,9 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import plain
 
 _SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "max_tokens",
-    "min_tokens",
-    "n",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-)
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "max_tokens", "min_tokens", "n", "seed", "stop", "stop_token_ids", "ignore_eos",
+)  # fmt: skip
 
 Method = Callable[..., Any]
 Finishes = list[tuple[Any, str | None]]
