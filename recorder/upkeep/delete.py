@@ -117,7 +117,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
             if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
                 raise LogsUIError(
                     f"Some of run {uid} waits in {file.path} for the database, and would bring it back. Wait for the "
-                    f"process that wrote it, or end it; then: logs-ui db ingest{db_option(address)}"
+                    f"process that wrote it, or end it; then run: logs-ui db ingest{db_option(address)}"
                 )
 
 

@@ -76,7 +76,9 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
 
     def still() -> None:
         if not lease.renew():
-            raise LogsUIError(f"Another process writes {shown(address)} now: this one stood still for too long.")
+            raise LogsUIError(
+                f"Another process writes {shown(address)} now, because this one was stopped for too long. Try again."
+            )
 
     def renew() -> None:
         while not ended.wait(_RENEWED):
@@ -96,7 +98,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
 def _wait(address: Address, deadline: float) -> None:
     """Waits a moment; raises LogsUIError after the deadline."""
     if time.monotonic() > deadline:
-        raise LogsUIError(f"Another process has been writing {shown(address)} for long. Try again once it has ended.")
+        raise LogsUIError(f"Another process has been writing {shown(address)} for long. Try again when it has ended.")
     time.sleep(_POLL)
 
 

@@ -100,8 +100,8 @@ def _refuse_without_space(path: Path, used: int) -> None:
     free, needed = shutil.disk_usage(path.parent).free, int(2 * used * _SPARE)
     if free < needed:
         raise LogsUIError(
-            f"{shown(path)} takes {needed / 1e6:,.0f} MB of free disk to be vacuumed, and there are {free / 1e6:,.0f}. "
-            "Make room, or go without: new rollouts fill what was pruned."
+            f"To vacuum {shown(path)} takes {needed / 1e6:,.0f} MB of free disk space, but {free / 1e6:,.0f} are free. "
+            "Free some, or do without: new rollouts reuse the space of pruned ones."
         )
 
 

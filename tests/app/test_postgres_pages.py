@@ -198,7 +198,7 @@ def test_commands_take_a_server_and_say_no_password(
 
 def test_serving_a_server_that_is_away_waits_and_one_that_will_never_do_ends(places: Places) -> None:
     never = as_text(places.server.set(database="nowhere"))
-    with pytest.raises(DatabaseError, match="make it with createdb"):
+    with pytest.raises(DatabaseError, match="create it with createdb"):
         serve(db=never, port=0)
     command = [str(Path(sys.executable).with_name("logs-ui")), "serve", "--port", "0"]
     away = {"LOGS_UI_DB": f"postgresql://ann:{SECRET.replace('@', '%40').replace('/', '%2F')}@127.0.0.1:1/runs"}

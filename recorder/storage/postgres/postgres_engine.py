@@ -47,8 +47,8 @@ an administrator, the server's system, and conflicts between transactions.
 _ROWS_FAULTS = ("21", "22", "23", "54", "42804", "42846", "42883", "42P08", "42P18")
 """SQLSTATE classes that the value of a row causes: a row met twice, data, constraints, limits, and wrong types."""
 _HOPELESS = (
-    "does not exist", "createdb", "createuser", "does not take this password", "asks for a password",
-    "no pg_hba.conf entry", "is a pooler's",
+    "does not exist", "createdb", "createuser", "refuses this password", "asks for a password", "no pg_hba.conf entry",
+    "is a pooler",
 )  # fmt: skip
 """libpq reports a refused connection only in words. If these are in another language, it is tried again."""
 _ABOUT_THE_CONNECTION = re.compile(
@@ -58,17 +58,17 @@ _ABOUT_THE_CONNECTION = re.compile(
 _IN_WORDS = {
     "42501": "does not let this user do that: its role lacks the right, which its owner can grant (docs/cluster.md)",
     "25006": "is read-only, as a standby is",
-    "53100": "has no room left on its disk. Free some; recording goes on by itself",
-    "53300": "has no connection left. Raise max_connections, or put a pooler before it",
+    "53100": "has no space left on its disk. Free some; recording goes on by itself",
+    "53300": "has no free connection. Raise max_connections, or put a pooler before it",
 }
 _BY_ITS_WORDS = {
     "no password supplied": "asks for a password: set PGPASSWORD, or write it into ~/.pgpass",
-    "password authentication failed": "does not take this password: set PGPASSWORD, or write it into ~/.pgpass",
-    'database "[^"]*" does not exist|^no such database': "is no database of that server: make it with createdb",
-    'role "[^"]*" does not exist|^no such user': "does not know this user: name another, or make it with createuser",
-    "transaction blocks not allowed": "is a pooler's, in statement mode, and logs-ui writes in transactions: set its "
+    "password authentication failed": "refuses this password: set PGPASSWORD, or write it into ~/.pgpass",
+    'database "[^"]*" does not exist|^no such database': "does not exist on that server: create it with createdb",
+    'role "[^"]*" does not exist|^no such user': "does not know this user: name another, or create it with createuser",
+    "transaction blocks not allowed": "is a pooler in statement mode, but logs-ui writes in transactions: set its "
     "pool_mode to transaction or session",
-    "unsupported startup parameter": "is a pooler's, which takes few parameters in an address: leave them out (what "
+    "unsupported startup parameter": "is a pooler, which allows few parameters in a URL: leave them out (what "
     "`options` would set can be the role's: ALTER ROLE ... SET ...)",
 }
 """By patterns of libpq's messages. The last two are PgBouncer's."""

@@ -71,15 +71,15 @@ def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
     if connection.scalar(text("SELECT to_regclass(:name)"), _OF_SCHEMA) is None:
         if not connection.scalar(text(_MAY_MAKE)):
             raise RefusedDatabaseError(
-                f"{shown(url)} has no tables of logs-ui that {user} could record into, and {user} may not make them. "
-                f"Its owner does: {_migrate(url)}, and then in psql: {granted}"
+                f"{shown(url)} has no tables of logs-ui yet, and {user} may not create them. "
+                f"Its owner can: {_migrate(url)}, and then in psql: {granted}"
             )
     elif lacking := _lacking(connection):
         (first, rights), more = lacking[0], len(lacking) - 1
-        others = f", and what it takes on {more} more" if more else ""
+        others = f", and rights on {more} more" if more else ""
         raise RefusedDatabaseError(
             f"{shown(url)} cannot be recorded into by {user}, who lacks {rights} on {first}{others}. Name another "
-            f"user; or its owner says in psql: {granted}"
+            f"user, or let its owner run in psql: {granted}"
         )
 
 
@@ -92,7 +92,7 @@ def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
     if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
         raise RefusedDatabaseError(
             f"{shown(url)} is of an earlier schema than this logs-ui records, and this user may not change tables. Its "
-            f"owner does: {_migrate(url)}"
+            f"owner can: {_migrate(url)}"
         )
 
 

@@ -226,7 +226,9 @@ def test_a_connection_that_is_cut_off_is_said_in_a_sentence(postgres_url: URL) -
 
 
 def test_a_user_that_the_server_does_not_know_is_hopeless(postgres_url: URL) -> None:
-    with pytest.raises(RefusedDatabaseError, match="does not know this user: name another, or make it with createuser"):
+    with pytest.raises(
+        RefusedDatabaseError, match="does not know this user: name another, or create it with createuser"
+    ):
         refuse_hopeless(postgres_url.set(username="nobody"))
 
 

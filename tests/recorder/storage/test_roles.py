@@ -94,9 +94,7 @@ def test_a_recorder_records_and_deletes_nothing(users: Users, monkeypatch: pytes
 
 
 def test_who_may_not_record_is_refused_at_once_and_told_the_grant_that_helps(users: Users) -> None:
-    said = (
-        rf"recorded into by {users.guest.username}, who lacks INSERT, UPDATE on image, and what it takes on \d+ more\. "
-    )
+    said = rf"recorded into by {users.guest.username}, who lacks INSERT, UPDATE on image, and rights on \d+ more\. "
     with pytest.raises(RefusedDatabaseError, match=said) as refused:
         start_run(db=as_text(users.guest))
     assert "".join(traceback.format_exception(refused.value)).count("Traceback") == 1, "no chain"
@@ -126,7 +124,7 @@ def test_a_recorder_whose_database_only_its_owner_can_bring_up_to_date_is_told_s
     step = Migration(2, "nothing", lambda _: None, oldest_reader=1, oldest_writer=1)
     monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
     with pytest.raises(
-        RefusedDatabaseError, match=r"may not change tables\. Its owner does: logs-ui db migrate --db '?post"
+        RefusedDatabaseError, match=r"may not change tables\. Its owner can: logs-ui db migrate --db '?post"
     ):
         refuse_hopeless(users.trainer)
     refuse_hopeless(users.owner)
@@ -195,7 +193,7 @@ def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: 
     try:
         with pytest.raises(DatabaseError, match="lacks the right"):
             writing_engine(other)
-        with pytest.raises(RefusedDatabaseError, match=r"may not make them\. Its owner does: logs-ui db migrate --db"):
+        with pytest.raises(RefusedDatabaseError, match=r"may not create them\. Its owner can: logs-ui db migrate --db"):
             start_run(db=as_text(other))
         monkeypatch.setenv("LOGS_UI_DB", as_text(empty))
         said = [CliRunner().invoke(app, ["db", "migrate"]).output for _ in range(2)]

@@ -113,7 +113,7 @@ def test_on_a_network_file_system_a_command_is_alone_or_stops(db: Path, monkeypa
                 assert not is_held
             path.write_text("another")
 
-    with pytest.raises(LogsUIError, match=r"Another process writes .* now: this one stood still"):
+    with pytest.raises(LogsUIError, match=r"Another process writes .* now, because this one"):
         prune(db, run="one", progress=taken_over)
     path.unlink()
     assert prune(db, run="one").rollouts == 16
