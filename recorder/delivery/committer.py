@@ -29,7 +29,7 @@ HEARTBEAT = 5.0
 
 
 class CommitterParcel:
-    """See `outlet.Parcel`.
+    """Implements `outlet.Parcel` in this process.
 
     Attributes:
         lost: changes that could not be packed.
@@ -66,7 +66,7 @@ class CommitterParcel:
         done(0)
 
     def _packed(self) -> Batch:
-        """All changes in one batch, without those that cannot be packed."""
+        """Pack all changes into one batch, without those that cannot be packed."""
         try:
             return packed(self._changes)
         except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
@@ -82,7 +82,7 @@ class CommitterParcel:
 
 
 class Committer:
-    """See `outlet.Outlet`.
+    """Implements `outlet.Outlet` in this process.
 
     Attributes:
         storage: where entries go.
@@ -93,7 +93,7 @@ class Committer:
     def __init__(
         self, address: Address, limits: Limits, *, spools_always: bool, before: Handover | None = None
     ) -> None:
-        """See `Storage`; `before` is None for a process that replaces no other."""
+        """Opens nothing, see `Storage`. `before` is None for a process that replaces no other."""
         before = before or Handover(new_writer_name())
         self.storage = Storage(address, limits, spools_always=spools_always, name=before.name, before=before.processes)
         self._lost = 0  # changes that could not even be tried
@@ -124,7 +124,7 @@ class Committer:
         return [uid for uid in self._uids if uid not in self._ended]
 
     def parcel(self, number: int = 0) -> CommitterParcel:
-        """See `CommitterParcel`."""
+        """Return an empty parcel; `number` is 0 unless it may be sent twice."""
         return CommitterParcel(self, number)
 
     def commit(self, parcel: CommitterParcel, number: int, counts: Counts) -> None:
@@ -144,7 +144,7 @@ class Committer:
             self._lost += parcel.count
 
     def commit_frames(self, wire: Wire, number: int, frames: Iterable[bytes], counts: Callable[[], Counts]) -> None:
-        """As `commit`, of jobs that were encoded; `counts` is called last, and includes what fails in decoding them."""
+        """Commits jobs that were encoded. `counts` is called last, so that it includes what fails in decoding them."""
         parcel = self.parcel(number)
         parcel.add_frames(wire, frames)
         parcel.close()

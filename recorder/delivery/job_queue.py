@@ -1,4 +1,4 @@
-"""What waits to be encoded and written: handed over by any thread, taken by the writer's. Bounded in bytes."""
+"""Queues jobs in the training: any thread hands them over, the writer's thread takes them. Bounded in bytes."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ _FOLLOW_UP_LONGEST = 60.0
 
 
 class Job(Protocol):
-    """Something to be written. It is encoded outside of the caller's thread."""
+    """Something to be written. It is turned into rows outside of the caller's thread."""
 
     @property
     def size(self) -> int:
@@ -34,25 +34,25 @@ class Job(Protocol):
         ...
 
     def without_payload(self) -> "Job":
-        """Lets go of texts and tokens, and returns what to write then: itself where it has none. Called by any thread,
+        """Releases texts and tokens, and returns the job to write instead: itself if it has none. Called by any thread,
         at most once, before `changes` and not while it runs; takes no longer than some milliseconds.
         """
         ...
 
 
 class FollowedJob(Job, Protocol):
-    """Something that goes on, and is written as it stands now and then."""
+    """A job of something that goes on, and is written as it stands now and then."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True once nothing more comes of it."""
         ...
 
 
 @dataclass
 class Followed:
-    """Written next at `due`, and after twice the pause then: all that is written of it is then no more than about twice
-    its last.
+    """A followed job is written next at `due`, and each time after twice the pause, so that all that is written of it
+    is no more than about twice what is written last.
     """
 
     job: FollowedJob
@@ -61,20 +61,20 @@ class Followed:
 
 
 class JobQueue:
-    """What does not fit is dropped: first the payloads of what waits, oldest first, so that what happened last, as
-    whatever ended a training, is still there in full; only where even the rest has no room, the newest job.
+    """Drops what does not fit: first the payloads of what waits, oldest first, so that what happened last, as
+    whatever ended a training, is still there in full; only if even the rest has no room, the newest job.
 
     Attributes:
         accepted: jobs that were taken in.
         done: those of them that are durable by now.
         dropped: jobs that had no room, and changes of others that were lost on their way.
-        bytes: that the jobs which are not done keep alive, about.
-        closed: whether all is dropped from now on.
+        bytes: about how many the jobs that are not done keep alive.
+        closed: True if all is dropped from now on.
         followed: see `follow`.
     """
 
     def __init__(self, limits: Limits, name: str) -> None:
-        """`name` is what its database is called to people."""
+        """`name` is the database's in log messages."""
         self.accepted = 0
         self.done = 0
         self.dropped = 0
@@ -85,14 +85,14 @@ class JobQueue:
         # Each job with the bytes that it was counted with. Those whose payload was dropped are the oldest.
         self._bare: deque[tuple[Job, int]] = deque()
         self._whole: deque[tuple[Job, int]] = deque()
-        self._room_expected = True  # until somebody waited for it in vain
+        self._room_expected = True  # False after somebody waited for room in vain
         self._said_full = False
         self._hurry = False
         self._condition = threading.Condition()
 
     def put(self, job: Job) -> None:
-        """Waits for room as long as the limits say, by default not at all; not again after it waited in vain, until
-        something was done. Never raises.
+        """Adds a job. Waits for room as long as the limits say, by default not at all; after it waited in vain, not
+        again until something was done. Never raises.
         """
         size = job.size
         with self._condition:
@@ -103,12 +103,12 @@ class JobQueue:
                 self._squeeze_in(job, size)
 
     def follow(self, job: FollowedJob) -> None:
-        """Puts it in in a second, and now and then until it is over."""
+        """Adds a job in a second, and now and then until it is over."""
         with self._condition:
             self.followed.append(Followed(job, time.monotonic() + _FOLLOW_UP, _FOLLOW_UP))
 
     def follow_up(self) -> None:
-        """Puts in what is due. For the writer's thread: waits for no room, which this thread alone can make."""
+        """Adds the followed jobs that are due. Does not wait for room, which only this thread makes."""
         now = time.monotonic()
         with self._condition:
             self._forget_what_is_over()
@@ -120,7 +120,9 @@ class JobQueue:
                 self._squeeze_in(followed.job, followed.job.size)
 
     def wait_until_done(self, timeout: float | None) -> bool:
-        """Whether all that was accepted by now is; in seconds, None for as long as it takes. Once closed, never."""
+        """Return True once all that was accepted by now is done; False after the timeout (seconds; None waits on), or
+        once the queue is closed.
+        """
         with self._condition:
             wanted = self.accepted
             self._hurry = True
@@ -129,26 +131,26 @@ class JobQueue:
             return not self.closed and self.done >= wanted
 
     def wait_for_jobs(self, seconds: float) -> int:
-        """Rests so long, less where somebody waits for the jobs; returns how many there are then."""
+        """Sleeps so long, less if somebody waits for the jobs; returns how many there are then."""
         with self._condition:
             self._condition.wait_for(lambda: self._hurry, seconds)
             self._hurry = False
             return len(self)
 
     def next(self) -> tuple[Job, int] | None:
-        """The oldest job, out of the queue, and its bytes, which are still counted."""
+        """Take out the oldest job; return it with its bytes, which are still counted. None if there is none."""
         with self._condition:
             jobs = self._bare or self._whole
             return jobs.popleft() if jobs else None
 
     def recount(self, change: int) -> None:
-        """Jobs that were taken keep alive so much more now, as they are encoded: mostly less."""
+        """Corrects the bytes of jobs that were taken, once they are encoded: mostly downwards."""
         with self._condition:
             self.bytes += change
             self._condition.notify_all()
 
     def finish(self, jobs: int, size: int, dropped: int = 0) -> None:
-        """So many are done, and their bytes free; so many changes of them were dropped after all."""
+        """Counts jobs as done and their bytes as free; `dropped` are changes of them that were dropped after all."""
         with self._condition:
             self.dropped += dropped
             self.bytes -= size
@@ -157,7 +159,7 @@ class JobQueue:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Drops all."""
+        """Drops all jobs, now and from now on."""
         with self._condition:
             self.closed = True
             self._bare.clear()
@@ -165,7 +167,7 @@ class JobQueue:
             self._condition.notify_all()
 
     def __len__(self) -> int:
-        """Jobs that nobody has taken yet."""
+        """The number of jobs that nobody has taken yet."""
         return len(self._bare) + len(self._whole)
 
     def _append(self, job: Job, size: int) -> None:
@@ -185,7 +187,7 @@ class JobQueue:
             )
 
     def _squeeze_in(self, job: Job, size: int) -> None:
-        """Drops payloads as far as there is no room without; the job where there is none even so."""
+        """Adds a job; drops payloads if there is no room without, and the job if there is none even so."""
         if not self.closed and not self._has_room(size):
             self._say_full_once()
             if size <= self._limits.queue_bytes:
@@ -201,7 +203,7 @@ class JobQueue:
             self._append(job, size)
 
     def _drop_payloads(self, size: int) -> None:
-        """Of what waits, oldest first, until there is room for so many bytes or none is left."""
+        """Drops payloads of waiting jobs, oldest first, until there is room for so many bytes or none is left."""
         while self._whole and not self._has_room(size):
             job, before = self._whole[0]
             bare = _without_payload(job)
@@ -226,7 +228,7 @@ class JobQueue:
 
 
 def _without_payload(job: Job) -> Job:
-    """The job as it is where that fails."""
+    """Return the job as it is if that fails."""
     with guard("dropping a payload"):
         return job.without_payload()
     return job

@@ -104,7 +104,7 @@ class Outlet(Protocol):
         ...
 
     def abandon(self) -> Any:
-        """In a forked child: returns the parent's resources, which must be kept referenced and never used."""
+        """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""
         ...
 
 

@@ -48,12 +48,11 @@ _LAST_SECONDS = 3.0  # that the end of this process waits for that of the one th
 
 
 class Writer:
-    """Has what is recorded written to one database, for all runs of this process.
+    """Writes what is recorded to one database, for all runs of this process.
 
     A job that was handed over is durable within a fraction of a second; `flush` waits for it. A locked, full or missing
-    database is tried again for as long as the process lives. What it makes meanwhile waits on disk (`spool_files.py`),
-    and goes in once that is possible, by whichever process; what the disk does not take waits in memory, bounded in
-    bytes
+    database is tried again for as long as the process lives. Meanwhile entries wait on disk (`spool_files.py`), and are
+    stored once that is possible, by whichever process; what the disk does not take waits in memory, bounded in bytes
     (`job_queue.py`). An address that can never be a database of ours is given up: all is dropped.
 
     Attributes:
@@ -73,7 +72,7 @@ class Writer:
         self._reset()
 
     def _reset(self) -> None:
-        """A state without thread: at the start, and in a child after a fork."""
+        """Sets the state without a thread: at the start, and in a forked child."""
         self._queue = JobQueue(self._limits, shown(self.address))
         self._outlet: Outlet = self._new_outlet()
         self._starting = threading.Lock()
@@ -106,15 +105,15 @@ class Writer:
         return self._outlet.pid
 
     def put(self, job: Job) -> None:
-        """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; not again
-        after it waited in vain, until something was written. Never raises.
+        """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; after it
+        waited in vain, not again until something was written. Never raises.
         """
         self._queue.put(job)
         if self._thread is None:
             self._start()
 
     def follow(self, job: FollowedJob) -> None:
-        """Writes it in a second, and now and then until it is over."""
+        """Writes a job in a second, and now and then until it is over."""
         self._queue.follow(job)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -131,8 +130,8 @@ class Writer:
         return self._queue.wait_until_done(timeout)
 
     def flush_at_end(self) -> bool:
-        """As `flush`, for the end of a training: as long as the limits say. The database is not waited for where the
-        disk takes what is left.
+        """Flushes at the end of a training, for as long as the limits say. Does not wait for the database if the disk
+        takes what is left.
         """
         deadline = time.monotonic() + self._limits.end_seconds
         self._outlet.hurry(hurried=True)
@@ -146,20 +145,20 @@ class Writer:
         return is_durable
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file, so that this alone can be copied; waits so long at most
-        for the process that does.
+        """Moves all that is committed into the database's file, so that this file alone can be copied; waits so long at
+        most.
         """
         self._outlet.settle(seconds)
 
     def hurry(self) -> float:
-        """The process ends. Returns how many seconds it may wait: none where the end of a training has waited in vain,
-        and nothing has changed since.
+        """Prepares for the end of the process. Returns how many seconds it may wait: none if the end of a training has
+        waited in vain, and nothing has changed since.
         """
         self._outlet.hurry(hurried=True)
         return 0.0 if self._in_vain == (self._queue.accepted, self._queue.done) else self._limits.end_seconds
 
     def close(self) -> None:
-        """For the end of the process: says how much of what was handed over is not in the database, and why."""
+        """Ends the writer with the process; logs how much of what was handed over is not in the database, and why."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -185,7 +184,7 @@ class Writer:
             )
 
     def say_network(self) -> None:
-        """Says what it means that the database lies on a network file system, if it does."""
+        """Logs what it means that the database lies on a network file system, if it does."""
         if self._network is not None:
             logger.warning(
                 "logs-ui: %s lies on a network file system (%s), where several machines cannot write one SQLite file. "
@@ -197,8 +196,8 @@ class Writer:
             )
 
     def after_fork(self) -> Any:
-        """In the child: threads do not survive, and connections, files and processes are still the parent's. Lets go of
-        them; returns what must be kept, and never be used.
+        """Releases, in a forked child, what is the parent's: connections, files, the helper process. Returns what must
+        be kept referenced, and never be used.
         """
         kept = self._outlet.abandon()
         self._reset()
@@ -221,7 +220,7 @@ class Writer:
                     self._queue.close()
 
     def _write_as_it_comes(self) -> None:
-        """What came by now, and what is due."""
+        """Writes the jobs that came by now, and does what is due."""
         waiting = self._queue.wait_for_jobs(_INTERVAL)
         while waiting > 0:
             waiting -= self._write_some()
@@ -230,7 +229,7 @@ class Writer:
         self._replace_failed_helper()
 
     def _write_some(self) -> int:
-        """As many of the oldest jobs as one transaction takes; returns how many they were."""
+        """Writes as many of the oldest jobs as one transaction takes; returns how many they were."""
         parcel = self._outlet.parcel()
         jobs = before = 0
         while parcel.count < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
@@ -272,12 +271,12 @@ class Writer:
 
     @property
     def _dropped(self) -> int:
-        """What is not written, and never will be, while the writer lives."""
+        """Changes that are not written, and never will be, while the writer lives."""
         return self._queue.dropped + self._dropped_before + self._outlet.dropped
 
 
 def check_settings() -> None:
-    """What the environment says of writing.
+    """Check the environment variables about writing.
 
     Raises:
         LogsUIError: see `Limits.from_environment` and `helper.is_wanted`.
@@ -313,7 +312,7 @@ def helper_pids() -> list[int]:
 
 
 def flush_before_reading(address: Address) -> None:
-    """What this process has recorded there is what its own readers look for: waits for it, some seconds at most."""
+    """Waits, some seconds at most, until readers in this process can see what it has recorded there."""
     writer = _by_address.get(absolute(address))
     if writer is not None:
         writer.flush(_READING_SECONDS)
@@ -346,7 +345,7 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_child(_: object = None) -> None:
-    """One that multiprocessing forked ends without `atexit`, but for what it is told so."""
+    """Registers the end of a process that multiprocessing forked: it ends without `atexit`."""
     Finalize(None, _at_exit, exitpriority=0)
 
 

@@ -1,4 +1,4 @@
-"""Why a row ended, and what broke it."""
+"""Finds why a row ended, and what broke it."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -47,12 +47,12 @@ def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> 
 
 
 def acts_by_tools(moves: Moves, options: RowOptions) -> bool:
-    """Whether all that it can do is to call tools: an answer without a call is then its last word."""
+    """True if a row can only act by calling tools: then an answer without a call ends it."""
     return {call.kind for call in moves} == {"tool"} if moves else options.offers_tools
 
 
 def error_reason(call: EnvironmentCall) -> StopReason:
-    """Of one that raised."""
+    """The stop reason of a row whose environment call raised."""
     return call.reason or reason_of_text(call.error or "") or StopReason.ENVIRONMENT_ERROR
 
 
@@ -79,7 +79,7 @@ def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: boo
 
 
 def _end_of_answer(row: RowCalls, *, unparsed: bool) -> StopReason:
-    """Of a row that ends with its last answer."""
+    """The stop reason of a row that ends with its last answer."""
     if not row.is_whole or row.turns[-1].sequence.finish in _CUT_OFF:
         return StopReason.NOT_RECORDED
     return StopReason.NO_ACTION if unparsed else StopReason.STOP
@@ -95,19 +95,19 @@ def _last_episode(row: RowCalls, moves: Moves) -> Moves:
 
 
 def _calls_a_tool(actions: Actions) -> bool:
-    """Whether the last answer tried to, in whatever words."""
+    """True if the last answer tried to call a tool, in whatever format."""
     said = next((entry["text"] for entry in reversed(actions) if entry["text"] is not None), "")
     return "tool_call" in said
 
 
 def _said_error(row: RowCalls) -> Raised | None:
-    """What the function itself says broke the row, last."""
+    """The last error that the function itself reported for the row, and its reason."""
     said = [orjson.loads(note.values) for note in row.notes if note.kind == "error"]
     return (without_keys(said[-1]["error"]), said[-1].get("reason")) if said else None
 
 
 def _said_reason(row: RowCalls) -> StopReason | None:
-    """Why it ended, as the function itself says; None where it does not."""
+    """The stop reason that the function itself reported; None if it did not."""
     said = [StopReason(orjson.loads(note.values)["reason"]) for note in row.notes if note.kind == "stop"]
     return said[-1] if said else None
 
@@ -125,7 +125,7 @@ def _unanswered(row: RowCalls, moves: Moves) -> Raised | None:
 
 
 def _raised_reason(error: str, reason: str | None) -> StopReason:
-    """Of what is no environment's."""
+    """The stop reason of an error that did not come from an environment."""
     timed_out = StopReason.TIMEOUT in (reason, reason_of_text(error))
     return StopReason.TIMEOUT if timed_out else StopReason.EXCEPTION
 

@@ -1,4 +1,4 @@
-"""One call of a rollout function: what its rows are identified by, and what is kept of it on the caller's thread."""
+"""Describes one call of a rollout function: the names of its rows, their prompts and the calls that were seen."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 
 class RowOptions(Struct, frozen=True, array_like=True):
-    """What the user wants done to rows; functions are called in the writer's thread.
+    """Options of the user for rows; functions are called in the writer's thread.
 
     Attributes:
-        parse: tells answers without an action from those with one; None where that is not known.
+        parse: returns None for an answer without an action; None if that is not known.
         edit: None stores rows as they are.
         server_log: the environment server's log file, whose end is kept with errors; None keeps none.
         offers_tools: whether the environment is acted on by tool calls alone: an answer without one is no action, and
@@ -67,7 +67,7 @@ class TokenizerSource:
 
 
 class RolloutCall(Struct, array_like=True, eq=False):
-    """One call of a rollout function: its rows before they have an end.
+    """Holds one call of a rollout function: its rows before they have an end.
 
     Attributes:
         run: uid.
@@ -129,7 +129,7 @@ class RolloutCall(Struct, array_like=True, eq=False):
 
     @property
     def tokenizer(self) -> "Tokenizer | None":
-        """None where it is not known."""
+        """The tokenizer; None if it is not known."""
         return None if self.source is None else self.source.tokenizer
 
     @property
@@ -139,12 +139,12 @@ class RolloutCall(Struct, array_like=True, eq=False):
         return _OWN_BYTES + _ROW_BYTES * len(self.prompts) + texts + self.calls.size
 
     def release(self) -> None:
-        """Lets go of what no later job needs, once the rows' ends are encoded."""
+        """Releases what no later job needs, once the rows' ends are encoded."""
         self.calls.release()
         self.columns = None
 
     def drop_text(self) -> None:
-        """Lets go of all that its rows can be written without. A prompt stays where it is what names the task."""
+        """Releases all that its rows can be written without. A prompt stays if it names the task."""
         self.release()
         self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a row did in its environment, turn by turn, and how its model calls went."""
+"""Builds the list of a row's actions: what it did in its environment, turn by turn, and how its model calls went."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling 
 
 
 def written_observation(call: EnvironmentCall, observation: bytes) -> bytes:
-    """Its JSON, with references in place of images."""
+    """The JSON of an observation, with references in place of images."""
     return observation if call.images is None else call.images.json(observation)
 
 
 def images_in(row: RowCalls, actions: Any) -> tuple[StoredImage, ...]:
-    """Those that the actions, as they were edited, refer to."""
+    """The images that the actions, as they were edited, refer to."""
     seen = [call.images for call in (*row.environment_calls, *row.children) if call.images is not None]
     if not seen:
         return ()
@@ -160,7 +160,7 @@ def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) 
 
 
 def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
-    """What the model answered; None where nothing tells."""
+    """The text that the model answered; None if it is not known."""
     sequence = turn.sequence
     if sequence.sampled is not None and spelling is not None:
         return spelling.of(sequence.sampled)

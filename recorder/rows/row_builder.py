@@ -45,7 +45,7 @@ def encoded(
     known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None = None,
 ) -> RowDraft | RowChange | None:
-    """What to write of row `i`; None where the user's `edit` stores nothing of it. A row that cannot be encoded, or
+    """Build row `i`; None if the user's `edit` stores nothing of it. A row that cannot be encoded, or
     edited, costs its text, and no other row.
 
     Args:
@@ -155,7 +155,7 @@ def _facts(
 def _edited(
     edit: Edit, columns: dict[str, Any], content: dict[str, Any], tokens: Tokens | None
 ) -> tuple[dict[str, Any], dict[str, Any], Tokens | None] | None:
-    """As the user wants them; None where nothing is to be stored."""
+    """Let the user's `edit` change a row; None if nothing of it is to be stored."""
     arrays = {name: None if tokens is None else getattr(tokens, name) for name in _TOKENS}
     edited = edit({**columns, **content, **arrays})
     if edited is None:
@@ -167,7 +167,7 @@ def _edited(
 
 
 def _said(row: RowCalls) -> dict[str, Any]:
-    """What the function said of the row itself."""
+    """Collect what the function itself reported of the row."""
     found: dict[str, Any] = {}
     for note in row.notes:
         values = masked(orjson.loads(note.values))

@@ -98,7 +98,7 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
 
 
 def _tokens(output: Output, i: int) -> Tokens | None:
-    """None for a row whose ids are none: TRL will raise."""
+    """The tokens of row `i`; None if its ids are no ids: TRL will raise."""
     with suppress(TypeError, ValueError, OverflowError):
         return output.tokens(i)
     return None

@@ -111,7 +111,7 @@ class ReturnedJob(EndedJob, tag="returned"):
 
 
 class FinishedJob(EndedJob, tag="finished"):
-    """One rollout of an explicit run (`start_run`) that came to its end.
+    """A rollout of an explicit run (`start_run`) that came to its end.
 
     Attributes:
         output: its tokens; None if nobody reported them.

@@ -64,7 +64,7 @@ def _prompt(
 
 
 def _heard(call: EnvironmentCall) -> dict[str, Any] | None:
-    """What an environment said, as text: what is none, as JSON."""
+    """The text of an environment's observation; JSON if it is no text."""
     if call.observation is None or call.kind == "reset":
         return None
     written = written_observation(call, call.observation)

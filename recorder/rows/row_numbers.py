@@ -13,12 +13,12 @@ MOVES = ("step", "tool")
 
 
 def moves_of(row: RowCalls) -> list[EnvironmentCall]:
-    """Those that the model asked its environment for."""
+    """The environment calls that the model asked for."""
     return [call for call in row.environment_calls if call.kind in MOVES]
 
 
 def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
-    """From the ids; where there are none, as the server counted them."""
+    """Count tokens by the ids; without ids, as the server counted them."""
     if tokens is not None:
         inserted = 0 if tokens.mask is None else len(tokens.mask) - int(np.count_nonzero(tokens.mask))
         return {
@@ -35,8 +35,8 @@ def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
 
 
 def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str, float | None]:
-    """Of what was asked for, and of the calls that it made itself. A tool's own reward stands above those of the steps
-    that it took.
+    """Rewards of the calls that the model asked for, and of the calls that these made. A tool's own reward replaces
+    those of the steps that it took.
     """
     if row.children:
         inner = [child for child in row.children if child.kind in MOVES]
@@ -52,7 +52,7 @@ def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str,
 
 
 def seconds(row: RowCalls) -> float | None:
-    """From the beginning of its first call to the end of its last."""
+    """Seconds from the beginning of its first call to the end of its last; None without calls."""
     calls = row.calls
     if not calls:
         return None

@@ -36,8 +36,8 @@ def spell_rows(
 
 
 def unfinished_tokens(row: RowCalls) -> Tokens | None:
-    """What a row of which nobody said the tokens had come to, from its generations: the first context and all that came
-    behind it, in the longest run of them that go on from one another, the last of several. What was sampled in other
+    """Tokens of a row that returned none, from its generations: the first context and all that followed it, in the
+    longest chain of generations, the last of several. What was sampled in other
     calls, as in a planner's before an actor's, or before a window moved on, is no part of it. None where the server
     returned no ids.
     """
@@ -61,7 +61,7 @@ def all_sampled(row: RowCalls) -> dict[str, int]:
 
 
 def known_mask(row: RowCalls, tokens: Tokens) -> NDArray[np.uint8] | None:
-    """As it was returned, else as the turns show it; None where neither tells."""
+    """The mask that was returned, else the one that the turns show; None if there is neither."""
     if tokens.mask is None and row.turns and all(turn.start is not None for turn in row.turns):
         return _mask(row, tokens.completion_ids)
     return tokens.mask

@@ -1,4 +1,4 @@
-"""What a rollout's task is called."""
+"""Names the task of a rollout."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

@@ -85,7 +85,7 @@ class SentParcel:
 
 
 class HelperClient:
-    """See `outlet.Outlet`.
+    """Implements `outlet.Outlet` by a helper process.
 
     Attributes:
         handover: the state that a replacement continues from.

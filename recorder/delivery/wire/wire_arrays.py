@@ -22,7 +22,7 @@ _SHORT_LISTS, _LIST_16, _LIST_32 = range(0x90, 0xA0), 0xDC, 0xDD  # first bytes 
 
 
 def sent_output(output: Output) -> Output:
-    """What is encoded of an output: its ids packed."""
+    """Return the output as it is encoded: with its ids packed."""
     return replace(
         output,
         prompt_ids=list(map(_sent_ids, output.prompt_ids)),
@@ -31,7 +31,7 @@ def sent_output(output: Output) -> Output:
 
 
 def received_output(output: Output) -> Output:
-    """What an output that was decoded says, with arrays in place of tuples where these say the same."""
+    """Return a decoded output as it was, with arrays in place of tuples if they hold the same."""
     return replace(
         output,
         prompt_ids=list(map(_row, output.prompt_ids)),
@@ -72,7 +72,7 @@ _decoder = msgspec.msgpack.Decoder(ext_hook=extended)
 
 
 def _sent_ids(row: Any) -> Any:
-    """Packed, as `Output.tokens` would; as they are where they are none."""
+    """Pack a row of ids, as `Output.tokens` would; return it unchanged if they are no ids."""
     if type(row) is tuple:
         with suppress(struct.error):
             return msgspec.msgpack.Ext(_IDS, struct.Struct(f"{len(row)}i").pack(*row))  # copies no arguments
@@ -98,7 +98,7 @@ def _received_numbers(raw: Raw) -> Any:
 
 
 def _items(data: memoryview) -> tuple[int, int] | None:
-    """How many a list has, and where the first of them stands; None of what is no list, or empty."""
+    """The length of a list, and the offset of its first item; None if it is no list, or empty."""
     if data[0] in _SHORT_LISTS:
         length, start = data[0] - _SHORT_LISTS.start, 1
     elif data[0] in {_LIST_16, _LIST_32}:

@@ -73,7 +73,7 @@ _Frame = RunningJob | ReturnedJob | FinishedJob | FailedJob | HeaderJob | Column
 
 
 class Wire:
-    """One side of it: encodes all that goes to one process, or decodes all that comes from one, in order.
+    """Encodes all jobs that go to one process, or decodes all that come from one, in order.
 
     Attributes:
         refused: changes so far that `frames` had to leave out.
@@ -144,7 +144,7 @@ class Wire:
         return self._encoder.encode(_Tokenizer(source.hash, source.json))
 
     def _plain(self, value: Any) -> Any:
-        """What is sent of an object that is no struct.
+        """Return the plain value that is sent of an object that is no struct.
 
         Raises:
             TypeError: it cannot be sent.
