@@ -44,7 +44,6 @@ from logs_ui.recorder.storage.spool import durable_outlet as storage
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
 from logs_ui.recorder.storage.sqlite import checkpoints
-from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode
 from tests.support.entries import nth
@@ -239,7 +238,7 @@ def test_a_checkpoint_that_fails_repeats_nothing(
         raise error
 
     monkeypatch.setattr(storage, "WAL_BYTES", 0)
-    monkeypatch.setattr(row_writes, "checkpoint", fails)
+    monkeypatch.setattr(checkpoints, "checkpoint_log", fails)
     writer = Writer(db)
     with caplog.at_level(logging.WARNING):
         writer.put(job(BEGUN, row("a", {}), RunChange("r", {}, unattributed_calls=3)))
