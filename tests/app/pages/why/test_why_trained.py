@@ -216,7 +216,7 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
     (mask,) = masks(rows, trained, VLLM | {"logging_steps": 10}, logged)
     assert mask.rollouts == 48  # a mean of minima above 0 says nothing of each
     (mask,) = masks(rows, trained, VLLM | {"vllm_importance_sampling_mode": "token_mask"}, {})
-    assert "some of a rollout's tokens" in mask.what
+    assert "some tokens of a rollout" in mask.what
     for off in ({"use_vllm": False}, {"vllm_importance_sampling_mode": "sequence_truncate"}):
         assert masks(rows, trained, VLLM | off, {}) == ()
 
@@ -264,7 +264,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
             "No token was clipped at any of 30 logged steps: each batch is trained on once.",
             False,
         ),
-        "kl": ("Not logged: beta is 0, so that no KL penalty is worked out.", False),
+        "kl": ("Not logged: beta is 0, so the trainer computes no KL penalty.", False),
         "entropy": (
             "<1% of its median over the first 10 logged steps, 2 nats: less than half, and below 0.02 nats.",
             True,
