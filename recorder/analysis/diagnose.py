@@ -1,4 +1,4 @@
-"""A recorded run's diagnosis: what `diagnosis/` says of what the database holds."""
+"""Diagnoses a recorded run: reads its columns from the database and runs the checks of `diagnosis/` over them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from logs_ui.recorder.settings import check_thresholds
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Mode, RunState
 
-_ALL_POINTS = 2**31  # of what the trainer logged
+_ALL_POINTS = 2**31  # logged points per scalar: all of them
 
 
 def diagnose(
@@ -29,22 +29,38 @@ def diagnose(
     diagnostics: Sequence[Diagnostic] = (),
     whole: bool = False,
 ) -> Report:
-    """Why the rewards of a run are low.
+    """Find out why the rewards of a run are low.
 
-    Of its training where it has any rollouts of one, else of its evaluations.
+    If the run has training rollouts, only those are judged, else its evaluation rollouts.
 
     Args:
-        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        settings: in place of the run's own.
-        diagnostics: your own, beside those that there are; what goes wrong in them is in `Report.failed`.
-        whole: reads all rollouts of a run of more than 100,000, too: 1.2 GB of memory for a million, and minutes.
-            Without it some 30,000 of them are looked at, as `Report.sample` says.
+        run: a run's id, the beginning of one, a name (its newest run), or `latest`.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
+        settings: replaces the run's own settings.
+        diagnostics: diagnostics of your own, run after the built-in ones; their errors are in `Report.failed`.
+        whole: True to read all rollouts of a run with more than 100,000: a million take minutes and 1.2 GB of memory.
+            Otherwise a sample of some 30,000 is read, which `Report.sample` describes.
+
+    Returns:
+        The report; `print` it, or use `cards`, `frame()` and `as_dict()`.
 
     Raises:
-        RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read.
-        SettingsError: a threshold is of no diagnostic or out of range, or two diagnostics have the same id.
+        RunNotFoundError: there is no such run.
+        DatabaseError: the database is missing or cannot be read.
+        SettingsError: a threshold names no diagnostic or is out of range, or two diagnostics have the same id.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import Settings, diagnose, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     for i in range(16):
+        ...         with run.rollout("What is 1 + 1?", task="sum") as row:
+        ...             row.turn("no idea", finish="length" if i % 2 else "stop")
+        ...             row.score(0.0 if i % 2 else 1.0)
+        >>> report = diagnose(run.id, db, settings=Settings(max_reward=1.0))
+        >>> report.cards[0].title
+        '50% of rollouts are truncated at the token limit'
     """
     check_thresholds(settings or Settings(), all_limits(diagnostics))
     with opened(run, db) as (engine, found):
@@ -53,12 +69,12 @@ def diagnose(
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """A report and what it was made of.
+    """A report and the data that it was made from.
 
     Attributes:
-        rows: all that came to an end.
+        rows: all ended rollouts, or the sample.
         config: the trainer's arguments.
-        scalars: what it logged, by name.
+        scalars: what the trainer logged, by name.
     """
 
     rows: Rows
@@ -69,20 +85,20 @@ class Diagnosed:
 
 
 class Diagnosis:
-    """One run's, to be asked again and again: only what has changed is read. One thread at a time."""
+    """The diagnosis of one run, which can be repeated: only what has changed is read. For one thread at a time."""
 
     def __init__(self, columns: RunColumns) -> None:
         self.columns = columns
 
     @classmethod
     def of(cls, db: Database, run: Run, *, whole: bool = False) -> "Diagnosis":
-        """Of which run; `whole`: all of its rollouts, however many they are."""
+        """Return the diagnosis of a run; `whole`: read all of its rollouts, however many there are."""
         return cls(RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole))
 
     def now(
         self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = ()
     ) -> Diagnosed:
-        """As the run is now."""
+        """Diagnose the run in its present state."""
         rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
         settings, guarded = settings or settings_of(db, run), Guarded(diagnostics)
         report = diagnose_rows(
@@ -103,20 +119,21 @@ class Diagnosis:
 
 
 def settings_of(db: Database, run: Run) -> Settings:
-    """Those in force: what somebody saved for the run, else what it was recorded with, else each diagnostic's own. What
-    cannot be read counts as not set.
+    """Return the settings in force: the saved ones, else the recorded ones, else the defaults.
+
+    Settings that cannot be read count as not set.
     """
     saved = _read(queries.saved_settings(db, run.uid))
     return recorded_settings(run) if saved is None else saved
 
 
 def recorded_settings(run: Run) -> Settings:
-    """Those that it was recorded with, whatever somebody saved since; else each diagnostic's own."""
+    """Return the settings that the run was recorded with, else the defaults; saved ones are ignored."""
     return _read(run.diagnosis) or Settings()
 
 
 def _read(values: Mapping[str, Any] | None) -> Settings | None:
-    """None where there are none, or they cannot be read."""
+    """Return the settings; None if there are none, or they cannot be read."""
     if values is not None:
         with suppress(SettingsError, TypeError):
             return Settings.of(values)

@@ -1,6 +1,6 @@
-"""Rollouts, runs and scalars for the analyst: pandas DataFrames. `export_files.py` writes rollouts to files.
+"""Loads rollouts, runs and scalars as pandas DataFrames. `export_files.py` writes rollouts to files.
 
-pandas is imported where it is used: recording, inside the training process, does without.
+pandas is imported where it is used, because recording, inside the training process, does not need it.
 """
 
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What a column holds, as the docs call it."""
+    """The type of a column, as the docs call it."""
 
     TEXT = "text"
     WHOLE = "whole number"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a frame, or of a file, and what it means."""
+    """A column of a DataFrame or a file, and its meaning."""
 
     name: str
     kind: Kind
@@ -173,7 +173,7 @@ RUN_COLUMNS = (
 ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
 
 PAYLOAD = frozenset({"messages", "actions", "sampling", "metadata", *(it.name for it in COLUMNS if it.kind in ARRAYS)})
-"""Names of the columns for which each rollout has to be opened."""
+"""Names of the columns that are stored in each rollout's payload, which takes longer to read."""
 
 _OF_PEOPLE = frozenset({"tags", "starred", "note"})
 
@@ -187,26 +187,38 @@ def load_run(
     where: str | RolloutFilter | None = None,
     columns: Iterable[str] | None = None,
 ) -> "pd.DataFrame":
-    """A run's rollouts, one a row, in the order in which they began.
+    """Load a run's rollouts, one row each, in the order in which they began.
 
-    The columns, all there even where the run is empty, are in `COLUMNS` and explained in `docs/pandas.md`. Texts are
-    pandas' `string`, counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN where
-    absent. `messages`, `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards`, `reward_weights`, `metrics` and
-    `tags` are lists and dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
+    The columns are listed in `COLUMNS` and docs/pandas.md; an empty run has them, too. Texts have the dtype `string`,
+    counts that may be absent `Int64`, times `datetime64[us, UTC]`, numbers `float64` with NaN if absent. `messages`,
+    `actions`, `sampling`, `metadata`, `rewards`, `odd_rewards`, `reward_weights`, `metrics` and `tags` are lists and
+    dicts. `prompt_ids`, `completion_ids`, `logprobs` and `mask` are numpy arrays, or None.
 
     Args:
-        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        where: only these rollouts: a line of the dashboard's filter language, as `"reward<0.2 status:error"`, or a
-            RolloutFilter. Their order does not follow its `sort`.
-        columns: only these, in this order. No rollout is opened for those before `messages` in `COLUMNS`, which
-            takes a tenth of the time, or less.
+        run: a run's id, the beginning of one, a name (its newest run), or `latest`.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
+        where: selects rollouts by the dashboard's filter language, as in `"reward<0.2 status:error"`, or by a
+            RolloutFilter, whose `sort` is ignored. None for all.
+        columns: names of columns, in this order. Columns before `messages` in `COLUMNS` need no payload, and take a
+            tenth of the time or less. None for all.
 
     Raises:
-        RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
-        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        RunNotFoundError: there is no such run.
+        DatabaseError: the database is missing or cannot be read, or a rollout is damaged.
+        FilterError: the filter is invalid, or names a task, an eval, ... that the run does not have.
         LogsUIError: there is no column of that name.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import load_run, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     with run.rollout("What is 1 + 1?", task="sum") as row:
+        ...         row.turn("2")
+        ...         row.score(1.0)
+        >>> frame = load_run(run.id, db, where="task:sum", columns=["task", "reward", "turns"])
+        >>> frame.to_dict("records")
+        [{'task': 'sum', 'reward': 1.0, 'turns': 1}]
     """
     chosen, wanted = chosen_rows(where), _chosen_columns(columns)
     with opened(run, db, chosen) as (engine, found):
@@ -221,30 +233,54 @@ def load_run(
 
 
 def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
-    """All runs, one a row, newest first. The columns are in `RUN_COLUMNS`, of the same types as those of `load_run`;
-    `git_dirty` is `boolean`, `config` and `versions` are dicts.
+    """Load all runs, one row each, newest first.
+
+    The columns are listed in `RUN_COLUMNS`, with the dtypes of `load_run`; `git_dirty` is `boolean`, `config` and
+    `versions` are dicts.
 
     Args:
-        db: where the database is; LOGS_UI_DB or this user's own by default.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
 
     Raises:
-        DatabaseError: the database is missing, or cannot be read.
+        DatabaseError: the database is missing or cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import load_runs, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     with run.rollout("What is 1 + 1?", task="sum") as row:
+        ...         row.turn("2")
+        ...         row.score(1.0)
+        >>> load_runs(db)[["state", "rollouts", "reward"]].to_dict("records")
+        [{'state': 'finished', 'rollouts': 1, 'reward': 1.0}]
     """
     with _database(db) as engine:
         return frame_of(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
 
 
 def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
-    """What a run's trainer logged: one row a step that has any, in order, with the index `step`; one `float64` column
-    a name, in alphabetical order, NaN where the trainer logged none, or NaN.
+    """Load what a run's trainer logged, one row per step that has any values.
+
+    The index is `step`; each name is a `float64` column, in alphabetical order, NaN where nothing was logged.
 
     Args:
-        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
+        run: a run's id, the beginning of one, a name (its newest run), or `latest`.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
 
     Raises:
-        RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read.
+        RunNotFoundError: there is no such run.
+        DatabaseError: the database is missing or cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import load_scalars, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     run.log(1, {"loss": 0.5})
+        ...     run.log(2, {"loss": 0.25})
+        >>> load_scalars(run.id, db)["loss"].to_dict()
+        {1: 0.5, 2: 0.25}
     """
     import pandas as pd
 
@@ -258,18 +294,26 @@ def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) 
 
 
 def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  # noqa: A002
-    """An image that an observation refers to, as `{"$image": hash, "width": ..., "height": ..., "media_type": ...}`.
+    """Load an image that an observation refers to by `{"$image": hash, "width": ..., "media_type": ...}`.
 
     Args:
-        hash: what `$image` says.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
+        hash: the value of `$image`.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
 
     Returns:
-        A PNG, JPEG or WebP, as `media_type` says.
+        The bytes of a PNG, JPEG or WebP, as `media_type` says.
 
     Raises:
-        ImageNotFoundError: there is none of that hash.
-        DatabaseError: the database is missing, or cannot be read.
+        ImageNotFoundError: there is no image with that hash.
+        DatabaseError: the database is missing or cannot be read.
+
+    Example:
+        ```python
+        for action in load_run("latest").actions[0]:
+            observation = action["observation"]
+            if isinstance(observation, dict) and "$image" in observation:
+                Path("screen.png").write_bytes(load_image(observation["$image"]))
+        ```
     """
     path = database_address(db)
     with errors_in_plain_words(path):
@@ -290,7 +334,7 @@ def opened(
     db: str | os.PathLike[str] | None,
     chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
 ) -> Iterator[tuple[Engine, Run]]:
-    """The database and the run that is meant, which has all that the filter names."""
+    """Open the database, find the run, and check that it has the names of the filter."""
     if not isinstance(run, str) or not run:  # as from a variable that was never set
         raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
     with _database(db) as engine:
@@ -316,7 +360,7 @@ def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
 
 
 def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
-    """Of the chosen rows; none is kept here while the next is read."""
+    """Yield the chosen rollouts in chunks; no chunk is kept while the next one is read."""
 
     def values(chunk: list[Rollout]) -> Rows:
         said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
@@ -326,21 +370,20 @@ def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
 
 
 def _of_run(run: Run) -> dict[str, str | None]:
-    """The columns that are the same for all its rollouts."""
+    """Return the columns that are the same for all rollouts of a run."""
     return {"run": run.uid, "project": run.project}
 
 
 def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
-    """By column: Python's own values, numpy arrays, and times in µs."""
+    """Return a rollout's values by column: Python's own, numpy arrays, and times in µs."""
     elsewhere: dict[str, Any] = {
         **_of_run(run),
         "messages": rollout.messages,
         "actions": rollout.actions,
         "sampling": rollout.sampling,
         "metadata": rollout.metadata,
-        "tags": sorted(
-            {*tags_in(rollout.metadata), *said.all_tags}
-        ),  # those of a pruned rollout are in the latter alone
+        # The tags of a pruned rollout are only in its annotation.
+        "tags": sorted({*tags_in(rollout.metadata), *said.all_tags}),
         "starred": said.starred,
         "note": said.note,
     }
@@ -358,10 +401,10 @@ def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
 
 
 def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
-    """By name, in order; all of them for None.
+    """Return the columns by name, in this order; all of them for None.
 
     Raises:
-        LogsUIError: there is none of a name.
+        LogsUIError: there is no column of that name.
     """
     known = {column.name: column for column in COLUMNS}
     for name in names or ():
@@ -372,7 +415,7 @@ def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
 
 
 def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection[str]) -> "pd.DataFrame":
-    """Of columns that no payload is needed for."""
+    """Return the frame of columns that need no payload."""
     columns = tuple(column for column in COLUMNS if column.name in wanted)
     parts: dict[str, list[Any]] = {column.name: [] for column in columns}
     ids: list[int] = []
@@ -390,7 +433,7 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
 
 
 def _said(engine: Engine, run: Run, ids: list[int]) -> dict[str, list[Any]]:
-    """The columns of tags, stars and notes; the ids are in order."""
+    """Return the columns of tags, stars and notes; `ids` are in order."""
     found = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
     each = [found.get(id_, queries.NOTHING) for id_ in ids]
     return {
@@ -407,7 +450,7 @@ def _run_values(summary: RunSummary) -> dict[str, Any]:
 
 
 def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
-    """Rows by column, with the types that docs/pandas.md tells."""
+    """Return rows as a DataFrame with the dtypes of docs/pandas.md."""
     values: dict[str, list[Any]] = {column.name: [] for column in columns}
     for row in rows:
         for name, value in row.items():
@@ -417,7 +460,7 @@ def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd
 
 @cache
 def arrow_types() -> "dict[Kind, pa.DataType]":
-    """Of the kinds whose values lie in one array; the others are objects of Python's."""
+    """Return the Arrow types of the kinds that fit into one array; the others stay Python objects."""
     import pyarrow as pa
 
     return {
@@ -432,7 +475,7 @@ def arrow_types() -> "dict[Kind, pa.DataType]":
 
 
 def _part(values: Sequence[Any], kind: Kind) -> "pa.Array | Sequence[Any]":
-    """Of a column: packed, where its kind can be."""
+    """Return a column's values, as an Arrow array if its kind has an Arrow type."""
     import pyarrow as pa
 
     packed = arrow_types().get(kind)
@@ -455,7 +498,7 @@ def _series(parts: list[Any], kind: Kind) -> "pd.Series[Any]":
     whole = pa.chunked_array(parts, packed)
     if kind == Kind.TIME:
         return pd.Series(whole.to_numpy()).dt.tz_localize("UTC")
-    if kind == Kind.TEXT:  # in one piece, which pandas takes values from sooner; of more than 2 GB, too
+    if kind == Kind.TEXT:  # in one piece, which is faster in pandas; large_string holds more than 2 GB
         whole = whole.cast(pa.large_string()).combine_chunks()
     of_pandas: dict[Kind, Any] = {
         Kind.TEXT: pd.StringDtype(),

@@ -58,8 +58,9 @@ class Report:
         >>> db = f"{tempfile.mkdtemp()}/runs.db"
         >>> with start_run(db=db) as run:
         ...     for i in range(16):
-        ...         run.log(f"What is 1 + {i}?", f"{i}", reward=0.0, task="sum")
-        >>> report = diagnose(run.uid, db)
+        ...         with run.rollout("What is 1 + 1?") as row:
+        ...             row.score(i % 2)
+        >>> report = diagnose(run.id, db)
         >>> [card.id for card in report.cards]
         []
         >>> sorted(report.as_dict())[:4]

@@ -1,4 +1,4 @@
-"""A run's rollouts as a Parquet, CSV or JSONL file."""
+"""Writes a run's rollouts to a Parquet, CSV or JSONL file."""
 
 import csv
 import io
@@ -37,28 +37,40 @@ def export_run(
     where: str | RolloutFilter | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Writes a run's rollouts to a file, in memory that does not grow with it; the file is there whole or not at all.
+    """Write a run's rollouts to a file. Memory does not grow with the run, and the file is written whole or not at all.
 
-    The columns are those of `load_run`. Lists and dicts are JSON text in CSV and Parquet, and themselves in JSONL;
-    token arrays are lists in Parquet and JSONL, JSON text in CSV. Times are timestamps in Parquet, else ISO 8601. In
-    CSV a text that a spreadsheet would run as a formula gets a `'` before it.
+    The columns are those of `load_run`. Lists and dicts are JSON text in CSV and Parquet; token arrays are lists in
+    Parquet, and JSON text in CSV. Times are timestamps in Parquet, else ISO 8601. In CSV, a text that a spreadsheet
+    would run as a formula gets a leading `'`.
 
     Args:
-        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
-        format: of the file.
-        output: where to write it; a file that is there is replaced.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        where: only these rollouts, as `load_run` has it.
-        progress: called with the rollouts written so far, and in all.
+        run: a run's id, the beginning of one, a name (its newest run), or `latest`.
+        format: `parquet`, `csv` or `jsonl`.
+        output: the file's path; an existing file is replaced.
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
+        where: selects rollouts, as in `load_run`.
+        progress: called with the number of rollouts written so far, and of all.
 
     Returns:
-        How many rollouts were written.
+        The number of rollouts that were written.
 
     Raises:
-        RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
-        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        RunNotFoundError: there is no such run.
+        DatabaseError: the database is missing or cannot be read, or a rollout is damaged.
+        FilterError: the filter is invalid, or names a task, an eval, ... that the run does not have.
         LogsUIError: the file cannot be written, or the format is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from logs_ui.recorder import export_run, start_run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with start_run(db=folder / "runs.db") as run:
+        ...     with run.rollout("What is 1 + 1?") as row:
+        ...         row.turn("2")
+        ...         row.score(1.0)
+        >>> export_run(run.id, "csv", folder / "rollouts.csv", folder / "runs.db", where="reward>=1")
+        1
     """
     _check_format(format)
     with _replaced(output) as file:
@@ -75,9 +87,7 @@ def write_run(
     progress: Callable[[int, int], None] | None = None,
     name: str = "The file",
 ) -> int:
-    """As `export_run`, into a file that is open for writing, and that a message calls by `name`; what `progress` raises
-    ends it.
-    """
+    """Write as `export_run` does, into an open file. `name` is its name in messages; `progress` may raise to stop."""
     _check_format(format)
     chosen = chosen_rows(where)
     with opened(run, db, chosen) as (engine, found), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
@@ -98,20 +108,20 @@ def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: It
 def hand_over(
     engine: Engine, run: Run, chosen: RolloutFilter, write: Write, progress: Callable[[int, int], None] | None
 ) -> int:
-    """Writes the chosen rows, chunk by chunk; how many they were."""
+    """Write the chosen rollouts, chunk by chunk, and return their number."""
     done = 0
     total = queries.exact_count(engine, run.id or 0, chosen)
     for chunk in chunks(engine, run, chosen):
         write(chunk)
         done += len(chunk)
         if progress is not None:
-            progress(done, max(done, total))  # more may have come since they were counted
+            progress(done, max(done, total))  # more may have been written since they were counted
         del chunk  # before the next is read
     return done
 
 
 def _check_format(format: str) -> None:  # noqa: A002
-    """Raises LogsUIError: there is none of that name."""
+    """Raise LogsUIError if there is no such format."""
     if format not in FORMATS:
         hint = nearest(format, FORMATS) or ", ".join(FORMATS)
         raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
@@ -119,7 +129,7 @@ def _check_format(format: str) -> None:  # noqa: A002
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Raises LogsUIError: the file, or folder, of that name cannot be written."""
+    """Turn an OSError into a LogsUIError that says which file or folder cannot be written."""
     try:
         yield
     except OSError as error:
@@ -128,12 +138,12 @@ def errors_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _replaced(output: Path) -> Iterator[BinaryIO]:
-    """A file beside `output` that takes its place once it is whole.
+    """Open a file beside `output`, which replaces it once it is complete.
 
     Raises:
-        LogsUIError: it cannot be written; nothing is left of it then.
+        LogsUIError: it cannot be written; nothing of it is left then.
     """
-    target = Path(output).expanduser().resolve()  # of a link, what it points at
+    target = Path(output).expanduser().resolve()  # follows links
     if target.exists() and not target.is_file():
         raise LogsUIError(f"{output} is not a file. Name a file to export to.")
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
@@ -180,7 +190,7 @@ _WRITERS: dict[str, Callable[[BinaryIO, tuple[Column, ...]], AbstractContextMana
 
 
 def _cell(value: Any, kind: Kind) -> Any:
-    """Numbers stay numbers, negative ones too; a text that begins as a formula does is shown, not run."""
+    """Return a CSV cell: numbers stay numbers, and a text that looks like a formula is escaped."""
     if value is None:
         return ""
     if kind == Kind.TEXT:

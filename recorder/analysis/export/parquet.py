@@ -1,6 +1,6 @@
-"""Rollouts as Parquet: Arrow tables, made column by column, and the file that takes them.
+"""Writes rollouts to Parquet, by Arrow tables that are made column by column.
 
-pyarrow is imported where it is used: recording, inside the training process, does without.
+pyarrow is imported where it is used, because recording, inside the training process, does not need it.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 Write = Callable[[Rows], None]
 
 _OWN = frozenset({"error", "note", "messages", "actions", "metadata"})
-"""Texts that hardly two rollouts share: a dictionary of them is made in vain."""
+"""Texts that few rollouts share: a Parquet dictionary would save nothing."""
 
 
 @contextmanager
 def parquet_writer(file: BinaryIO, columns: tuple[Column, ...], group_bytes: int = 0) -> Iterator[Write]:
-    """Takes rows, each call's as one row group, or those of several calls, up to so many bytes of Arrow: of each row
-    group pyarrow keeps some 100 kB until the file is whole.
+    """Yield a function that writes rows. Calls are collected into row groups of at least `group_bytes` of Arrow data.
+
+    pyarrow keeps some 100 kB per row group until the file is closed, so a large run needs large groups.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -83,7 +84,7 @@ def _array(values: list[Any], kind: Kind, of_type: Any) -> "pa.Array":
 
 
 def _lists(values: list[NDArray[Any] | None], dtype: np.dtype[Any], of_type: Any) -> "pa.Array":
-    """Of token arrays, without a Python object for each token."""
+    """Return token arrays as an Arrow list array, without a Python object for each token."""
     import pyarrow as pa
 
     known = [value for value in values if value is not None]

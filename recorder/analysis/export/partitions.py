@@ -1,4 +1,4 @@
-"""A run's rollouts as a folder of Parquet files, a partition a step or so many steps, in Hive's layout."""
+"""Writes a run's rollouts to a folder of Parquet files, partitioned by steps in Hive's layout."""
 
 import os
 import re
@@ -19,23 +19,23 @@ from logs_ui.recorder.analysis.frames import COLUMNS, Rows, chosen_rows, opened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
-_OPEN = 128  # files at once: rows come nearly by step, but several processes may be many steps apart
+_OPEN = 128  # files at once: rows are nearly ordered by step, but processes may be many steps apart
 
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How a run's rollouts are divided.
+    """How a run's rollouts are divided into partitions.
 
     Attributes:
-        steps: optimizer steps in a partition. One gives folders `step=7`, ...; more give `step_from=100`, ..., named by
-            the lowest step that may be in it.
+        steps: optimizer steps per partition. One gives folders `step=7`, ...; more give `step_from=100`, ..., named by
+            the lowest step that the partition may contain.
     """
 
     steps: int = 1
 
     @classmethod
     def parse(cls, written: str) -> Self:
-        """Of `step`, or `step:100` for a hundred steps in a partition.
+        """Parse `step`, or `step:100` for a hundred steps per partition.
 
         Raises:
             LogsUIError: it is neither.
@@ -49,16 +49,16 @@ class Partitioning:
 
     @property
     def column(self) -> str:
-        """That the folders are named by."""
+        """The column that the folders are named by."""
         return "step" if self.steps == 1 else "step_from"
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """The columns that the folders' names hold, and the files therefore do not: a reader adds them."""
+        """The columns that are in the folders' names and not in the files: readers add them."""
         return frozenset({"run", self.column})
 
     def of(self, step: int) -> int:
-        """The lowest step of the partition that this one is in."""
+        """Return the lowest step of the partition of a step."""
         return step - step % self.steps
 
 
@@ -72,27 +72,40 @@ def export_partitions(
     replace: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Writes a run's rollouts into the folder `output/run=ID`, which is there whole or not at all, in memory that does
-    not grow with it: `output/run=ID/step=7/part-0.parquet`. Several runs may stand in one `output`.
+    """Write a run's rollouts to Parquet files by step, as `output/run=ID/step=7/part-0.parquet`.
 
-    Columns and types are those of `export_run`'s Parquet. A partition has one file, but where its rows lie far apart in
-    the database: those that come later are in `part-1.parquet`, ...
+    The folder `output/run=ID` is written whole or not at all, and memory does not grow with the run. `output` may hold
+    several runs. Columns and types are those of `export_run`'s Parquet. A partition usually has one file; rows that lie
+    far apart in the database are in `part-1.parquet`, ...
 
     Args:
         run: see `export_run`.
-        output: a folder; it is made where it is missing.
+        output: a folder, which is created if it is missing.
         db: see `export_run`.
-        by: `step`, or `step:100` for a hundred steps in a partition: `output/run=ID/step_from=300/part-0.parquet`.
+        by: `step`, or `step:100` for a hundred steps per partition: `output/run=ID/step_from=300/part-0.parquet`.
         where: see `export_run`.
-        replace: the run's folder, where it is there.
+        replace: True to replace the run's folder if it exists.
         progress: see `export_run`.
 
     Returns:
-        How many rollouts were written.
+        The number of rollouts that were written.
 
     Raises:
         RunNotFoundError, DatabaseError, FilterError: see `export_run`.
-        LogsUIError: the folder cannot be written, or is there and may not be replaced; `by` is misspelt.
+        LogsUIError: the folder cannot be written, or exists and may not be replaced, or `by` is invalid.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from logs_ui.recorder import export_partitions, start_run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with start_run(db=folder / "runs.db") as run:
+        ...     with run.rollout("What is 1 + 1?", step=7) as row:
+        ...         row.score(1.0)
+        >>> export_partitions(run.id, folder / "lake", folder / "runs.db")
+        1
+        >>> [path.parent.name for path in (folder / "lake").rglob("*.parquet")]
+        ['step=7']
     """
     chosen, partitioning = chosen_rows(where), Partitioning.parse(by)
     with opened(run, db, chosen) as (engine, found), errors_of(str(output)):
@@ -107,7 +120,7 @@ def export_partitions(
 
 @contextmanager
 def _replaced_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target`'s own, where no reader of that looks, that takes its place once it is whole."""
+    """Create a folder beside `target`'s parent, where no reader looks; it replaces `target` once it is complete."""
     scratch = target.parent.with_name(f"{target.parent.name}.{secrets.token_hex(4)}.part")
     try:
         scratch.mkdir()
@@ -123,8 +136,8 @@ def _replaced_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _parts(folder: Path, by: Partitioning) -> Iterator[Write]:
-    """Takes rows of any steps."""
-    files: OrderedDict[int, _Part] = OrderedDict()  # the one that was written longest ago first
+    """Yield a function that writes rows of any steps to the files of their partitions."""
+    files: OrderedDict[int, _Part] = OrderedDict()  # least recently written first
     counts: dict[int, int] = {}
 
     def write(rows: Rows) -> None:
@@ -148,7 +161,7 @@ def _parts(folder: Path, by: Partitioning) -> Iterator[Write]:
 
 
 class _Part:
-    """One file."""
+    """One open Parquet file of a partition."""
 
     def __init__(self, path: Path, by: Partitioning) -> None:
         path.parent.mkdir(exist_ok=True)

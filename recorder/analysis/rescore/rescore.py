@@ -1,4 +1,4 @@
-"""Another reward function over a run's stored rollouts, which stay as they are."""
+"""Applies another reward function to a run's stored rollouts, without changing them."""
 
 import math
 import os
@@ -52,33 +52,46 @@ def rescore(
     batch: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> "pd.DataFrame":
-    """What the rewards of a run would have been. Nothing that is stored changes.
+    """Compute the rewards that a run would have had with other reward functions. Stored data does not change.
 
-    The functions are called as TRL's trainer calls its own, on whole groups, with what can be rebuilt of prompts,
-    completions, token ids and columns: see `docs/rescore.md`. Rollouts that run, or ended in an error without a reward,
+    The functions are called as TRL's trainer calls them, on whole groups, with the prompts, completions, token ids and
+    columns that can be rebuilt: see docs/rescore.md. Rollouts that are running, or ended in an error without a reward,
     are left out.
 
     Args:
-        run: uid, `latest`, a name (the newest run of that name), or a unique beginning of a uid.
-        reward: a function with TRL's signature, plain or async, or "module:function"; or several.
-        db: where the database is; LOGS_UI_DB or this user's own by default.
-        where: only these rollouts, as `load_run` has it. What compares rollouts of a group then sees these alone.
-        weights: of the functions, as GRPOConfig's `reward_weights`; 1 each by default.
-        keep: recorded reward functions whose stored values count, too; with the recorded weight, or the one given.
-        prompts: "messages" or "text", as the dataset's prompts are; None: as the tokens show it.
-        batch: rollouts in a call, at least: so many whole groups of one step.
-        progress: called with the rollouts done so far, and in all.
+        run: a run's id, the beginning of one, a name (its newest run), or `latest`.
+        reward: one or several functions with TRL's signature, plain or async, or "module:function".
+        db: the database's path or address; LOGS_UI_DB or the user's default by default.
+        where: selects rollouts, as in `load_run`. Functions that compare rollouts of a group see only these.
+        weights: one per function, as GRPOConfig's `reward_weights`; 1 each by default.
+        keep: names of recorded reward functions whose stored values are added, with the recorded or the given weight.
+        prompts: "messages" or "text", the form of the dataset's prompts; None to infer it from the tokens.
+        batch: the least number of rollouts per call; a call has whole groups of one step.
+        progress: called with the number of rollouts done so far, and of all.
 
     Returns:
-        A row a rollout, group by group. The columns are in `RESCORED_COLUMNS`.
+        A DataFrame with one row per rollout, group by group. The columns are listed in `RESCORED_COLUMNS`.
 
     Raises:
-        RunNotFoundError: no such run.
-        DatabaseError: the database is missing, or cannot be read, or one of the rollouts is damaged.
-        FilterError: the filter is misspelt, or names a task, an eval, ... that the run does not have.
+        RunNotFoundError: there is no such run.
+        DatabaseError: the database is missing or cannot be read, or a rollout is damaged.
+        FilterError: the filter is invalid, or names a task, an eval, ... that the run does not have.
         NoModuleError: there is no such module or function.
         RewardFunctionError: a function cannot be called with the columns that there are, or fails for every rollout.
-        LogsUIError: weights that are not one a function, or a reward to keep that was not recorded.
+        LogsUIError: the number of weights is wrong, or a reward to keep was not recorded.
+
+    Example:
+        >>> import tempfile
+        >>> from logs_ui.recorder import rescore, start_run
+        >>> db = f"{tempfile.mkdtemp()}/runs.db"
+        >>> with start_run(db=db) as run:
+        ...     with run.rollout("What is 1 + 1?") as row:
+        ...         row.turn("2")
+        ...         row.score(0.0)
+        >>> def has_two(prompts, completions, **kwargs):
+        ...     return [float("2" in str(completion)) for completion in completions]
+        >>> rescore(run.id, has_two, db)[["old", "new"]].to_dict("records")
+        [{'old': 0.0, 'new': 1.0}]
     """
     functions = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
     chosen = chosen_rows(where)
@@ -100,12 +113,12 @@ def rescore(
 
 
 class _Rescoring:
-    """Makes the rows.
+    """Makes the rows of the result.
 
     Args:
         asked: the functions.
-        weights: of them, by name.
-        kept: weights of recorded functions, by name; None takes the recorded one.
+        weights: their weights, by name.
+        kept: the weights of recorded functions to add, by name; None for the recorded weight.
     """
 
     def __init__(
@@ -116,7 +129,7 @@ class _Rescoring:
         self._kept = kept
 
     def rows(self, run: str, rebuilding: Rebuilding, rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
-        """Of rollouts of one step."""
+        """Yield the rows of some rollouts of one step."""
         known = [it for it in rollouts if it.messages]
         scores: dict[int | None, list[float | str]] = {}
         if known:
@@ -137,7 +150,7 @@ class _Rescoring:
         for name, weight in self._kept.items():
             given[name] = stored.get(name)
             worth.append((given[name], weights.get(name, 1.0) if weight is None else weight))
-        # As TRL sums them: what a function did not score does not count, and a row that none scored has no reward.
+        # As in TRL: a function that gave None is left out of the sum, and a row that none scored has no reward.
         counted = [value * weight for value, weight in worth if value is not None]
         new = math.fsum(counted) if counted and not said else None
         return {"new": new, "rewards": given, "failed": said[0] if said else None}
@@ -186,7 +199,7 @@ def _kept(
 
 
 def _batches(groups: Sequence[Place], size: int) -> Iterator[list[Place]]:
-    """Of whole groups of one step."""
+    """Yield batches of whole groups of one step."""
     for _, of_step in groupby(groups, lambda place: place.step):
         batch: list[Place] = []
         for place in of_step:
@@ -199,7 +212,7 @@ def _batches(groups: Sequence[Place], size: int) -> Iterator[list[Place]]:
 
 
 def _read(engine: Engine, run_id: int, batch: Sequence[Place]) -> list[Rollout]:
-    """In the order of the groups, and in them by generation."""
+    """Read the rollouts in the order of their groups, and within a group by generation."""
     order = {row_id: i for i, place in enumerate(batch) for row_id in place.ids}
     found = rollouts_called(engine, run_id, list(order))
     return sorted(found, key=lambda it: (order[it.row.id or 0], it.row.generation, it.row.id or 0))

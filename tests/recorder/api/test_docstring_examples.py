@@ -11,7 +11,7 @@ import pytest
 
 from logs_ui import recorder
 
-ROOMS = ("logs_ui.recorder.api.", "logs_ui.recorder.capture.")
+ROOMS = tuple(f"logs_ui.recorder.{room}" for room in ("analysis.", "api.", "capture.", "diagnosis.", "settings"))
 NAMES = [name for name in recorder.__all__ if getattr(recorder, name).__module__.startswith(ROOMS)]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
