@@ -1,4 +1,4 @@
-"""A run's rollouts as columns, which the diagnosis reads, kept up while a training writes them."""
+"""Reads a run's rollouts as columns for the diagnosis, and updates them while a training writes more."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _JSON = ("rewards", "reward_weights", "odd_rewards")
 _NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
 
 SAMPLED = 30_000
-"""Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms each time that it is diagnosed."""
+"""Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms per diagnosis."""
 
 _ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500
 _Row = EvaluationRow
@@ -37,10 +37,10 @@ Columns = dict[str, NDArray[Any]]
 
 
 class Sample(NamedTuple):
-    """Which steps of a large run are read: all from `recent` on, and before that one of `every`, the same each time.
+    """The steps of a large run that are read: all from `recent` on, and before that one in `every`.
 
     Attributes:
-        rollouts: how many all of its steps have.
+        rollouts: number of rollouts of all steps.
     """
 
     recent: int
@@ -48,12 +48,12 @@ class Sample(NamedTuple):
     rollouts: int
 
     def has(self, steps: NDArray[Any]) -> NDArray[np.bool_]:
-        """Of each step."""
+        """Return True for each step that is read."""
         chosen: NDArray[np.bool_] = (steps >= self.recent) | (steps % self.every == 0)
         return chosen
 
     def condition(self) -> ColumnElement[bool]:
-        """The same in SQL."""
+        """Return the same as an SQL condition."""
         step = col(EvaluationRow.step)
         return or_(step >= self.recent, step % self.every == 0)
 
@@ -62,17 +62,17 @@ class Sample(NamedTuple):
 
 
 class RunColumns:
-    """The rollouts of one run and mode that came to an end, by step and id; of a run of more than LARGE rollouts of
-    that mode those of some steps, at least half of SAMPLED of them the newest.
+    """The ended rollouts of one run and mode, ordered by step and id. For use by one thread at a time.
 
-    Reading is incremental: `refresh` asks only for rows that have changed since. One thread at a time.
+    Of more than LARGE rollouts, only some steps are read, at least half of SAMPLED rollouts from the newest ones.
+    Reading is incremental: `refresh` queries only rows that have changed since.
 
     Attributes:
-        sample: those steps; None for all.
+        sample: the steps that are read; None for all.
     """
 
     def __init__(self, run_id: int, mode: Mode, *, whole: bool = False) -> None:
-        """Of which run; `whole`: all of its rollouts, however many they are."""
+        """Prepare reading a run; `whole`: read all of its rollouts, however many there are."""
         self.mode = mode
         self.sample: Sample | None = None
         self._whole = whole
@@ -84,11 +84,11 @@ class RunColumns:
 
     @property
     def nbytes(self) -> int:
-        """What it holds, but for texts."""
+        """The memory in bytes, without texts."""
         return sum(array.nbytes for array in (*self._columns.values(), *self._values.values()))
 
     def refresh(self, db: Database) -> Rows:
-        """As they are now."""
+        """Read what has changed, and return the columns."""
         if self._rows is None or len(self._columns["id"]) > LARGE:
             self._choose(db)
         before, is_new = self._changed, self._rows is None
@@ -104,7 +104,7 @@ class RunColumns:
         return self._rows
 
     def _choose(self, db: Database) -> None:
-        """Which steps are read from now on, and lets go of the others'."""
+        """Choose the steps that are read from now on, and drop the rows of others."""
         self.sample = None if self._whole else _sample(db, self._run_id, self.mode)
         if self.sample is not None:
             self._keep(self.sample.has(self._columns["step"]))
@@ -146,7 +146,7 @@ class RunColumns:
         own: Mapping[str, Any] = self._columns
         values = dict(sorted(self._values.items()))
         weighed: list[dict[str, float]] = [orjson.loads(text) or {} for text in self._codes["reward_weights"]]
-        # The row's own weight; the last place is that of rows that have none, whose code is -1.
+        # Weights may differ by row. The last place is for rows without weights, whose code is -1.
         factors = {name: np.array([*(of.get(name, 1.0) for of in weighed), 1.0]) for name in values}
         latest = {name: weight for of in weighed for name, weight in of.items()}
         return Rows(
@@ -175,7 +175,7 @@ def _json_text(value: Any) -> str | None:
 
 
 def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
-    """(N,) of each reward function, by name: what it gave."""
+    """(N,) values of each reward function, by name."""
     values: dict[str, Floats] = {}
     for place, given in enumerate(rewards):
         for name, value in (orjson.loads(given) or {} if given else {}).items():
@@ -193,7 +193,7 @@ def _kinds() -> dict[str, Any]:
 
 
 def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:
-    """None for a run that is not large."""
+    """Choose the steps of a large run; None for other runs."""
     sums = StepStatistics
     step, rollouts = col(sums.step), func.sum(col(sums.rollouts))
     query = select(step, rollouts).where(col(sums.run_id) == run_id, col(sums.mode) == mode).group_by(step)
@@ -209,16 +209,16 @@ def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:
 
 
 def _read(session: Session, run_id: int, mode: Mode, after: int, sample: Sample | None) -> Iterator[Sequence[Any]]:
-    """Values of _NAMES of the rows that have changed since, part by part."""
+    """Yield the values of _NAMES of rows that have changed since, part by part."""
     row = EvaluationRow
-    # JSON as the text that it is: most of it is alike, and is read once.
+    # JSON is read as text: most values repeat, and each distinct text is parsed once.
     wanted = [cast(getattr(row, n), String) if n in _JSON else col(getattr(row, n)) for n in _NAMES]
     chosen = [col(row.run_id) == run_id, col(row.mode) == mode, col(row.status) != Status.RUNNING]
     parts: list[list[Any]] = [[]]
     if after >= 0:
         parts = [[col(row.changed) > after, *([] if sample is None else [sample.condition()])]]
     elif sample is None:
-        # As they lie in the table, where nearly all of it is wanted.
+        # Keeps SQLite from using an index: reading the table in its own order is faster if nearly all of it is read.
         parts = [[col(row.id) + 0 > 0]]
     else:
         older = range(0, sample.recent, sample.every)

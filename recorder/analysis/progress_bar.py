@@ -1,17 +1,15 @@
-"""A progress bar for what may take long, in a terminal or a notebook."""
+"""Shows a progress bar for work that may take long, in a terminal or a notebook."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-_SECONDS = 1.0  # before which a bar would only flicker
+_SECONDS = 1.0  # before a bar appears: shorter work would only flicker
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function that is told how much is done, and of how much. From the first second on it shows a bar on
-    stderr.
-    """
+    """Yield a function that takes (done, total). After the first second it shows a bar on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""Finds what a user names as `module:name`."""
+"""Imports objects that a user names as `module:name`."""
 
 import importlib
 import traceback
@@ -9,18 +9,18 @@ from logs_ui.recorder.snapshot import error_line
 
 
 class NoModuleError(LogsUIError):
-    """A module, or what is looked for in it, is not there, or cannot be imported."""
+    """A module or an object in it does not exist, or cannot be imported."""
 
 
 def imported(name: str, example: str) -> Any:
-    """The module of that name.
+    """Import the module of that name.
 
     Args:
-        name: as in an import.
-        example: how it could have been written, for the message.
+        name: as in an import statement.
+        example: a valid name, for the error message.
 
     Raises:
-        NoModuleError: it is no name, there is no such module, or it cannot be imported.
+        NoModuleError: the name is invalid, there is no such module, or it cannot be imported.
     """
     if not name or name.endswith(".py") or "/" in name:
         raise NoModuleError(f"{name!r} is no module: write it as in an import, such as {example}")
@@ -40,10 +40,10 @@ def imported(name: str, example: str) -> Any:
 
 
 def named_function(path: str) -> Any:
-    """What "module:function" names; anything that can be called.
+    """Return the callable that "module:function" names.
 
     Raises:
-        NoModuleError: see `imported`; or the module has nothing of that name, or it cannot be called.
+        NoModuleError: see `imported`; or the module has no such object, or it is not callable.
     """
     module_name, _, name = path.partition(":")
     module = imported(module_name, "rewards:accuracy")
@@ -59,7 +59,7 @@ def named_function(path: str) -> Any:
 
 
 def _failed(name: str, error: Exception) -> str:
-    """Where a module broke, as far as it is in its own file."""
+    """Return the message for a module that raised, with the line in the user's own file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
     where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""

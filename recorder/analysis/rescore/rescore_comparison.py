@@ -1,8 +1,8 @@
-"""What another reward function changes: stored rewards against those that it would give, as `rescore` has both.
+"""Compares the stored rewards with those of another reward function, as `rescore` returns them.
 
-Rewards are compared where both are there. Two are one where they lie no further apart than 1e-6 of the stored one's
-size, or 1e-6 where that is below 1: TRL keeps them as float32. A group is dead where its rewards are all alike: no
-advantage comes of them.
+Only rollouts with both rewards are compared. Two rewards are equal if they differ by at most 1e-6 of the stored one (or
+1e-6 if that is below 1), because TRL keeps them as float32. A group is dead (zero variance) if all its rewards are
+equal: all its advantages are 0.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 10
-"""Rollouts that `Comparison.largest` holds."""
+"""Number of rollouts in `Comparison.largest`."""
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A rollout whose reward would be another."""
+    """A rollout whose reward would change."""
 
     id: int
     step: int
@@ -35,13 +35,13 @@ class Changed:
 
     @property
     def change(self) -> float:
-        """From the stored one to the new one."""
+        """The new reward minus the stored one."""
         return self.new - self.old
 
 
 @dataclass(frozen=True)
 class TaskChange:
-    """Means of a task, over the rollouts that have both rewards; None without any. `task` is None for those without."""
+    """A task's means over the rollouts with both rewards; None without any. `task` is None for rollouts without one."""
 
     task: str | None
     rollouts: int
@@ -52,25 +52,27 @@ class TaskChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changes.
+    """Counts of what changes.
 
     Attributes:
-        rollouts: that were looked at.
-        compared: of them have both rewards; `old` and `new` are means over these, None without any.
-        changed: of those would have another.
-        gained: had none, and would have one.
-        lost: had one, and would have none.
-        failed: a function raised, or they could not be asked; `failures` says what, most often first.
-        turned: that lie above the mean of their group with one and below with the other: what is reinforced and what is
-            not changes sides.
-        groups: in which two rollouts or more have both rewards.
-        teach: of them, those that are not dead with either.
-        woken: first ids of those that are dead, and would not be.
-        dulled: first ids of those that are not dead, and would be.
-        best_changed: of `teach`, groups in which none of the best with one is of the best with the other.
-        pairs: of `teach`, pairs of a group that differ in both rewards; `pairs_alike` of them in the same order.
-        tasks: the largest change of the mean first.
-        largest: the largest change first.
+        rollouts: number of rollouts that were looked at.
+        compared: number with both rewards; `old` and `new` are means over these, None without any.
+        changed: number of those whose reward would change.
+        gained: number without a stored reward that would have one.
+        lost: number with a stored reward that would have none.
+        failed: number for which a function raised or was not called.
+        failures: (error, number of rollouts, id of the first), most frequent first.
+        turned: number that lie above the mean of their group with one reward and below it with the other, so that
+            they would be reinforced instead of discouraged, or the reverse.
+        groups: number of groups in which two or more rollouts have both rewards.
+        teach: number of those that have variance with both rewards.
+        dead: number of those that have zero variance with both.
+        woken: lowest ids of the groups that would gain variance.
+        dulled: lowest ids of the groups that would lose their variance.
+        best_changed: number of the groups in `teach` whose best rollouts would all be others.
+        pairs: pairs within the groups in `teach` that differ in both rewards; `pairs_alike` of them in the same order.
+        tasks: the tasks, largest change of the mean first.
+        largest: the rollouts with the largest changes.
     """
 
     rollouts: int
@@ -97,13 +99,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Of one group, with both rewards of each of its n rollouts.
+    """The comparison of one group of n rollouts with both rewards.
 
     Attributes:
-        was_dead, is_dead: whether its stored, its new rewards are all alike.
-        turned: rollouts that lie on different sides of its mean.
-        best_changed: whether the best with one are none of the best with the other.
-        pairs, pairs_alike: that differ in both rewards, and of these, in the same order.
+        was_dead, is_dead: True if its stored (new) rewards are all equal.
+        turned: number of rollouts on different sides of the mean.
+        best_changed: True if none of the best with one reward is among the best with the other.
+        pairs, pairs_alike: number of pairs that differ in both rewards, and of those in the same order.
     """
 
     was_dead: bool
@@ -115,7 +117,7 @@ class Ranks:
 
 
 def ranks(old: _Floats, new: _Floats) -> Ranks:
-    """Of (n,) stored and (n,) new rewards."""
+    """Compare (n,) stored with (n,) new rewards of a group."""
     was_dead, is_dead = (bool(np.ptp(values) <= ALIKE) for values in (old, new))
     sides = [_signs(values - values.mean()) for values in (old, new)]
     pairs, alike = _pairs(old, new)
@@ -131,7 +133,7 @@ def ranks(old: _Floats, new: _Floats) -> Ranks:
 
 
 def compare(frame: "pd.DataFrame") -> Comparison:
-    """Of the rows that `rescore` gives."""
+    """Compare the rewards in a DataFrame that `rescore` returned."""
     old, new = (frame[name].to_numpy(np.float64) for name in ("old", "new"))
     has_old, has_new = np.isfinite(old), np.isfinite(new)
     both = has_old & has_new
@@ -164,7 +166,7 @@ def compare(frame: "pd.DataFrame") -> Comparison:
 
 
 def _pairs(old: _Floats, new: _Floats) -> tuple[int, int]:
-    """Pairs that differ in both, and of these, in the same order; a row of them at a time, as a group may be large."""
+    """Count the pairs that differ in both, and those in the same order; one row at a time, as groups may be large."""
     pairs = alike = 0
     for i in range(len(old) - 1):
         a, b = (_signs(values[i + 1 :] - values[i]) for values in (old, new))
@@ -175,12 +177,12 @@ def _pairs(old: _Floats, new: _Floats) -> tuple[int, int]:
 
 
 def _signs(values: _Floats) -> _Floats:
-    """What is no further from nought than two rewards that are one is nought."""
+    """Return the signs; differences between equal rewards are 0."""
     return np.where(np.abs(values) <= ALIKE, 0.0, np.sign(values))
 
 
 def _groups(names: NDArray[Any], ids: NDArray[np.int64], old: _Floats, new: _Floats) -> list[tuple[int, Ranks]]:
-    """Those of two rollouts or more, by their lowest id."""
+    """Return the comparisons of groups of two or more rollouts, by their lowest id."""
     _, of_row = np.unique(names.astype(str), return_inverse=True)
     order = np.argsort(of_row, kind="stable")
     starts = np.flatnonzero(np.diff(of_row[order], prepend=-1))
@@ -221,7 +223,7 @@ def _named(tasks: "pd.Series[Any]") -> list[str | None]:
 
 
 def _failures(frame: "pd.DataFrame") -> list[tuple[str, int, int]]:
-    """What failed, how often, and the first rollout that it did for."""
+    """Return each error, its number of rollouts, and the id of the first."""
     failed = frame[frame["failed"].notna()]
     found = [(str(said), len(own), int(own["id"].iloc[0])) for said, own in failed.groupby("failed", sort=False)]
     return sorted(found, key=lambda it: -it[1])

@@ -1,4 +1,4 @@
-"""Calls reward functions on what is stored, as TRL's trainer calls them."""
+"""Calls reward functions on stored rollouts, as TRL's trainer calls them."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ RewardFunction = Callable[..., Any]
 """With TRL's own signature, `f(prompts, completions, **columns)` to a list of floats or None; plain or async."""
 
 MOST_FAILURES = 100
-"""Rollouts from the first that a function may fail for [ours]: one that fails for all of them would for the rest."""
+"""A function that fails for this many first rollouts is not called again [ours]: it would fail for the rest."""
 
 
 class RewardFunctionError(LogsUIError):
@@ -25,7 +25,7 @@ class RewardFunctionError(LogsUIError):
 
 
 class Waiting:
-    """One event loop for all async functions, as TRL has it, in a thread: a notebook has one that runs already."""
+    """One event loop for all async functions, as in TRL. It runs in a thread, because a notebook already runs one."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,7 +35,7 @@ class Waiting:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def result(self, coming: Coroutine[Any, Any, Any]) -> Any:
-        """What it gives, or raises."""
+        """Return or raise what the coroutine returns or raises."""
         return asyncio.run_coroutine_threadsafe(coming, self._loop).result()
 
     @cached_property
@@ -46,12 +46,12 @@ class Waiting:
 
 
 class AskedFunction:
-    """A reward function, and how often it failed.
+    """A reward function, with the number of its failures.
 
     Args:
-        name: for messages.
-        function: itself.
-        waiting: runs what is async.
+        name: its name in messages.
+        function: the function.
+        waiting: the event loop for async functions.
     """
 
     def __init__(self, name: str, function: RewardFunction, waiting: Waiting) -> None:
@@ -62,12 +62,13 @@ class AskedFunction:
         self._last = ""
 
     def scores(self, inputs: Inputs) -> list[float | str]:
-        """Of each row its score, NaN where it gave None; or a line that says what was raised, or what is no score. A
-        batch for which it raises is asked again row by row.
+        """Return each row's score (NaN for None), or its error in one line.
+
+        If the function raises for a batch, it is called again row by row.
 
         Raises:
-            RewardFunctionError: it cannot be called with these columns, or has failed for each of the first
-                `MOST_FAILURES` rollouts.
+            RewardFunctionError: it cannot be called with these columns, or failed for all of the first `MOST_FAILURES`
+                rollouts.
         """
         if not self._asked:
             self._check_signature(inputs)
@@ -80,13 +81,13 @@ class AskedFunction:
         return [score for i in range(len(inputs.prompts)) for score in self.scores(inputs.only(i))]
 
     def check(self) -> None:
-        """Once all are asked.
+        """Check the function after all rollouts.
 
         Raises:
-            RewardFunctionError: it failed for all.
+            RewardFunctionError: it failed for all of them.
         """
         if self._asked and self._asked == self._failed:
-            raise RewardFunctionError(f"{self.name}() failed for every rollout that it was asked about. {self._last}")
+            raise RewardFunctionError(f"{self.name}() failed for every rollout. {self._last}")
 
     def _counted(self, scores: list[float | str]) -> list[float | str]:
         self._asked += len(scores)
@@ -131,7 +132,7 @@ def _number(score: Any) -> float | str:
 
 
 def _said(error: Exception, inputs: Inputs) -> str:
-    """What it raised, and what columns there are where it asked for another."""
+    """Return the error in one line, with the existing columns if the function asked for a missing one."""
     line = error_line(error)
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None
     return f"{line}. {_columns(inputs)}" if isinstance(asked, str) and asked not in inputs.columns else line

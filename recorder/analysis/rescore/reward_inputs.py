@@ -1,12 +1,13 @@
-"""What TRL's trainer gave a reward function, from what is stored of the rollouts.
+"""Rebuilds the arguments that TRL's trainer passed to a reward function, from stored rollouts.
 
 As trl 1.16 calls one (`GRPOTrainer._calculate_rewards`):
     f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=, environments=)
-        columns        of the dataset, and what the rollout function returned beside the tokens, which stands above them
-        completions    of a prompt that is messages, messages; of one that is a text, a text
-            of a rollout function, and of a trainer without tools, all tokens of the completion decoded together, as one
-            message of the assistant's: special tokens are left out, and what the environment said is in it
-            of a trainer with tools, as with an `environment_factory`: the model's messages and the tools'
+        columns        the dataset's columns, and the fields that the rollout function returned besides tokens, which
+            take precedence
+        completions    messages if the prompt is messages, a text if it is a text
+            with a rollout function, and without tools: all tokens of the completion decoded as one assistant message,
+            without special tokens, but with the environment's text
+            with tools, as with an `environment_factory`: the messages of the model and the tools
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,10 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import SourceKind
 
 PromptForm = Literal["messages", "text"]
-"""What the dataset's prompts are: lists of messages, or texts."""
+"""The form of the dataset's prompts: lists of messages, or texts."""
 
 _OURS = ("dataset", "attribution", "traceback", "server_log", "notes")
-"""Of a row's metadata, what is no field that the rollout function returned."""
+"""Keys of a row's metadata that are not fields which the rollout function returned."""
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids", "prompts", "completions")
 
 Message = dict[str, Any]
@@ -36,13 +37,13 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Of N rollouts of one step, in the order of their groups.
+    """The arguments for N rollouts of one step, in the order of their groups.
 
     Attributes:
         prompts, completions: (N) messages, or texts.
-        completion_ids: (N) the completion's tokens, the model's and the environment's; empty where none were recorded.
-        columns: (N) by name; None where a row lacks one that another has.
-        trainer_state: `global_step`, `epoch` and `max_steps` of then; nothing else of it is known.
+        completion_ids: (N) tokens of the completion, the model's and the environment's; empty if not recorded.
+        columns: (N) values by name; None if a row lacks a column.
+        trainer_state: its `global_step`, `epoch` and `max_steps` at that time; nothing else of it is recorded.
     """
 
     prompts: list[Any]
@@ -52,7 +53,7 @@ class Inputs:
     trainer_state: SimpleNamespace
 
     def arguments(self) -> dict[str, Any]:
-        """By name. What a function logs is not kept."""
+        """Return the arguments by name. What a function logs is ignored."""
         return {
             "prompts": self.prompts,
             "completions": self.completions,
@@ -64,19 +65,19 @@ class Inputs:
         }
 
     def only(self, i: int) -> "Inputs":
-        """Row `i` by itself."""
+        """Return the arguments for row `i` alone."""
         one = slice(i, i + 1)
         columns = {name: values[one] for name, values in self.columns.items()}
         return Inputs(self.prompts[one], self.completions[one], self.completion_ids[one], columns, self.trainer_state)
 
 
 class Rebuilding:
-    """Knows how one run's trainer called its reward functions.
+    """Rebuilds the arguments of one run's reward functions.
 
     Args:
-        db: where the run is.
-        run: whose rollouts are asked about.
-        form: of the dataset's prompts; None: as the tokens show it, see `is_text`.
+        db: the run's database.
+        run: the run.
+        form: the form of the dataset's prompts; None to infer it from the tokens, see `is_text`.
 
     Raises:
         LogsUIError: there is no such form.
@@ -95,10 +96,10 @@ class Rebuilding:
         self._special = {index for index, token in special.items() if token.special}
 
     def inputs(self, rollouts: Sequence[Rollout]) -> Inputs:
-        """Of rollouts of one step that all have messages."""
+        """Return the arguments for rollouts of one step that all have messages."""
         split = [(it, *_split(it)) for it in rollouts]
-        told_by, prompt, _ = next((it for it in split if it[0].tokens), split[0])
-        is_text = self._form == "text" if self._form else self.is_text(told_by, prompt)  # TRL, too, asks one of them
+        sample, prompt, _ = next((it for it in split if it[0].tokens), split[0])
+        is_text = self._form == "text" if self._form else self.is_text(sample, prompt)  # TRL, too, looks at one of them
         columns = [_columns(it.metadata) for it in rollouts]
         names = dict.fromkeys(name for row in columns for name in row)
         first = rollouts[0].row
@@ -112,17 +113,19 @@ class Rebuilding:
         )
 
     def is_text(self, rollout: Rollout, prompt: Sequence[Message]) -> bool:
-        """Whether its prompt was a text: a message of the user's alone, whose tokens say it with nothing round it."""
+        """Return True if the prompt was a text: one user message, whose tokens have no chat template around it."""
         if len(prompt) != 1 or prompt[0].get("role") != "user" or self._tokenizer is None or rollout.tokens is None:
             return False
         said, ids = _text_of(prompt), rollout.tokens.prompt_ids.tolist()
         own = ids[next((i for i, token in enumerate(ids) if token not in self._special), len(ids)) :]
         if self._tokenizer.encode(said, add_special_tokens=False).ids == own:
             return True
-        return self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()  # said in several pieces
+        return (
+            self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()
+        )  # tokenised in other pieces
 
     def _decoded(self, rollout: Rollout) -> str | None:
-        """None where tokens or tokenizer were not recorded."""
+        """Return the completion's text; None if tokens or tokenizer were not recorded."""
         if self._tokenizer is None or rollout.tokens is None:
             return None
         return self._tokenizer.decode(rollout.tokens.completion_ids.tolist(), skip_special_tokens=True)
@@ -137,11 +140,11 @@ class Rebuilding:
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:
-    """In place of the trainer's `log_extra` and `log_metric`."""
+    """Replaces the trainer's `log_extra` and `log_metric`."""
 
 
 def _split(rollout: Rollout) -> tuple[list[Message], list[Message]]:
-    """Prompt, and what followed."""
+    """Split the messages into the prompt and what followed."""
     first = first_answer(rollout.messages, rollout.row.turns)
     return rollout.messages[:first], rollout.messages[first:]
 
@@ -158,7 +161,7 @@ def _text_of(messages: Sequence[Message]) -> str:
 
 
 def _with_tools(messages: Sequence[Message]) -> list[Message]:
-    """As TRL parses calls, with their arguments as a dict, and names the tool that a message is of."""
+    """Return messages as TRL has them: arguments of calls as dicts, and tool messages with the tool's name."""
     called: list[str] = []
     found = []
     for message in messages:
