@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from logs_ui.recorder import snapshot as clean
-from logs_ui.recorder.snapshot import plain, snapshot
+from logs_ui.recorder.snapshot import is_shallow, plain, snapshot
 
 LONE = "\ud83d"  # sends a value the careful way
 
@@ -226,3 +226,8 @@ def test_what_changes_while_it_is_looked_at_is_copied_the_careful_way(monkeypatc
 
     monkeypatch.setattr(clean, "is_shallow", changed)
     assert clean.snapshot({"say": "hello"}) == b'{"say":"hello"}'
+
+
+def test_a_list_of_many_lists_is_counted_before_it_is_written() -> None:
+    assert is_shallow([[1]] * 3_000)
+    assert not is_shallow([[1]] * 3_001)

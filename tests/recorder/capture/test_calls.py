@@ -607,3 +607,10 @@ def test_a_scope_holds_on_where_its_context_went() -> None:
             over.set()
             thread.join(60)
     assert [call.strand.row for call in log.records.environment_calls if call.strand] == [1]
+
+
+def test_what_a_call_is_given_goes_before_its_config_and_that_before_the_models() -> None:
+    model = SimpleNamespace(generation_config=SimpleNamespace(temperature=1.0, top_p=0.9, max_new_tokens=8))
+    config = SimpleNamespace(temperature=0.5, max_new_tokens=4)
+    found = transformers._settings(model, (), {"generation_config": config, "max_new_tokens": 2})
+    assert (found["max_new_tokens"], found["temperature"], found["top_p"]) == (2, 0.5, 0.9)

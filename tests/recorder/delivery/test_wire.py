@@ -114,3 +114,9 @@ def test_frames_arrive_whole_and_in_order(sizes: list[int]) -> None:
         assert pipe.received(there) == ["parcel", 1, *frames]
         assert pipe.received(there) == ["counts"]
         sending.result()
+
+
+def test_numbers_that_take_as_many_bytes_as_floats_are_none() -> None:
+    """MessagePack sends a whole number beyond 32 bits in nine bytes, as it does a float."""
+    output = output_of([1], [[0.5, 2**40]], None)
+    assert bits(by_wire(output)) == bits(output)

@@ -5,6 +5,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
+from logs_ui.recorder.diagnosis.checks.truncation import _cut
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
@@ -191,3 +192,11 @@ def test_turns_that_run_out_in_circles_alone_are_no_card_of_their_own() -> None:
     assert "turn_limit" not in ids(diagnose_rows(rows))
     silent = diagnose_rows(rows, Settings(thresholds={"loops": 1.0}))
     assert card(silent, "turn_limit").cost == pytest.approx(0.75)  # nobody else has them
+
+
+def test_a_completion_of_all_tokens_is_truncated_only_where_the_server_does_not_report_it() -> None:
+    reported, unknown = rows_of(completion_tokens=64.0, truncated_turns=0.0), rows_of(completion_tokens=64.0)
+    unknown.facts["truncated_turns"][:] = np.nan
+    assert not _cut(reported, 64.0).any()
+    assert _cut(unknown, 64.0).all()
+    assert not _cut(unknown, 65.0).any()

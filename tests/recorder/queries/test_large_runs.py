@@ -32,6 +32,7 @@ from logs_ui.recorder.queries import Cursor
 from logs_ui.recorder.queries.facets import _edge
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.queries.run_totals import totals
+from logs_ui.recorder.queries.sql.selection import sections
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
@@ -440,3 +441,11 @@ def test_a_diagnosis_of_a_large_run_follows_its_changes(db: Path) -> None:
     assert rows.reward[rows.id == last].tolist() == [7.5]
     writer.dispose()
     engine.dispose()
+
+
+@pytest.mark.parametrize("sort", [Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD, Sort.LONGEST, Sort.SLOWEST])
+def test_rows_that_lack_the_key_follow_those_that_have_it_on_a_later_page_too(sort: Sort) -> None:
+    """A page that begins amid rows that have the key reads their ties, the others, and rows without the key."""
+    assert len(sections(RolloutFilter(sort=sort), (0.5, 7))) == 3
+    assert len(sections(RolloutFilter(sort=sort), (0.5, 7), backwards=True)) == 2
+    assert len(sections(RolloutFilter(sort=sort), (None, 7))) == 1

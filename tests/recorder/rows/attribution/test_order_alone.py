@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from logs_ui.recorder.rows.attribution import Attribution
+from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
 from tests.support.exhaustive import cases
 from tests.support.world import HINT, Client, Order, Row, World, answered, forward, recorded, strangers
 
@@ -40,3 +41,8 @@ def test_one_answer_sent_as_two_numbers_is_no_accident_of_the_order() -> None:
         order = partial(random.Random(seed).sample, k=16)
         world, found = played(reset_ahead, order, seed, (16, 50), 16)
         assert strangers(world, found) == [], seed
+
+
+def test_an_order_that_shuffles_often_equal_is_an_accident() -> None:
+    assert not beats_shuffles(lambda places: int(places[0] < 6), range(12), 1)
+    assert beats_shuffles(lambda places: int([*places] == [*range(12)]), range(12), 1)
