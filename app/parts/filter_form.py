@@ -1,5 +1,5 @@
-"""The filter twice: as a line to write in, and as a column of what can be chosen, with how many rows each choice would
-give. Both hold all of it; what the column cannot show it carries along.
+"""The filter's two forms: a line of the filter language, and a column of choices with the number of rows of each. Terms
+that the column cannot show are sent along with it.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
-"""Fields of the column that hold what somebody wrote."""
+"""Fields of the column that are typed into."""
 
 _COLUMN = (
     "eval",
@@ -42,7 +42,7 @@ _COLUMN = (
 
 @dataclass(frozen=True)
 class Choice:
-    """One box to tick; `word` is None where the value is the user's own."""
+    """One box to tick; `word` is None for values that the user's run defines."""
 
     value: str
     count: int
@@ -52,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class RewardChart:
-    """The histogram above the reward range; `zero` is where 0 lies, from 0 to 100, None outside."""
+    """The histogram above the reward range; `zero` is the place of reward 0 in percent, None if it is outside."""
 
     columns: list[charts.Column]
     low: float
@@ -62,17 +62,16 @@ class RewardChart:
 
 @dataclass(frozen=True)
 class FilterForm:
-    """All fields.
+    """All fields of both forms.
 
     Attributes:
-        where: the line: as it was written where it was wrong, else in its shortest form.
-        modes: empty where the run has one mode only.
-        statuses, scored: all of them while a run is alive, as they come and go; else those that its rows have, too.
-        tasks_beyond: whether there are more tasks than are listed, so that one has to be written.
-        typed: what stands in the column's fields to write in: as it was typed where it was wrong, else in its shortest
-            form.
-        rest: the terms that the column does not show.
-        at_fault: name of the field that is marked; None without a mistake.
+        where: the line: as typed if it is wrong, else in its shortest form.
+        modes: empty if the run has a single mode.
+        statuses, scored: all values; `running` and `awaiting` only while the run is alive, or if rows have them.
+        tasks_beyond: True if the run has more tasks than are listed, so that others have to be typed.
+        typed: texts of the TYPED fields: as typed if they are wrong, else in their shortest form.
+        rest: the terms that the column does not show, as a line.
+        at_fault: name of the field that is marked as wrong; None without a mistake.
     """
 
     where: str
@@ -90,14 +89,14 @@ class FilterForm:
     at_fault: str | None
 
     def wrong(self, field: str) -> bool:
-        """Whether this field is the one at fault."""
+        """True if this field is marked as wrong."""
         return self.at_fault == field
 
 
 def make_form(
     db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
 ) -> FilterForm:
-    """`given` is what the URL says, which is `chosen` unless there is a mistake in it."""
+    """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong."""
     facets = remembered.facets(db, summary, chosen)
     written = dict(given) if mistake else {}
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
@@ -122,10 +121,10 @@ def make_form(
 
 
 def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
-    """The filter that the URL says.
+    """Reads the filter of a URL.
 
     Raises:
-        FilterError: as `parse_filter` has it, or the run has no such eval, task, tag, ...
+        FilterError: see `parse_filter`; or the run has no such eval, task, tag, ...
     """
     chosen = parse_filter(given)
     queries.check_names(db, id_of(run), chosen)
@@ -133,7 +132,7 @@ def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
 
 
 def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
-    """What is left of a wrong filter without its wrong parts."""
+    """The filter of wrong parameters without the wrong parts."""
     pairs, field = given, known_mistake.field
     while True:
         rest = [
@@ -150,7 +149,7 @@ def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
 
 
 def mended(given: Pairs, mistake: FilterError) -> Pairs | None:
-    """A wrong filter as it was probably meant; None where that cannot be told."""
+    """The parameters with the mistake corrected; None if no correction is known."""
     if mistake.meant is None:
         return None
     return [_mended(pair, mistake, mistake.meant) for pair in given]
@@ -180,7 +179,7 @@ def _typed(chosen: RolloutFilter) -> dict[str, str]:
 
 
 def _at_fault(mistake: FilterError, written: dict[str, str]) -> str:
-    """A term's mistake is the line's, unless a field of the column has its name."""
+    """The field to mark: the one that the mistake names, if the URL has it, else the line."""
     return mistake.field if mistake.field in written or where.WHERE not in written else where.WHERE
 
 
