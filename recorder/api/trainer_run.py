@@ -175,7 +175,7 @@ class Recording:
         weights: list[float],
         inputs: list[Any],
     ) -> None:
-        """See `trl.Listener`."""
+        """Write the rewards of the last call's rows. See `trl.Listener`."""
         call = self._awaiting
         if call is None or len(values) != len(call.prompts):
             return
@@ -200,23 +200,23 @@ class Recording:
         self._writer.put(ColumnsJob(call, columns))
 
     def advantages(self, values: NDArray[np.float64]) -> None:
-        """See `trl.Listener`."""
+        """Write the advantages of the last call's rows."""
         call, self._awaiting = self._awaiting, None
         if call is not None and len(values) == len(call.prompts):
             self._writer.put(ColumnsJob(call, [{"advantage": finite(value)} for value in values]))
 
     def logged(self, step: int, values: dict[str, Any]) -> None:
-        """See `trl.Listener`."""
+        """Write scalars of a step."""
         self._record.log(step, values)
 
     def train_ended(self) -> None:
-        """See `trl.Listener`."""
+        """End the run."""
         self._record.end(RunState.FINISHED)
         self._release_if_done()
         self._writer.flush_at_end()
 
     def train_raised(self, error: BaseException) -> None:
-        """See `trl.Listener`."""
+        """End the run with an exception."""
         self._record.raised(error)
         self._awaiting = None
         self._release_if_done()

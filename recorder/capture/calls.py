@@ -158,7 +158,7 @@ class EnvironmentCall(Struct, frozen=True, array_like=True):
 
 
 class Note(Struct, frozen=True, array_like=True):
-    """What the rollout function itself records about a row.
+    """A note, tag, metric, error or stop reason that the rollout function records for a row.
 
     Attributes:
         kind: "note", "tag", "metric", "error" or "stop"; "lost" for a call of a forked child, which is not known.

@@ -222,9 +222,9 @@ def _copied(width: int, height: int, size: int, copy: Callable[[], "_Pending"]) 
         return _dropped(width, height, "it is larger than 16 megapixels")
     if not _budget.has_room_for(size):
         return _dropped(width, height, "there were too many at once")
-    held = copy()
-    _encode_soon(held)
-    return held
+    pending = copy()
+    _encode_soon(pending)
+    return pending
 
 
 def _dropped(width: int, height: int, why: str) -> Dropped:
@@ -335,8 +335,8 @@ class _Pending:
         _budget.add(-self._size)
 
 
-def _encode_soon(held: _Pending) -> None:
-    _waiting.put(held)
+def _encode_soon(pending: _Pending) -> None:
+    _waiting.put(pending)
     with _starting:
         if not _thread or not _thread[0].is_alive():
             _thread[:] = [threading.Thread(target=_encode, name="logs-ui images", daemon=True)]
@@ -345,14 +345,14 @@ def _encode_soon(held: _Pending) -> None:
 
 def _encode() -> None:
     while True:
-        held = _waiting.get()
+        pending = _waiting.get()
         with guard("encoding an image"):
-            held.stored()
-        del held
+            pending.stored()
+        del pending
 
 
 def _renew() -> None:
-    """Renew locks and queue in a forked child: the thread is missing, and the parent's may have held the locks."""
+    """Renew locks and queue in a forked child: the thread is missing, and the parent's may have pending the locks."""
     global _budget, _starting, _waiting
     _budget, _starting, _waiting = _Budget(), threading.Lock(), queue.SimpleQueue()
 

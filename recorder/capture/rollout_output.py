@@ -29,7 +29,7 @@ else:
 
 
 class OutputError(Exception):
-    """What a rollout function returned cannot be used by the trainer."""
+    """The trainer cannot use what a rollout function returned."""
 
 
 class Output(Struct, frozen=True, array_like=True, dict=True):

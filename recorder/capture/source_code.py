@@ -130,10 +130,10 @@ def _pieces(thing: Any, depth: int) -> Iterator[Any]:
     if not _is_ours(thing) and not isinstance(thing, functools.partial):
         yield thing
     elif depth:
-        yield from (piece for held in _held(thing) for piece in _pieces(held, depth - 1))
+        yield from (piece for inner in _inner_functions(thing) for piece in _pieces(inner, depth - 1))
 
 
-def _held(thing: Any) -> list[Any]:
+def _inner_functions(thing: Any) -> list[Any]:
     """Return functions and classes that it was made with, and objects of this package that may hold some."""
     if isinstance(thing, functools.partial):
         values = [thing.func, *thing.args, *thing.keywords.values()]

@@ -100,7 +100,7 @@ class TrainerChannel:
         self._messages.cancel_join_thread()  # the trainer's process ends even if nobody reads the queue
 
     def described(self, columns: dict[str, Any]) -> None:
-        """See `trl_async.Listener`, which has the other methods too."""
+        """Send columns of the run. `trl_async.Listener` describes this and the other methods."""
         self._put(_Described(columns))
 
     def logged(self, step: int, values: Mapping[str, Any]) -> None:

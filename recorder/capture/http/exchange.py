@@ -118,7 +118,7 @@ class Exchange:
         self.end()
 
     def end(self) -> None:
-        """End the reply: it is complete, or nobody reads on. One that nothing came of, and is waited for, failed."""
+        """End the reply: it is complete, or is not read on. If nothing came and it is still awaited, it failed."""
         if self._is_awaited and not self._size:
             self.raised(GIVEN_UP)
             return

@@ -215,10 +215,10 @@ def _choice(question: Request, reply: Json, choice: Json, position: int, count: 
     sampled = _ids(choice.get("token_ids"))
     if sampled is None:
         sampled = _written_ids(tokens)
-    said, message = _answer(choice.get("message"))
+    answer_text, message = _answer(choice.get("message"))
     if isinstance(choice.get("text"), str):
-        said = text(choice["text"])
-    if sampled is None and said is None and message is None:
+        answer_text = text(choice["text"])
+    if sampled is None and answer_text is None and message is None:
         return None
     usage = _object(reply.get("usage"))
     return Sequence(
@@ -226,7 +226,7 @@ def _choice(question: Request, reply: Json, choice: Json, position: int, count: 
         sampled=sampled,
         finish=_name(choice.get("finish_reason")),
         logprobs=_logprobs(values, sampled),
-        text=said,
+        text=answer_text,
         messages=prompt.messages,
         reply=message,
         # The server counts all prompts of a request together, and all answers.
@@ -243,10 +243,10 @@ def _answer(message: object) -> tuple[str | None, bytes | None]:
     if "reasoning" in kept:  # vLLM's name for it since 0.12
         kept.setdefault("reasoning_content", kept.pop("reasoning"))
     content = kept.get("content")
-    said = text(content) if isinstance(content, str) else None
-    if not set(kept) - {"role", "content"} and (content is None or said is not None):
-        return said or "", None
-    return said, snapshot({"role": "assistant", "content": None, **kept})
+    answer_text = text(content) if isinstance(content, str) else None
+    if not set(kept) - {"role", "content"} and (content is None or answer_text is not None):
+        return answer_text or "", None
+    return answer_text, snapshot({"role": "assistant", "content": None, **kept})
 
 
 def _chosen(logprobs: object) -> tuple[list[Any], list[Any]]:

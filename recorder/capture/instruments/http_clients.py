@@ -270,7 +270,7 @@ _LIBRARIES = (
 
 
 def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
-    """By the name of the method: what makes its replacement. None where it is no client."""
+    """Return what makes the replacement of each method, by its name; {} if this is not a client."""
     if isinstance(client, type | ModuleType):
         return {}
     for library, name, replacements in _LIBRARIES:
