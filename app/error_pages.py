@@ -1,4 +1,4 @@
-"""What a page says when it cannot be shown: one line, what to do, and never a traceback."""
+"""Error pages: one line that says what is wrong, what to do next, and never a traceback."""
 
 import logging
 from dataclasses import dataclass
@@ -36,18 +36,18 @@ _TITLES = {
     403: "Not allowed",
     404: "Not found",
     422: "Invalid request",
-    429: "Too much at once",
-    500: "This page broke",
+    429: "Too many exports",
+    500: "Internal error",
 }
 
 
 @dataclass(frozen=True)
 class ErrorPage:
-    """What `error.html` and `_flash.html` show.
+    """Context of `error.html` and `_flash.html`.
 
     Attributes:
-        back: where to go from here.
-        retry: whether trying the same again may help.
+        back: address and text of the link to continue with.
+        retry: True if trying the same again may help.
     """
 
     status: int
@@ -58,7 +58,7 @@ class ErrorPage:
 
 
 def install(app: FastAPI) -> None:
-    """Lets every error end in a page of ours."""
+    """Registers a handler for every error, so that each ends in one of these pages."""
     app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
     app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
@@ -74,14 +74,16 @@ def install(app: FastAPI) -> None:
 
 
 def token_needed(request: Request) -> Response:
-    """For who comes without the token, or by a link from another site, with which a strict cookie is not sent."""
-    message = "Open the address that logs-ui printed when it started: its token lets this browser in."
+    """Answers a request without the token. A link from another site comes without it too: a strict cookie is not sent
+    then.
+    """
+    message = "Open the address that logs-ui printed when it started: it contains the token for this browser."
     return _answer(request, 401, message, retry=True)
 
 
 def from_elsewhere(request: Request) -> Response:
-    """For what would write, and does not come from a page of ours."""
-    message = "Only the dashboard's own pages may write. Open the page itself, and star, tag or note it there."
+    """Answers a request to write that does not come from a page of the dashboard."""
+    message = "Only the dashboard's own pages may change anything. Open the page itself and try again there."
     return _answer(request, 403, message)
 
 
@@ -94,13 +96,13 @@ def _wrong_filter(request: Request, error: Exception) -> Response:
     assert isinstance(error, FilterError)  # noqa: S101 - installed for these alone
     meant = mended(request.query_params.multi_items(), error)
     if meant is None:
-        return _answer(request, 422, str(error), back=(at(request.url.path), "Go on without a filter"))
-    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Go on with {error.meant!r}"))
+        return _answer(request, 422, str(error), back=(at(request.url.path), "Clear the filter"))
+    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Use {error.meant!r}"))
 
 
 def _wrong_settings(request: Request, error: Exception) -> Response:
     back = why(request.path_params.get("name", ""))
-    return _answer(request, 422, str(error), back=(back, "Back, with the settings as they were"))
+    return _answer(request, 422, str(error), back=(back, "Back to the settings, unchanged"))
 
 
 def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it
@@ -114,13 +116,13 @@ def _database_trouble(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - installed for these alone
-    known = {404: "There is no such page.", 405: "This address can only be read."}
+    known = {404: "There is no such page.", 405: "This address accepts GET requests only."}
     return _answer(request, error.status_code, known.get(error.status_code, error.detail))
 
 
 def _broken(request: Request, error: Exception) -> Response:
     message = (
-        f"{type(error).__name__} in logs-ui itself. The terminal that runs it shows where; recording is not affected."
+        f"{type(error).__name__} in logs-ui. The traceback is in the terminal that runs it; recording is not affected."
     )
     response = _answer(request, 500, message, retry=True)
     add_headers(response.headers)  # Starlette answers this one from outside of our middleware

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application."""
+"""Builds the dashboard as an ASGI application: routes, templates, static files, middleware."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -54,16 +54,16 @@ def create_app(
     prefix: str = "",
     read_only: bool = False,
 ) -> FastAPI:
-    """The dashboard of one database, which need not exist yet.
+    """Returns the dashboard of one database, which need not exist yet.
 
     Args:
-        db: where the database is; it need not exist yet.
-        hosts: what a request's Host header may name; `*` is any. Anything else may be another site's name that was made
-            to lead here.
-        token: what a browser has to bring; None lets everyone in who reaches the port.
-        port: names the cookie that keeps the token.
-        prefix: the path under which a proxy serves it: see `UnderPrefix`.
-        read_only: nothing is written: no notes, no full-text index, no rollouts that wait on this machine's disk.
+        db: address of the database.
+        hosts: allowed values of a request's Host header; `*` allows any. Another name may be a foreign site's that
+            was made to resolve to this machine.
+        token: what a browser has to send; None lets everyone in who reaches the port.
+        port: names the cookie that stores the token.
+        prefix: the path under which a proxy serves the dashboard: see `UnderPrefix`.
+        read_only: nothing is written: no notes, no full-text index, no recordings that wait on this machine's disk.
     """
     source = Source(db, read_only=read_only)
     indexer = Indexer(db, source)
@@ -121,13 +121,16 @@ def create_app(
 
 
 async def healthz() -> Response:
-    """Says that the server answers, and nothing of what it holds."""
+    """Answers that the server is up, and nothing about its data."""
     return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
 
 
 def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "") -> Environment:
-    """The pages' templates: a name that is missing is an error, and every value is escaped. `refusal` says why people's
-    notes cannot be written, None where they can; `db` is what a command needs to find the database, see `db_option`.
+    """Returns the environment of the templates: a missing name is an error, and every value is escaped.
+
+    Args:
+        refusal: returns why notes cannot be written, None if they can.
+        db: the option that a command needs to find the database, see `db_option`.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -159,7 +162,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
 
 
 class _Static(StaticFiles):
-    """Files of ours, kept by browsers for good: their address holds a hash of what they hold."""
+    """Static files, which browsers cache forever: their address contains a hash of their content."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)

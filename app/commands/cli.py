@@ -1,4 +1,4 @@
-"""The command `logs-ui`."""
+"""The command `logs-ui`: its options, and the subcommands that have no file of their own."""
 
 import logging
 import re
@@ -37,18 +37,18 @@ from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, w
 from logs_ui.recorder.storage.schema import Purpose
 
 app = typer.Typer(
-    help="See why GRPO rewards stay low: record every rollout, browse it live, take it to pandas.",
+    help="See why GRPO rewards stay low: record every rollout, browse it live, load it into pandas.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its boxes call a flag a <bool>
 )
 _UsageError: Any = typer.BadParameter.__base__  # typer has no name for it, and brings a click of its own or imports it
 
-Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free one.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 
 
 class Format(StrEnum):
-    """What `export` writes."""
+    """The file formats that `export` writes."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -56,8 +56,8 @@ class Format(StrEnum):
 
 
 def main() -> None:
-    """Runs the command; whatever a user can mend is one line on stderr, and exit code 1, or 2 for a command line that
-    is misspelt.
+    """Runs the command line. An error that the user can fix is one line on stderr and exit code 1, or 2 for a wrong
+    command line.
     """
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
@@ -90,19 +90,24 @@ def _options(
 @app.command()
 def serve(
     db: Database = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Beyond this machine a token is asked for.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on; beyond this machine, a token is required.")
+    ] = "127.0.0.1",
     port: Port = 7070,
     root_path: Annotated[
-        str, typer.Option(metavar="PATH", help="Where a proxy serves it, such as /user/ann/proxy/7070.")
+        str,
+        typer.Option(
+            metavar="PATH", help="Path under which a proxy serves the dashboard, such as /user/ann/proxy/7070."
+        ),
     ] = "",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A name that a proxy asks by; may be repeated.")
+        list[str] | None, typer.Option(metavar="HOST", help="Host name that a proxy uses; may be repeated.")
     ] = None,
     read_only: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--read-only", help="Nobody stars, tags, notes or sets anything; nothing is written.")
+        bool, typer.Option("--read-only", help="Write nothing: no stars, tags, notes or settings.")
     ] = False,
 ) -> None:
-    """Browse what was recorded, live while a training writes it."""
+    """Serve the dashboard; it follows a training live."""
     from logs_ui.app.commands.serve_command import serve as serve_dashboard
 
     address = database_address(db)
@@ -111,18 +116,19 @@ def serve(
     serve_dashboard(address, host=host, port=port, prefix=prefix, names=allow_host or (), read_only=read_only)
 
 
-@app.command(short_help="Train a tiny model for real, and watch its rollouts arrive.")
+@app.command(short_help="Train a tiny model and watch its rollouts arrive.")
 def demo(
     db: Database = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Optimizer steps; the default takes a minute or two.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of optimizer steps; the default takes a minute or two."),
     ] = None,
     port: Port = 0,
     serve: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--serve/--no-serve", help="Serve the dashboard meanwhile, and stay up at the end.")
+        bool, typer.Option("--serve/--no-serve", help="Serve the dashboard during the training and after it.")
     ] = True,
 ) -> None:
-    """Train a tiny model on a guessing game, for real, and watch every rollout arrive. Downloads nothing."""
+    """Train a tiny model on a guessing game and watch every rollout arrive. Downloads nothing."""
     from logs_ui.recorder.delivery.writer import check_settings
 
     check_settings()  # before a model is made
@@ -138,7 +144,7 @@ def demo(
         writing_engine(address).dispose()
         out.print(f"Dashboard: [bold link={server.url}]{server.url}[/]", soft_wrap=True)
         _train_demo(address, steps)
-        out.print(f"The dashboard stays up at [bold]{server.url}[/] · Ctrl-C ends it.", soft_wrap=True)
+        out.print(f"The dashboard stays up at [bold]{server.url}[/] · Stop it with Ctrl-C.", soft_wrap=True)
         while True:
             time.sleep(3600)
 
@@ -149,31 +155,35 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file, or folder, to write.")],
     format: Annotated[  # noqa: A002
         Format | None,
-        typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: by the file's ending."),
+        typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: from the file's suffix."),
     ] = None,
     db: Database = None,
     where: Annotated[
         str,
-        typer.Option("--where", metavar="FILTER", help="Only these, as 'reward<0.2 status:error': docs/filters.md."),
+        typer.Option(
+            "--where",
+            metavar="FILTER",
+            help="Only rollouts that match, such as 'reward<0.2 status:error': docs/filters.md.",
+        ),
     ] = "",
     partition_by: Annotated[
         str | None,
         typer.Option(
             "--partition-by",
             metavar="step[:N]",
-            help="Write a folder of Parquet, a partition a step, or N steps, for DuckDB and Spark: docs/pandas.md.",
+            help="Write a folder of Parquet files for DuckDB and Spark, one partition per N steps: docs/pandas.md.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,  # noqa: FBT002 - a flag
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file or folder.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Write a run's rollouts to a file, one row each, or to a folder of them."""
+    """Write a run's rollouts to a file, one row per rollout, or to a folder of Parquet files."""
     from logs_ui.recorder.analysis.export.export_files import export_run
     from logs_ui.recorder.analysis.export.partitions import export_partitions
 
     if partition_by is not None and format not in {None, Format.PARQUET}:
-        raise LogsUIError(f"Partitions are Parquet's: leave out --partition-by, or --format {format}.")
+        raise LogsUIError(f"Only Parquet can be partitioned: leave out --partition-by or --format {format}.")
     if partition_by is None and output.exists() and not force:
-        raise LogsUIError(f"{output} is there already. Name another file, or replace it with --force.")
+        raise LogsUIError(f"{output} already exists. Name another file, or overwrite it with --force.")
     kind = Format.PARQUET if partition_by else format or _format_of(output)
     with progress_bar() as progress:
         bar = progress.add_task("rollouts", total=None, visible=False)
@@ -188,18 +198,19 @@ def export(
     out.print(f"{plural(rows, 'rollout')} in {escape(str(output))}", soft_wrap=True)
 
 
-app.command("diagnose", short_help="Say why the rewards of a run are low.")(diagnose)
-app.command("eval", short_help="Evaluate a model by an @evaluation, on any server.")(evaluate)
-app.command(short_help="See what another reward function would change.")(rescore)
-app.command(short_help="Take the text of old rollouts, and leave their figures.")(prune)
+app.command("diagnose", short_help="Diagnose why the rewards of a run are low.")(diagnose)
+app.command("eval", short_help="Evaluate a model on any server with an @evaluation.")(evaluate)
+app.command(short_help="Show what another reward function would change.")(rescore)
+app.command(short_help="Delete the text of old rollouts and keep their figures.")(prune)
 app.add_typer(db_commands, name="db")
 
 
 def _wait_for(address: Address) -> None:
-    """The dashboard does, of itself, for a file that is yet to be made and for a server that is away.
+    """Checks that waiting for the database makes sense. The dashboard itself waits for a file that does not exist yet
+    and for a server that is down.
 
     Raises:
-        DatabaseError: waiting would be no use.
+        DatabaseError: waiting would not help.
     """
     try:
         reading_engine(address).dispose()
@@ -211,39 +222,39 @@ def _wait_for(address: Address) -> None:
         if isinstance(address, Path):
             raise
         refuse_hopeless(address, Purpose.READ)  # a wrong password, no such database
-        err.print(f"{error}\nThe pages come alive when it can be reached.", soft_wrap=True, markup=False)
+        err.print(f"{error}\nThe pages appear as soon as it can be reached.", soft_wrap=True, markup=False)
 
 
 def _prefix(root_path: str) -> str:
-    """As it begins every address: with a slash in front, and none at its end.
+    """Returns `root_path` as it begins every address: with a slash in front and none at its end.
 
     Raises:
-        LogsUIError: it is no path.
+        LogsUIError: it is not a path.
     """
     path = root_path.strip("/")
     if not re.fullmatch(r"[\w.~@%/-]*", path, re.ASCII) or ".." in path.split("/") or "//" in path:
-        raise LogsUIError(f"--root-path {root_path!r} is no path: write it as /user/ann/proxy/7070.")
+        raise LogsUIError(f"--root-path {root_path!r} is not a path: write it as /user/ann/proxy/7070.")
     return f"/{path}" if path else ""
 
 
 def _format_of(output: Path) -> Format:
-    """By the file's ending.
+    """Returns the format that the file's suffix names.
 
     Raises:
-        LogsUIError: the ending tells nothing.
+        LogsUIError: the suffix names no format.
     """
     ending = output.suffix.lstrip(".").lower()
     if ending not in set(Format):
-        raise LogsUIError(f"{output} does not tell a format: add --format parquet, csv or jsonl.")
+        raise LogsUIError(f"The suffix of {output} names no format: add --format parquet, csv or jsonl.")
     return Format(ending)
 
 
 def _train_demo(address: Address, steps: int | None) -> None:
-    """Trains and records, with a progress bar, or a line now and then where there is no terminal.
+    """Trains and records, with a progress bar, or with a line now and then if there is no terminal.
 
     Raises:
         LogsUIError: a package that the demo needs is missing, or its environment does not start.
-        KeyboardInterrupt: as it came, after a line that says what is kept.
+        KeyboardInterrupt: passed on after a line that says what is stored.
     """
     from logs_ui.recorder import flush, record
     from logs_ui.rollout.demo.demo import DemoSettings, train_demo
@@ -251,7 +262,7 @@ def _train_demo(address: Address, steps: int | None) -> None:
     settings = DemoSettings() if steps is None else DemoSettings(steps=steps)
     rewards: list[float] = []
     with progress_bar(TextColumn("reward {task.fields[reward]}")) as progress:
-        beginning = "making a model, starting the environment"
+        beginning = "creating the model, starting the environment"
         bar = progress.add_task(beginning, total=settings.steps, reward="...")
         say_without_terminal(beginning)
 
@@ -269,22 +280,21 @@ def _train_demo(address: Address, steps: int | None) -> None:
         except KeyboardInterrupt:
             flush()
             progress.stop()
-            out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. What was recorded is kept.")
+            out.print(f"Stopped after {len(rewards)} of {settings.steps} steps. Everything recorded so far is stored.")
             _say_how_to_browse(address)
             raise
     if not flush():
-        raise LogsUIError(f"{shown(address)} could not be written to the end; the lines above say why.")
+        raise LogsUIError(f"Not everything could be written to {shown(address)}; the lines above say why.")
     _say_what_happened(address, rewards)
 
 
 def _reward_over_the_last(rewards: list[float]) -> str:
-    """The figure that the dashboard shows of a run, and over how many steps."""
+    """Returns the mean reward that the dashboard shows for a run, and over how many steps."""
     recent = rewards[-RECENT_STEPS:]
     return f"{fmean(recent):.2f} (last {plural(len(recent), 'step')})"
 
 
 def _quoted(address: Address) -> str:
-    """For a shell."""
     return shlex.quote(without_password(address))
 
 

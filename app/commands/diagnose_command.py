@@ -1,4 +1,4 @@
-"""`logs-ui diagnose`: why the rewards of a run are low, for people and for scripts."""
+"""`logs-ui diagnose`: prints why the rewards of a run are low, for people or as JSON."""
 
 import json
 import shlex
@@ -32,31 +32,31 @@ def diagnose(
     run: RunName,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,  # noqa: FBT002 - a flag
     max_reward: Annotated[
-        float | None, typer.Option(metavar="X", help="Of a perfect rollout. Default: the run's 99th percentile.")
+        float | None, typer.Option(metavar="X", help="Reward of a perfect rollout. Default: the run's 99th percentile.")
     ] = None,
     solved_at: Annotated[
-        float | None, typer.Option(metavar="X", help="Reward from which on a task is solved. Default: --max-reward.")
+        float | None, typer.Option(metavar="X", help="Lowest reward that counts as solved. Default: --max-reward.")
     ] = None,
     threshold: Annotated[
-        list[str] | None, typer.Option(metavar="ID=VALUE", help="A diagnostic's own threshold; may be repeated.")
+        list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Look at the last N steps.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Diagnose the last N steps.")] = None,
     diagnostics: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:NAME", help="Your own diagnostics; may be repeated.")
     ] = None,
     everything: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--all", help="Read every rollout of a large run, too: minutes, and 1.2 GB, for a million.")
+        bool, typer.Option("--all", help="Read every rollout of a large run: a million take minutes and 1.2 GB.")
     ] = False,
-    save: Annotated[bool, typer.Option("--save", help="Keep these settings with the run.")] = False,  # noqa: FBT002 - a flag
+    save: Annotated[bool, typer.Option("--save", help="Store these settings with the run.")] = False,  # noqa: FBT002 - a flag
     reset: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--reset", help="Forget what was kept with the run: it is judged as it was recorded.")
+        bool, typer.Option("--reset", help="Delete the settings stored with the run.")
     ] = False,
     db: Database = None,
 ) -> None:
-    """Say why the rewards of a run are low: cards, dearest first, each with its evidence and its rollouts.
+    """Diagnose why the rewards of a run are low: findings, largest impact first, with evidence and rollouts.
 
-    Exits with 0 where there is no card, with 3 where there is one; with 1 where it could not be told. What each
-    diagnostic is, is in docs/diagnosis.md.
+    Exits with 0 without a finding, with 3 if there is one, and with 1 if a diagnostic failed. docs/diagnosis.md
+    describes each diagnostic.
     """
     own = _own(diagnostics or ())
     known = all_limits(own)
@@ -71,7 +71,7 @@ def diagnose(
     if save or reset:
         notebook = Notebook(database_address(db))
         notebook.diagnosis(found.uid, settings if save else None)
-        said = f"Kept with the run, in {notebook.place}" if save else "The run is judged as it was recorded again."
+        said = f"Stored with the run, in {notebook.place}" if save else "The run's settings are reset."
         err.print(said, soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
@@ -81,7 +81,7 @@ def diagnose(
 
 
 def _code(report: Report) -> int:
-    """A diagnostic that broke is no clean bill of health."""
+    """Returns the exit code. A diagnostic that failed must not look like a run without findings."""
     if report.failed:
         worst = report.failed[0]
         say(f"The diagnostic {visible(worst.id)} failed: {visible(worst.error)}", _FAILED)
@@ -101,23 +101,23 @@ def _thresholds(written: Sequence[str]) -> dict[str, float]:
         try:
             found[name.strip()] = float(value)
         except ValueError:
-            what = "no number" if equals else "no threshold"
+            what = "not a number" if equals else "not a threshold"
             raise SettingsError(f"--threshold {one!r:.100} is {what}: write it as truncation=0.1.") from None
     return found
 
 
 def _own(paths: Sequence[str]) -> list[Diagnostic]:
-    """The user's diagnostics, by name.
+    """Imports the user's diagnostics by name.
 
     Raises:
-        LogsUIError: there are none of that name, or their module cannot be imported.
+        LogsUIError: the module cannot be imported, or has no diagnostics of that name.
     """
     found: list[Diagnostic] = []
     for path in paths:
         named = _named(path)
         several = list(named) if isinstance(named, list | tuple) else [named]
         if not all(isinstance(it, Diagnostic) for it in several):
-            raise LogsUIError(f"--diagnostics {path}: that is neither a Diagnostic nor a list of them.")
+            raise LogsUIError(f"--diagnostics {path} is neither a Diagnostic nor a list of them.")
         found += several
     return found
 
@@ -128,7 +128,7 @@ def _named(path: str) -> Any:
     module, _, name = path.partition(":")
     found = getattr(imported(module, "checks:SLOW"), name, None)
     if found is None:
-        raise LogsUIError(f"--diagnostics {path}: write it as module:name, with a name that is in the module.")
+        raise LogsUIError(f"--diagnostics {path}: the module has no such name. Write it as module:name.")
     return found
 
 
@@ -145,17 +145,17 @@ def _show(report: Report, database: Address) -> None:
         _print(line)
     db = db_option(database)
     said = {
-        "\nAll of it, with charts": f"http://127.0.0.1:7070{why(run)}",
-        **({"Of every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
-        "Addresses open while this runs": f"logs-ui serve{db}",
-        "A card's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
+        "\nFull diagnosis, with charts": f"http://127.0.0.1:7070{why(run)}",
+        **({"With every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
+        "The links work while this runs": f"logs-ui serve{db}",
+        "A finding's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
     }
     for what, how in said.items():
         out.print(Text(f"{what}: ").append(how, "bold"), soft_wrap=True)
 
 
 def _print(line: Line) -> None:
-    """Without a terminal a line stays one, however long it is."""
+    """Prints a line; without a terminal it is never wrapped."""
     text = Text(line.text, line.style)
     if line.is_copied or not out.is_terminal:
         out.print(Text(" " * line.indent).append_text(text), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`logs-ui eval`: an `@evaluation` run against a model's server."""
+"""`logs-ui eval`: runs an `@evaluation` against a model's server."""
 
 import math
 import sys
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from logs_ui.rollout.evaluations.evaluations import Evaluation
 
 _WIDE = 200
-"""Columns of a line, where no terminal has fewer."""
+"""Width of the table, in columns, if there is no terminal."""
 
 
 def evaluate(
     evaluation: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="As in an import; NAME where it has several.")
+        str, typer.Argument(metavar="MODULE:NAME", help="Import path; NAME if the module has several evaluations.")
     ],
-    base_url: Annotated[str, typer.Option(metavar="URL", help="The model's server, up to /v1.")],
-    model: Annotated[str, typer.Option(metavar="NAME", help="As the server calls it.")],
-    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts of each prompt.")] = 1,
-    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts at a time.")] = 16,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts, from the first.")] = None,
+    base_url: Annotated[str, typer.Option(metavar="URL", help="URL of the model's server, up to /v1.")],
+    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model on the server.")],
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts per prompt.")] = 1,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Rollouts that run at the same time.")] = 16,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Use only the first N prompts.")] = None,
     temperature: Annotated[float | None, typer.Option(metavar="X", min=0, help="Default: the evaluation's.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of an answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Token limit of an answer.")] = None,
     min_score: Annotated[
-        float | None, typer.Option(metavar="X", help="Exit with 1 where the mean reward is below, or rollouts failed.")
+        float | None, typer.Option(metavar="X", help="Exit with 1 if the mean reward is lower, or rollouts failed.")
     ] = None,
     max_errors: Annotated[int, typer.Option(metavar="N", min=0, help="Failed rollouts that --min-score allows.")] = 0,
     db: Database = None,
 ) -> None:
-    """Evaluate a model on any server that speaks OpenAI's API, by an @evaluation; every rollout is recorded.
+    """Evaluate a model on any server with OpenAI's API, with an @evaluation; every rollout is recorded.
 
-    OPENAI_API_KEY is used where it is set. Exits with 0; with 1 where --min-score is missed; with 2 where there was
-    nothing to evaluate, or no way to.
+    OPENAI_API_KEY is used if it is set. Exits with 0 on success, with 1 if --min-score is missed, and with 2 if there
+    was nothing to evaluate or the evaluation could not run.
     """
     sys.path.insert(0, "")  # as `python -m` would
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
@@ -56,7 +56,7 @@ def evaluate(
     (out if out.is_terminal else Console(width=_WIDE)).print(_table(report))
     serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
     out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
-    out.print(f"It is at http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
+    out.print(f"Its page: http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
     code, said = _verdict(report, min_score, max_errors)
     if said is not None:
         say(visible(said), code)
@@ -64,22 +64,26 @@ def evaluate(
 
 
 def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tuple[int, str | None]:
-    """The code to exit with, and what is to be said of it."""
+    """Returns the exit code and the message for it; None without a message."""
     failed, all_rows = len(report.errors), len(report.samples)
     if failed == all_rows:
-        return 2, f"All rollouts failed. The first: {report.errors[0]}"
+        return 2, f"All rollouts failed. First error: {report.errors[0]}"
     if failed and math.isnan(report.mean):
-        return 2, f"{failed} of {all_rows} rollouts failed, and the others have no score. The first: {report.errors[0]}"
+        return (
+            2,
+            f"{failed} of {all_rows} rollouts failed, and the others have no score. First error: {report.errors[0]}",
+        )
     short = None if min_score is None else report.shortfall(min_score, max_errors=max_errors)
     if short is not None:
         return 1, short
-    return 0, f"{failed} of {all_rows} rollouts failed. The first: {report.errors[0]}" if failed else None
+    return 0, f"{failed} of {all_rows} rollouts failed. First error: {report.errors[0]}" if failed else None
 
 
 def _report(name: str, settings: dict[str, Any]) -> "Report":
-    """
+    """Runs the evaluation.
+
     Raises:
-        typer.Exit: with 2, after a line that says what is missing.
+        typer.Exit: with code 2, after a line that says what is missing.
     """
     try:
         from logs_ui.rollout.environments.sessions import SessionError
@@ -94,7 +98,7 @@ def _report(name: str, settings: dict[str, Any]) -> "Report":
 
 
 def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
-    """With a progress bar, or a line now and then where there is no terminal."""
+    """Runs the evaluation with a progress bar, or with a line now and then if there is no terminal."""
     rewards: list[float] = []
     done = 0
     with progress_bar(TextColumn("reward {task.fields[reward]}")) as progress:
@@ -114,7 +118,7 @@ def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
 
 
 def _table(report: "Report") -> Table:
-    """A line a task, and one for all."""
+    """Builds a table with one line per task and one for all."""
     ks = sorted({1, report.per_prompt})
     parts = list(report.scores) if len(report.scores) > 1 else []
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

@@ -1,4 +1,4 @@
-"""Takes what waits on disk into the database."""
+"""`logs-ui db ingest`: stores recordings that wait on disk in the database."""
 
 import threading
 from typing import Annotated
@@ -15,10 +15,10 @@ _PAUSE = 1.0  # seconds between two looks
 
 def ingest(
     db: Database = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
+    watch: Annotated[bool, typer.Option("--watch", help="Keep ingesting until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Take into the database what waits for it on disk: what was recorded on a network file system, or while the
-    database was away. The dashboard and load_run() do the same.
+    """Store recordings that wait on disk in the database: made on a network file system, or while the database was
+    away. The dashboard and load_run() do the same.
     """
     address = database_address(db)
     ingester = Ingester(address)
@@ -36,7 +36,7 @@ def ingest(
 
 
 def _say(address: Address, taken: TakenIn) -> None:
-    said = f"{plural(taken.rollouts, 'change')} of rollouts taken into {shown(address)}"
+    said = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
     if taken.refused:
         said += f"; the database refused {taken.refused:,}"
-    out.print(said + ("." if taken.is_all else "; another process takes in the rest."), soft_wrap=True, markup=False)
+    out.print(said + ("." if taken.is_all else "; another process is storing the rest."), soft_wrap=True, markup=False)

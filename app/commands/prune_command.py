@@ -1,4 +1,4 @@
-"""`logs-ui prune`: takes the text of old rollouts, and leaves their figures."""
+"""`logs-ui prune`: deletes the text of old rollouts and keeps their figures."""
 
 from typing import Annotated
 
@@ -13,36 +13,45 @@ from logs_ui.recorder.upkeep.prune import Keep, Pruned, Unit
 from logs_ui.recorder.upkeep.prune import prune as pruned
 
 _SHOWN = 20  # runs
-_STOPPED = "Stopped. What was pruned until then stays so; the same command goes on with the rest."
+_STOPPED = "Stopped. Rollouts pruned so far stay pruned; run the same command again for the rest."
 
 
 def prune(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Began before so long, as 30d, or before a date.")
+        str | None,
+        typer.Option(
+            "--older-than", metavar="AGE", help="Only rollouts older than 30d (or any age), or from before a date."
+        ),
     ] = None,
     keep_every: Annotated[
-        int | None, typer.Option("--keep-every", metavar="N", help="Keep steps 0, N, 2N, ... whole, as a sample.")
+        int | None, typer.Option("--keep-every", metavar="N", help="Keep steps 0, N, 2N, ... complete, as a sample.")
     ] = None,
-    of: Annotated[Unit, typer.Option("--of", metavar="steps|rollouts", help="What --keep-every counts.")] = Unit.STEPS,
+    of: Annotated[Unit, typer.Option("--of", metavar="steps|rollouts", help="Unit of --keep-every.")] = Unit.STEPS,
     where: Annotated[
-        str | None, typer.Option("--where", metavar="FILTER", help="Only these, as 'reward>=1': docs/filters.md.")
+        str | None,
+        typer.Option(
+            "--where", metavar="FILTER", help="Only rollouts that match, such as 'reward>=1': docs/filters.md."
+        ),
     ] = None,
     run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Only of this one; may be repeated.")
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; may be repeated.")
     ] = None,
     keep: Annotated[
-        Keep, typer.Option("--keep", metavar="starred|nothing", help="What people starred, tagged or noted stays.")
+        Keep,
+        typer.Option("--keep", metavar="starred|nothing", help="starred keeps what people starred, tagged or noted."),
     ] = Keep.STARRED,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,  # noqa: FBT002 - a flag
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,  # noqa: FBT002 - a flag
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Take messages, actions and tokens of the rollouts that satisfy all that is given. Their figures stay, and with
-    them every curve and count. Says first what would go, and asks. Nothing but a copy brings it back. A training may
-    record meanwhile.
+    """Delete messages, actions and tokens of the rollouts that match all given options. Their figures stay, and so
+    does every curve and count. Shows first what would be deleted, and asks. Only a backup brings it back. A training
+    may record at the same time.
     """
     if older_than is None and keep_every is None and where is None and not run:
-        raise LogsUIError("Say what to prune: --older-than, --keep-every, --where or --run; all of them must hold.")
+        raise LogsUIError(
+            "Choose what to prune with --older-than, --keep-every, --where or --run; rollouts must match all of them."
+        )
 
     def take(*, dry_run: bool) -> Pruned:
         with working() as progress:
@@ -62,13 +71,13 @@ def prune(
     _show(found)
     if not found.rollouts or dry_run:
         return
-    if is_wanted(f"Take the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
+    if is_wanted(f"Delete the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
         with interruptible(_STOPPED):
             _say(take(dry_run=False), db_option(database_address(db)))
 
 
 def _show(found: Pruned) -> None:
-    """What would go."""
+    """Prints what would be deleted."""
     if not found.rollouts:
         out.print("There is nothing to prune.")
     else:
@@ -78,19 +87,19 @@ def _show(found: Pruned) -> None:
         facts([*lines, *([(f"and {more:,} more runs", "")] if more else []), ("in all", total)])
     if found.kept:
         out.print(
-            f"{plural(found.kept, 'further rollout')} would go, and stay: people starred, tagged or noted them, or "
-            "starred their run. --keep nothing takes them, too.",
+            f"{plural(found.kept, 'further rollout')} match but are kept: people starred, tagged or noted them, or "
+            "starred their run. --keep nothing prunes them, too.",
             soft_wrap=True,
         )
 
 
 def _say(gone: Pruned, db: str) -> None:
     taken = [f"{size(gone.bytes)} of text and tokens"]
-    taken += [f"{size(gone.prompt_bytes)} of prompts that they shared"] if gone.prompt_bytes else []
+    taken += [f"{size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
     taken += [f"{plural(gone.images, 'image')} of {size(gone.image_bytes)}"] if gone.images else []
     out.print(
         f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
-        f"New rollouts fill the room. To give it back to the disk: logs-ui db vacuum{db}",
+        f"New rollouts reuse the space. To return it to the disk: logs-ui db vacuum{db}",
         soft_wrap=True,
         markup=False,
     )

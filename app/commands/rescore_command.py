@@ -1,4 +1,4 @@
-"""`logs-ui rescore`: another reward function over the rollouts of a run, and what it would change."""
+"""`logs-ui rescore`: applies another reward function to the rollouts of a run and prints what it would change."""
 
 import sys
 from dataclasses import asdict
@@ -23,38 +23,50 @@ if TYPE_CHECKING:
     from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm
 
 _WIDE = 200
-"""Columns of a line, where no terminal has fewer."""
+"""Width of the tables, in columns, if there is no terminal."""
 _SERVED = "http://127.0.0.1:7070"
 _SHOWN = 5  # groups, and failures
-_NOTHING = "Nothing was scored: the reward functions gave no rollout a number (None, NaN, or they raised)."
+_NOTHING = "No rollout was scored: the reward functions returned None or NaN, or raised."
 
 
 def rescore(
     run: RunName,
     reward: Annotated[
         list[str],
-        typer.Option("--reward", metavar="MODULE:NAME[=WEIGHT]", help="With TRL's signature; several are added up."),
+        typer.Option(
+            "--reward", metavar="MODULE:NAME[=WEIGHT]", help="Reward function with TRL's signature; several are summed."
+        ),
     ],
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="NAME[=WEIGHT]", help="A recorded reward function that still counts."),
+        typer.Option("--keep", metavar="NAME[=WEIGHT]", help="Recorded reward function that still counts."),
     ] = None,
     where: Annotated[
-        str, typer.Option("--where", metavar="FILTER", help="Only these, as 'mode:train step>=100': docs/filters.md.")
+        str,
+        typer.Option(
+            "--where",
+            metavar="FILTER",
+            help="Only rollouts that match, such as 'mode:train step>=100': docs/filters.md.",
+        ),
     ] = "",
     prompts: Annotated[
         str | None,
-        typer.Option("--prompts", metavar="messages|text", help="As the dataset has them. Default: by their tokens."),
+        typer.Option(
+            "--prompts",
+            metavar="messages|text",
+            help="Form of the dataset's prompts. Default: inferred from their tokens.",
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rollouts in a call, in whole groups.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rollouts per call, in whole groups.")] = 1,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="All rewards: .csv, .parquet or .jsonl.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write all rewards to a .csv, .parquet or .jsonl file."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what changes as JSON.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Run another reward function over the rollouts of a run, and show what it would change. What is stored stays as it
-    is. Functions are found from the current folder on.
+    """Run another reward function over the rollouts of a run and show what it would change. The recording is not
+    changed. Modules are imported from the current folder first.
     """
     from logs_ui.recorder.analysis.export.export_files import FORMATS, write_table
     from logs_ui.recorder.analysis.rescore.rescore import PRUNED, RESCORED_COLUMNS
@@ -63,7 +75,7 @@ def rescore(
 
     ending = "" if output is None else output.suffix.lstrip(".").lower()
     if output is not None and ending not in FORMATS:
-        raise LogsUIError(f"{output} does not tell a format: name it .csv, .parquet or .jsonl.")
+        raise LogsUIError(f"The suffix of {output} names no format: use .csv, .parquet or .jsonl.")
     sys.path.insert(0, "")  # as `python -m` would
     functions = [_weighted("--reward", it) for it in reward]
     kept = dict(_weighted("--keep", it) for it in keep or ())
@@ -90,7 +102,7 @@ def rescore(
     uid = str(frame["run"].iloc[0]) if len(frame) else run
     found = compare(frame)
     if found.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
-        raise LogsUIError(f"All {len(frame):,} rollouts were pruned: without their messages there is nothing to score.")
+        raise LogsUIError(f"All {len(frame):,} rollouts were pruned, so there are no messages to score.")
     if found.new is None:
         raise LogsUIError(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
@@ -104,27 +116,28 @@ def rescore(
 
 
 def _form(written: str | None) -> "PromptForm | None":
-    """
+    """Checks the form of the prompts that the user named.
+
     Raises:
         LogsUIError: prompts have no such form.
     """
     forms: dict[str | None, PromptForm | None] = {None: None, "messages": "messages", "text": "text"}
     if written in forms:
         return forms[written]
-    raise LogsUIError(f"Prompts are messages or text, not {written!r}.")
+    raise LogsUIError(f"--prompts {written!r}: must be messages or text.")
 
 
 def _weighted(option: str, written: str) -> tuple[str, float | None]:
-    """A name, and its weight; None without one.
+    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out.
 
     Raises:
-        LogsUIError: the weight is no number.
+        LogsUIError: the weight is not a number.
     """
     name, equals, weight = written.partition("=")
     try:
         return name, float(weight) if equals else None
     except ValueError:
-        raise LogsUIError(f"{option} {written}: {weight!r} is no weight. Write it as {name}=0.5.") from None
+        raise LogsUIError(f"{option} {written}: {weight!r} is not a weight. Write it as {name}=0.5.") from None
 
 
 def _json(run: str, functions: list[str], found: "Comparison") -> str:
@@ -141,7 +154,7 @@ def _show(run: str, found: "Comparison") -> None:
         screen.print(_by_task(found))
     if found.largest:
         screen.print(_largest(run, found))
-    for title, firsts in (("dead, and would teach", found.woken), ("teaching, and would be dead", found.dulled)):
+    for title, firsts in (("dead before, mixed after", found.woken), ("mixed before, dead after", found.dulled)):
         for first in firsts[:_SHOWN]:
             out.print(f"{title}: {_SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
@@ -152,7 +165,6 @@ def _show(run: str, found: "Comparison") -> None:
 
 
 def _figures(found: "Comparison") -> Table:
-    """A line a figure."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for figure, value in _lines(found):
         table.add_row(Text(figure), Text(value))
@@ -164,18 +176,18 @@ def _lines(found: "Comparison") -> list[tuple[str, str]]:
     change = "" if found.old is None or found.new is None else f" ({found.new - found.old:+.3f})"
     means = f"{_number(found.old)} -> {_number(found.new)}{change}"
     groups = {
-        "teach with both": found.teach,
+        "mixed with both": found.teach,
         "dead with both": found.dead,
-        "were dead and would teach": len(found.woken),
-        "taught and would be dead": len(found.dulled),
+        "dead before, mixed after": len(found.woken),
+        "mixed before, dead after": len(found.dulled),
     }
     lines = [
         ("mean reward", f"{means} over {_of(compared, found.rollouts, 'rollouts')}"),
-        ("another reward", _of(found.changed, compared, "rollouts")),
-        ("other side of their group's mean", _of(found.turned, compared, "rollouts")),
+        ("different reward", _of(found.changed, compared, "rollouts")),
+        ("crossed their group's mean", _of(found.turned, compared, "rollouts")),
         ("groups", ", ".join(f"{count:,} {what}" for what, count in groups.items())),
-        ("another best", _of(found.best_changed, found.teach, "groups that teach with both")),
-        ("pairs in the same order", _of(found.pairs_alike, found.pairs, "pairs of these that differ in both")),
+        ("different best rollout", _of(found.best_changed, found.teach, "groups mixed with both")),
+        ("pairs in the same order", _of(found.pairs_alike, found.pairs, "pairs that differ with both")),
     ]
     if compared < found.rollouts:
         failed = f"; a function failed for {found.failed:,}" if found.failed else ""
@@ -189,7 +201,7 @@ def _of(part: int, whole: int, what: str) -> str:
 
 
 def _by_task(found: "Comparison") -> Table:
-    table = _table("task", ("rollouts", "old", "new", "change", "another"))
+    table = _table("task", ("rollouts", "old", "new", "change", "changed"))
     for it in found.tasks[:20]:
         change = "" if it.old is None or it.new is None else f"{it.new - it.old:+.3f}"
         name = "none" if it.task is None else safe_text.label(it.task, 120)

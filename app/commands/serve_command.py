@@ -1,4 +1,6 @@
-"""The dashboard on a port: in the foreground for `logs-ui serve`, in a thread for `logs-ui demo` and the tests."""
+"""Serves the dashboard on a port: in the foreground for `logs-ui serve`, in a thread for `logs-ui demo` and the
+tests.
+"""
 
 import contextlib
 import errno
@@ -31,20 +33,20 @@ def serve(
     names: Sequence[str] = (),
     read_only: bool = False,
 ) -> None:
-    """Serves until it is interrupted, and prints the address as soon as it answers.
+    """Serves until it is interrupted, and prints the address as soon as the server answers.
 
-    Beyond loopback the address holds a token, made anew at each start, and nothing is shown without it.
+    Beyond loopback the address contains a token, new at each start, and nothing is shown without it.
 
     Args:
         db: the database, which need not exist yet.
-        host: where to listen.
-        port: 0 takes a free one.
-        prefix: the path under which a proxy serves it: see `create_app`.
-        names: hosts by which a proxy asks for it, beside loopback's own.
+        host: the address to listen on.
+        port: 0 picks a free one.
+        prefix: the path under which a proxy serves the dashboard: see `create_app`.
+        names: further host names that a proxy uses, besides those of loopback.
         read_only: nothing is written: see `create_app`.
 
     Raises:
-        LogsUIError: the port is in use, or the host is none of this machine's.
+        LogsUIError: the port is in use, or the host is not an address of this machine.
     """
     listening = _listen(host, port)
     port = listening.getsockname()[1]
@@ -59,10 +61,10 @@ def serve(
 
 
 class BackgroundServer:
-    """The dashboard in a thread of this process, on loopback, while a `with` block lasts.
+    """The dashboard in a thread of this process, on loopback, for the duration of a `with` block.
 
     Attributes:
-        url: without a slash at its end.
+        url: address without a slash at its end.
     """
 
     def __init__(self, db: Address, *, port: int = 0, prefix: str = "") -> None:
@@ -91,7 +93,7 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers."""
+    """A uvicorn server that calls `on_ready` as soon as it answers."""
 
     on_ready: Callable[[], None]
 
@@ -117,12 +119,12 @@ def _server(app: FastAPI, *, on_ready: Callable[[], None]) -> _Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that a port in use is found before anything else is begun."""
+    """Opens a listening socket first, so that a port in use is reported before anything else starts."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise LogsUIError(f"{host} is no address of this machine. Name another with --host.") from error
+        raise LogsUIError(f"{host} is not an address of this machine. Choose another with --host.") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -139,8 +141,8 @@ def _explained(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"Port {port} is reserved for the system. Choose one above 1023: --port 7070"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine. Name another with --host."
-    return f"{host}:{port} cannot be listened on: {error.strerror or error}. Choose another: --port 7070"
+        return f"{host} is not an address of this machine. Choose another with --host."
+    return f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another: --port 7070"
 
 
 def _is_loopback(host: str) -> bool:
@@ -160,8 +162,8 @@ def _announce(url: str, db: Address, prefix: str) -> None:
     later = (
         ""
         if not isinstance(db, Path) or db.exists()
-        else "\n  It does not exist yet: the pages come alive when a training writes it."
+        else "\n  It does not exist yet. The pages update as soon as a training writes to it."
     )
-    behind = f"  Its links begin with {prefix}, as a proxy serves it.\n" if prefix else ""
+    behind = f"  All links begin with {prefix}, for the proxy.\n" if prefix else ""
     sys.stdout.write(f"logs-ui shows {shown(db)}{later}\n  {url}\n{behind}Stop it with Ctrl+C.\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the commands share: where they write, how they show progress, and what names the database and the run."""
+"""The consoles, the progress bar and the options that several commands share."""
 
 from typing import Annotated
 
@@ -19,23 +19,23 @@ Database = Annotated[
     ),
 ]
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="An id, the beginning of one, a name, or latest.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run id, the beginning of one, a name, or latest.")]
 
 
 def say(message: str, code: int) -> int:
-    """Tells on stderr what went wrong; gives the code to exit with."""
+    """Prints an error on stderr and returns the code to exit with."""
     err.print(f"[bold red]logs-ui:[/] {escape(message)}", soft_wrap=True)
     return code
 
 
 def say_without_terminal(line: str) -> None:
-    """Where a progress bar would leave nothing, or a mess."""
+    """Prints a line on stderr if there is no terminal, where a progress bar would print nothing."""
     if not err.is_terminal:
         err.print(line, soft_wrap=True)
 
 
 def progress_bar(*extra: TextColumn) -> Progress:
-    """On stderr."""
+    """Returns a progress bar on stderr."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

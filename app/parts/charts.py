@@ -1,4 +1,4 @@
-"""Where the shapes of the small charts lie; `macros.html` draws them."""
+"""Computes the small charts; `macros.html` draws them."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ class Sparkline:
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar that starts at zero; `zero`, `start` and `length` in parts of 100."""
+    """A horizontal bar that starts at zero; `zero`, `start` and `length` are in units of a width of 100."""
 
     zero: float
     start: float
@@ -37,7 +37,7 @@ class Column:
     """One bin of a histogram, in a box of 100 by 100.
 
     Attributes:
-        low, high: its ends, which a filter takes; None of the first and the last, which hold all that is beyond.
+        low, high: its ends, for a filter; None at the outer ends, since the outer bins hold everything beyond.
     """
 
     x: float
@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Scale:
-    """Values laid out from left to right.
+    """Maps values to positions from left to right.
 
     Attributes:
         low, high: the values at 0 and at 100.
@@ -63,23 +63,23 @@ class Scale:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> "Scale":
-        """Over all of these and zero."""
+        """Returns the scale of all these values and zero."""
         return cls(min(0.0, *values), max(0.0, *values)) if values else cls(0.0, 1.0)
 
     def at(self, value: float) -> float:
-        """From 0 to 100."""
+        """Returns the position of a value, from 0 to 100."""
         width = self.high - self.low
         return round(100 * (min(max(value, self.low), self.high) - self.low) / width, 2) if width > 0 else 0.0
 
     def bar(self, value: float) -> Bar:
-        """From zero to `value`; thin rather than invisible where it is next to nothing."""
+        """Returns the bar from zero to `value`; a tiny value is drawn thin rather than invisible."""
         zero, end = self.at(0), self.at(value)
         length = max(abs(end - zero), 1.5 if value else 0)
         return Bar(zero, zero - length if value < 0 else zero, round(length, 2), value < 0)
 
 
 def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: float = 22) -> Sparkline | None:
-    """A line over the steps; None for fewer than two points."""
+    """Builds a line over the steps; None for fewer than two points."""
     if len(curve) < 2:
         return None
     steps, values = [step for step, _ in curve], [value for _, value in curve]
@@ -97,13 +97,13 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
 
 @dataclass(frozen=True)
 class Curve:
-    """A figure by step, in a box of 100 by 40.
+    """A metric by step, in a box of 100 by 40.
 
     Attributes:
-        lines: points of its unbroken parts: a step that has no value, or one that is not finite, breaks it.
-        zero: where 0 lies; None outside.
-        low, high: of its values; None without any, as `first` and `last`, which are those at its ends.
-        steps, values: all of them, for the pointer: separated by spaces, a value that is missing as `-`.
+        lines: points of its unbroken parts: a missing or non-finite value breaks the line.
+        zero: position of 0; None if it is outside.
+        low, high: of its values; None without any, like `first` and `last`, the values at its ends.
+        steps, values: all of them, for the pointer: separated by spaces, a missing value as `-`.
     """
 
     name: str
@@ -120,13 +120,13 @@ class Curve:
 
 
 def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
-    """At least one point, by step."""
+    """Builds a curve of at least one point."""
     return _curve(name, tuple(points))
 
 
 @lru_cache(256)
 def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
-    """Those of a run that logs nothing more are drawn again and again."""
+    """Cached, because a page of a run that logs nothing more draws the same curves again and again."""
     known = [value for _, value in points if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = (high - low) or 1.0
@@ -154,7 +154,7 @@ def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Steps from left to right, 100 wide, and as the pointer needs them."""
+    """Positions of the steps on a width of 100, and the steps as the pointer needs them."""
 
     places: tuple[str, ...]
     steps: str
@@ -162,13 +162,13 @@ class _Axis:
 
 @lru_cache(64)
 def _axis(steps: tuple[int, ...]) -> _Axis:
-    """Most figures are logged at the same steps."""
+    """Cached, because most metrics are logged at the same steps."""
     first, wide = steps[0], (steps[-1] - steps[0]) or 1
     return _Axis(tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
 
 
 def columns(histogram: Histogram, chosen: Range) -> list[Column]:
-    """A histogram's bins; a few beside very many still stand out of the ground line."""
+    """Builds a histogram's bins; small counts beside large ones stay visible."""
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
     found = []
@@ -189,15 +189,15 @@ def columns(histogram: Histogram, chosen: Range) -> list[Column]:
 
 
 def _rounded(end: float, histogram: Histogram) -> float:
-    """As short as it can be written without going to another bin."""
+    """Rounds to the fewest digits that stay in the same bin."""
     digits = 1 - math.floor(math.log10(histogram.width))
     return round(end, digits)
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
-    """Dots above a line, 100 wide: those of one bin stand on each other, so that their number is their height.
+    """Places dots above a line 100 wide; dots of one bin are stacked, so that a stack's height is their number.
 
-    A dot is 4 wide, and so high, too, unless a stack would be more than 40 high. None for a value that is None.
+    A dot is 4 wide and 4 high, less if a stack would be higher than 40. None for a value that is None.
     """
     bins = [None if value is None else round(scale.at(value) / _DOT) for value in values]
     tallest = max(Counter(place for place in bins if place is not None).values(), default=0)

@@ -1,4 +1,4 @@
-"""The diagnosis of a run as the pages show it: remembered, so that only what has changed is read again."""
+"""The diagnoses that the pages show. They are cached, so that only what changed is read again."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ class _Known:
     until: float = 0.0  # of time.monotonic
 
     def holds(self, moment: tuple[object, ...]) -> bool:
-        """Whether it is as the run is now, or, of a large one that is being written, was a short while ago."""
+        """True if the diagnosis is current, or, for a large run that is being written, was made a short while ago."""
         return self.moment == moment or (time.monotonic() < self.until and self.moment[3:] == moment[3:])
 
 
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 def diagnosed(db: Connection, run: Run) -> Diagnosed:
-    """As the run is now."""
+    """Returns the current diagnosis of a run."""
     known = _of(db, run)
     moment = _moment(db, run)
     with known.lock:
@@ -48,13 +48,13 @@ def diagnosed(db: Connection, run: Run) -> Diagnosed:
 
 
 def remembered(db: Connection, run: Run) -> Diagnosed | None:
-    """The same, where it has been made already and still holds."""
+    """Returns the cached diagnosis; None if there is none, or it is out of date."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)
     return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
 
 
 def is_diagnosed(db: Connection, run: Run) -> bool:
-    """Whether one was made already, so that only what has changed since is to be read."""
+    """True if a diagnosis was made already, so that only later changes have to be read."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)
     return known is not None and known.diagnosed is not None
 
@@ -72,6 +72,6 @@ def _of(db: Connection, run: Run) -> _Known:
 
 
 def _moment(db: Connection, run: Run) -> tuple[object, ...]:
-    """All that a diagnosis is made of."""
+    """Returns the versions of everything that a diagnosis depends on."""
     logged = queries.last_logged_step(db, id_of(run))
     return run.id, run.changed, logged, queries.state_of(run, queries.now(db)), settings_of(db, run)

@@ -1,4 +1,6 @@
-"""What differs between two texts, word by word; bounded, so that texts of megabytes take no longer than a page may."""
+"""Finds the differences between two texts word by word, with a limit on the work, so that megabytes do not block a
+page.
+"""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ class Segment:
     """A piece of one of the texts.
 
     Attributes:
-        skipped: how many characters are left out here; `text` is empty then.
+        skipped: number of characters left out here; `text` is empty then.
     """
 
     text: str
@@ -31,15 +33,15 @@ Both = tuple[list[Segment], list[Segment]]
 
 
 class Differ:
-    """Compares the texts of a page, which together have one budget: beyond it, what lies between an equal beginning and
-    an equal end is marked as a whole.
+    """Compares the texts of a page, which share one budget. Once it is spent, everything between an equal beginning and
+    an equal end is marked as changed.
     """
 
     def __init__(self) -> None:
         self._left = _ALL_PAIRS
 
     def compare(self, a: str, b: str) -> Both:
-        """Segments of both, in order."""
+        """Returns the segments of both texts, in order."""
         start = _common(a, b)
         end = _common(a[start:][::-1], b[start:][::-1])
         middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
@@ -80,7 +82,7 @@ def _by_word(one: list[str], other: list[str]) -> Both:
 
 
 def _marked(text: str, *, changed: bool) -> list[Segment]:
-    """The space behind a changed word is not what changed, unless nothing else did."""
+    """Marks changed text without the space after it, unless only space changed."""
     bare = text.rstrip() if changed else ""
     if not bare or bare == text:
         return [Segment(text, changed)] if text else []
@@ -88,7 +90,7 @@ def _marked(text: str, *, changed: bool) -> list[Segment]:
 
 
 def _common(a: str, b: str) -> int:
-    """Length of what both begin with, to the end of a word: found by halves, as each comparison is one of memory."""
+    """Returns the length of the common beginning, up to the end of a word. Bisection keeps each comparison a memcmp."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -99,7 +101,7 @@ def _common(a: str, b: str) -> int:
 
 
 def _shortened(text: str, *, keep_start: bool) -> list[Segment]:
-    """What stands equal before a difference: its beginning may be left out."""
+    """Returns the equal text before a difference, without its beginning if it is long."""
     if keep_start or len(text) <= _FOLDED_FROM:
         return [Segment(text)] if text else []
     return [Segment("", skipped=len(text) - _AROUND), Segment(text[-_AROUND:])]
@@ -112,7 +114,7 @@ def _shortened_end(text: str) -> list[Segment]:
 
 
 def equal_segments(text: str) -> Iterator[Segment]:
-    """A text that is the same in both: its beginning."""
+    """Returns the beginning of a text that is the same on both sides."""
     yield Segment(text[:_LIMIT])
     if len(text) > _LIMIT:
         yield Segment("", skipped=len(text) - _LIMIT)

@@ -1,4 +1,4 @@
-"""Numbers, times and words as the pages show them. A missing value is an em dash, a minus is U+2212."""
+"""Formats numbers and times for the pages. A missing value is an em dash, a minus is U+2212."""
 
 import math
 import time
@@ -14,7 +14,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A reward or another figure; very large and very small ones by their order of magnitude."""
+    """Formats a reward or another figure; very large and very small ones as powers of ten."""
     if value is None:
         return NOTHING
     if not math.isfinite(value):
@@ -23,19 +23,19 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def significant(value: float | None) -> str:
-    """A figure of unknown size, to four digits: `0.001`, `9`, `255,772`."""
+    """Formats a metric of any size to four digits: `0.001`, `9`, `255,772`."""
     if value is None:
         return NOTHING
     return f"{value:z{',.0f' if 1_000 <= abs(value) < 1e9 else '.4g'}}".replace("-", _MINUS)
 
 
 def brief(value: float) -> str:
-    """A weight as somebody wrote it: `0.1`, `2`."""
+    """Formats a weight as its author wrote it: `0.1`, `2`."""
     return f"{value:g}".replace("-", _MINUS)
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign, also where it is positive; what is nothing when rounded has none."""
+    """Formats with a sign, unless the rounded value is zero."""
     text = number(value, digits)
     return f"+{text}" if value is not None and value > 0 and text.strip("0.") else text
 
@@ -45,14 +45,14 @@ def count(value: int | None) -> str:
 
 
 def tokens(value: int | None) -> str:
-    """2,104 as `2.1k`."""
+    """Formats 2,104 as `2.1k`."""
     if value is None or value < 1_000:
         return count(value)
     return f"{value / 1_000:.1f}k" if value < 999_950 else f"{value / 1_000_000:.1f}M"
 
 
 def percent(share: float | None) -> str:
-    """Whole per cents; a share that is neither nothing nor all never reads as if it were."""
+    """Formats whole per cents; a share between 0 and 1 never reads as 0% or 100%."""
     if share is None:
         return NOTHING
     if 0 < share < 0.01:
@@ -61,7 +61,7 @@ def percent(share: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
+    """Formats as `697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
     if seconds is None:
         return NOTHING
     if seconds < 0.9995:
@@ -75,7 +75,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(microseconds: int | None) -> str:
-    """How long ago a moment was: `33m ago`."""
+    """Formats the time since a moment: `33m ago`."""
     if microseconds is None:
         return NOTHING
     seconds = time.time() - microseconds / 1e6
@@ -86,14 +86,14 @@ def age(microseconds: int | None) -> str:
 
 
 def moment(microseconds: int | None) -> str:
-    """A moment in UTC, to the second."""
+    """Formats a moment in UTC, to the second."""
     if microseconds is None:
         return NOTHING
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def iso(microseconds: int | None) -> str | None:
-    """A moment in UTC, to the microsecond, as files and programs write it."""
+    """Formats a moment in UTC, to the microsecond, for files and programs."""
     if microseconds is None:
         return None
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
@@ -101,7 +101,7 @@ def iso(microseconds: int | None) -> str | None:
 
 
 def tidy(value: Any) -> Any:
-    """The same with numbers as they were meant: 0.3 that went through a float32, or a sum, is not 0.30000001192."""
+    """Removes float32 and summation noise from numbers: 0.30000001192 becomes 0.3."""
     if isinstance(value, dict):
         return {name: tidy(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -120,18 +120,18 @@ def _short(value: float) -> float:
 
 
 def plural(value: int, word: str) -> str:
-    """`1 step`, `1,440 rollouts`."""
+    """Formats a count and its noun: `1 step`, `1,440 rollouts`."""
     return f"{value:,} {word}" if value == 1 else f"{value:,} {word}s"
 
 
 def advantage_bin(value: float) -> str:
-    """One of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`."""
+    """Returns one of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`."""
     shade = sum(abs(value) >= edge for edge in (0.2, 0.7, 1.4))
     return f"{'p' if value > 0 else 'n'}{shade}" if shade else "zero"
 
 
 def _form(size: float, digits: int) -> str:
-    """How a number of this size is written, in Python's format language."""
+    """Returns the format specification for a number of this size."""
     if size >= 1e7 or (digits >= 3 and 0 < size < 0.5 * 10**-digits):
         return ".0e"
     return f".{digits}f" if size < 1_000 else ",.0f"

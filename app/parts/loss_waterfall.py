@@ -1,4 +1,4 @@
-"""Where the reward went, as a picture: from the best reward down to the mean, one line for each cause."""
+"""The waterfall of lost reward: from the best reward down to the mean, one line per cause."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ ICONS = {
 
 @dataclass(frozen=True)
 class Stair:
-    """One line of the waterfall; places are in parts of 100.
+    """One line of the waterfall; positions are in units of a width of 100.
 
     Attributes:
-        id: of its cause; `best`, `above` and `mean` are the others'.
-        reward: where it ends, of `best` and `mean`; else what is added, negative where it is lost.
-        share: of all that is lost; None of what is no loss.
-        rollouts: how many it is of; None of `best`.
+        id: of its cause; `best`, `above` and `mean` for the other lines.
+        reward: the level, for `best` and `mean`; otherwise the change, negative for a loss.
+        share: of the whole loss; None if it is not a loss.
+        rollouts: number of its rollouts; None for `best`.
         start, length: of its bar.
-        before, after: where the line before it ended, and where it ends itself.
+        before, after: where the previous line ends, and where this one does.
         address: of exactly its rollouts.
     """
 
@@ -57,9 +57,9 @@ class Fall:
     """The waterfall.
 
     Attributes:
-        stairs: the best reward, what was lost for each cause, dearest first, and the mean.
-        zero: where no reward lies, in parts of 100.
-        kept: the mean's share of the best; 0 where it is not above zero.
+        stairs: the best reward, the loss of each cause, largest first, and the mean.
+        zero: position of reward 0.
+        kept: the mean's share of the best; 0 if the mean is not positive.
     """
 
     best: float
@@ -71,24 +71,24 @@ class Fall:
 
     @property
     def is_little(self) -> bool:
-        """Whether next to nothing is lost."""
+        """True if almost nothing is lost."""
         return self.lost <= LITTLE * abs(self.best)
 
     @property
     def causes(self) -> list[Stair]:
-        """Those that lost something."""
+        """The lines that are losses."""
         return [it for it in self.stairs if it.share is not None]
 
 
 def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -> Fall:
-    """What to draw of a run's waterfall.
+    """Builds the chart of a waterfall.
 
     Args:
         fall: of some rollouts of the run.
-        said: where the best reward comes from, in words.
-        run: whose uid the addresses name.
-        where: the filter that has those rollouts.
-        rollouts: how many they are, of which a loss can be told.
+        said: source of the best reward, in words.
+        run: uid for the addresses.
+        where: the filter that selects those rollouts.
+        rollouts: number of them that have a loss.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
     ends = list(accumulate(changes, initial=fall.best))
@@ -114,7 +114,7 @@ def _stairs(
     best = f"{fall.best!r}"
     if fall.above > _UNSEEN * abs(fall.best):
         yield Stair(
-            "above", "Above the best", "What some rollouts had beyond it.", "arrow-up", fall.above, None, None,
+            "above", "Above the best", "Reward of some rollouts beyond the best.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
             _address(run, f"{where} reward>{best}"),
         )  # fmt: skip
@@ -127,20 +127,20 @@ def _stairs(
             _address(run, f"{where} {share.where}"),
         )  # fmt: skip
     yield Stair(
-        "mean", "Mean reward", "What is left; a rollout without a reward counts as 0, as the trainer has it.",
+        "mean", "Mean reward", "Mean over all rollouts; one without a reward counts as 0, as in the trainer.",
         "activity", fall.mean, None, rollouts, *_bar(zero, scale.at(fall.mean)), scale.at(ends[-1]),
         scale.at(fall.mean), _address(run, f"{where} -cause:none"),
     )  # fmt: skip
 
 
 def _bar(start: float, end: float) -> tuple[float, float]:
-    """Left end and length; to the left of where it ends, where it would be too thin to be seen."""
+    """Returns left end and length; a bar too thin to be seen grows to the left."""
     length = max(abs(end - start), _THIN)
     return round(min(start, end, 100 - length), 2), round(length, 2)
 
 
 def _address(run: str, where: str) -> str | None:
-    """None where the language has no words for it: a figure that is no number."""
+    """Returns the address of a filter; None if the language cannot express it, such as a value that is not a number."""
     try:
         return urls.rollouts(run, parse_where(where))
     except FilterError:

@@ -1,4 +1,6 @@
-"""Stars, tags and notes on runs and rollouts: all that the dashboard writes, by forms that work without JavaScript."""
+"""Stars, tags and notes on runs and rollouts: everything the dashboard writes, with forms that work without
+JavaScript.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,17 +28,17 @@ _BODY_BYTES = 16 * NOTE_LENGTH  # a character is at most 4 bytes, and each of th
 
 @dataclass(frozen=True)
 class Marks:
-    """The panel of one run, or of one rollout.
+    """The notes panel of a run or a rollout.
 
     Attributes:
-        run: uid; its rollouts are where a tag leads to.
-        name: what it is called in words that a screen reader reads.
+        run: uid; its rollouts are the target of a tag's link.
+        name: for screen readers.
         address: where its forms post to.
         place: where it is stored.
-        is_apart: whether that is in another folder than the database's.
+        is_apart: True if that is not the database's folder.
         known: tags to choose from.
-        rollouts: how many of a run's rollouts are marked; None on the page of one.
-        saved: whether the note was written just now.
+        rollouts: number of the run's rollouts that are marked; None on a rollout's page.
+        saved: True if the note was written just now.
     """
 
     longest_note: ClassVar = NOTE_LENGTH
@@ -55,17 +57,17 @@ class Marks:
 
 @dataclass(frozen=True)
 class MarksPage:
-    """What `_notes.html`, `_marks.html` and `_note-said.html` show."""
+    """Context of `_notes.html`, `_marks.html` and `_note-said.html`."""
 
     marks: Marks
 
 
 @dataclass(frozen=True)
 class StarPage:
-    """What `_star.html` shows.
+    """Context of `_star.html`.
 
     Attributes:
-        id: of the button that it takes the place of.
+        id: of the button that it replaces.
     """
 
     id: str
@@ -73,7 +75,7 @@ class StarPage:
 
 
 def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -> Marks:
-    """The panel of a rollout's page."""
+    """Returns the panel of a rollout's page."""
     row, recorded = rollout.row, tags_in(rollout.metadata)  # which are there while it runs, too
     return Marks(
         run=run.uid,
@@ -87,7 +89,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
 
 
 def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
-    """The panel of a run's own page."""
+    """Returns the panel of a run's overview."""
     return Marks(
         run=run.uid,
         name=f"run {run.name}",
@@ -101,7 +103,7 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
 
 
 async def _form(request: Request) -> Mapping[str, str]:
-    """What was sent. FastAPI's own way takes a library more, for files that nobody sends here."""
+    """Reads a form. FastAPI's own parser needs another library, for file uploads, which do not occur here."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -120,7 +122,8 @@ def _notebook(request: Request) -> Notebook:
 
 
 def _writable(request: Request, source: SourceOfPages) -> Notebook:
-    """
+    """Returns the notebook if it can be written.
+
     Raises:
         HTTPException: nothing can be written.
         DatabaseError: the database cannot be read.
@@ -132,18 +135,18 @@ def _writable(request: Request, source: SourceOfPages) -> Notebook:
 
 
 NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
-"""Knows where the notes of the database are kept."""
+"""The notebook, for reading."""
 WritableNotebook = Annotated[Notebook, Depends(_writable)]
-"""Writes there."""
+"""The notebook, for writing."""
 FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
-"""What a form holds, by name."""
+"""The fields of a form, by name."""
 
 
 @router.post("/runs/{name}/rollouts/{row_id}/notes")
 def annotate_rollout(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
 ) -> Response:
-    """Takes any of `star` (`1`, `0`), `tag` (to add), `untag` and `note`; what is not named stays."""
+    """Writes `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         found = queries.rollout(db, id_of(run), storable(row_id))
@@ -159,7 +162,7 @@ def annotate_rollout(
 def annotate_run(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str
 ) -> Response:
-    """The same of a run."""
+    """Writes star, tags and note of a run, as `annotate_rollout`."""
     with source.reading() as db:
         run = queries.find_run(db, name)
     _write(notebook, Subject(run.uid), form)
@@ -182,7 +185,7 @@ def _write(notebook: Notebook, subject: Subject, form: Mapping[str, str]) -> Non
 
 
 def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str]) -> Response:
-    """What takes the place of the part that was written to."""
+    """Returns the part of the page that replaces the one written to."""
     if wanted.startswith("star"):
         return htmx.fragment(request, "_star.html", StarPage(wanted, marks))
     page = MarksPage(replace(marks, saved="note" in form))
@@ -190,8 +193,8 @@ def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str])
 
 
 def _back(request: Request, own: str, line: str) -> Response:
-    """To the page that the form stood on: its line of a table, or the panel of its own page. There, too, where the
-    browser does not say.
+    """Redirects to the page with the form: to its line of a table, or to the notes panel. Also to the panel if the
+    browser sends no referer.
     """
     came_from = urlsplit(request.headers.get("referer", ""))
     is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")

@@ -1,4 +1,4 @@
-"""Images in what an environment answered."""
+"""Finds images in observations."""
 
 import itertools
 import re
@@ -18,8 +18,8 @@ class Picture:
     """An image of an observation.
 
     Attributes:
-        name: of the field that it is in; empty where it is the whole observation.
-        hash: None of one that was not kept; `note` says why.
+        name: field that contains it; empty if it is the whole observation.
+        hash: None if the image was not stored; `note` says why.
     """
 
     name: str
@@ -30,18 +30,20 @@ class Picture:
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:
-    """Of a call's observation, and of the calls that a tool made itself, which its metadata has; 50 at most."""
+    """Returns at most 50 images of a call's observation, and of the calls that a tool made itself, which are in its
+    metadata.
+    """
     return list(itertools.islice(_pictures("", [observation, *_seen_within(metadata)]), _MOST))
 
 
 def _seen_within(metadata: Any) -> list[Any]:
-    """What the calls observed that a tool made itself."""
+    """Returns the observations of the calls that a tool made itself."""
     calls = metadata.get("calls") if isinstance(metadata, dict) else None
     return [call.get("observation") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def _pictures(name: str, value: Any) -> Iterator[Picture]:
-    """Every image in what was observed, whatever the environment made of it."""
+    """Yields every image, however deeply nested."""
     if _is_picture(value):
         sides = (value.get("width"), value.get("height"))
         width, height = (side if type(side) is int and 0 < side <= _SIDE else 0 for side in sides)
@@ -58,7 +60,7 @@ def _pictures(name: str, value: Any) -> Iterator[Picture]:
 
 
 def without_pictures(value: Any) -> Any:
-    """The same; an image leaves nothing, so that what holds it alone is empty."""
+    """Returns the value without its images; what held only an image becomes empty."""
     if _is_picture(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What each reward function gave a rollout, and which of them says that it is solved."""
+"""The value of each reward function for a rollout, and the function that decides success."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 
 @dataclass(frozen=True)
 class Part:
-    """One reward function's share of the reward: its value times its weight; `odd` where it was no finite number."""
+    """One reward function's part of the reward: value times weight; `odd` is set if the value was not finite."""
 
     name: str
     value: float | None
@@ -20,7 +20,7 @@ class Part:
 
 
 def reward_parts(row: EvaluationRow) -> list[Part]:
-    """In the order of the reward functions."""
+    """Returns the parts in the order of the reward functions."""
     weights, odd = row.reward_weights or {}, row.odd_rewards or {}
     return [
         Part(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
@@ -29,7 +29,7 @@ def reward_parts(row: EvaluationRow) -> list[Part]:
 
 
 def yes_or_no(steps: Sequence[Step]) -> str | None:
-    """The reward function that counts most, where it never gave anything but 0 and 1; None where it did."""
+    """Returns the reward function with the largest weighted sum, if it returned only 0 and 1; None otherwise."""
     total: dict[str, float] = defaultdict(float)
     for step in steps:
         for name, sums in step.rewards.items():

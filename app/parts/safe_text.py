@@ -1,5 +1,5 @@
-"""Text that a model or an environment wrote, made safe to look at: escaped, ANSI colours as classes, what cannot be
-seen spelt out, and cut where it is very long.
+"""Makes text from a model or an environment safe to show: escaped, ANSI colours as classes, invisible characters as
+labels, and cut if it is very long.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 TEXT_LIMIT = 20_000
-"""Characters of one text that a page shows; the rest is one link away."""
+"""Maximum number of characters of one text on a page; the whole text is one link away."""
 
 _LINE_LIMIT = 300
 _SHORT_JSON = 100  # characters of an object that stay on one line
@@ -43,7 +43,7 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
-    """Text of many lines for a `<pre>`-like element, at most `limit` characters of it."""
+    """Formats a text of several lines for a `<pre>`-like element, at most `limit` characters of it."""
     pieces = []
     for piece, classes in _coloured(text[:limit].replace("\r\n", "\n")):
         safe = _labelled(piece)
@@ -52,13 +52,15 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
 
 
 def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
-    """Text on one line, for a cell or a heading; isolated, so that its direction stays its own."""
+    """Formats text on one line, for a cell or a heading. `<bdi>` keeps its direction from affecting the text around
+    it.
+    """
     flat = _one_line(text, limit)
     return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else _labelled(flat)}</bdi>")  # noqa: S704 - both are escaped
 
 
 def label(text: object, limit: int = _LINE_LIMIT) -> str:
-    """The same for an attribute or a title, where there is no markup: invisible characters as `⟨RLO⟩`."""
+    """Formats text on one line for an attribute, where no markup is possible: invisible characters as `⟨RLO⟩`."""
     flat = _one_line(text, limit)
     if _is_plain(flat):
         return flat
@@ -69,7 +71,7 @@ def label(text: object, limit: int = _LINE_LIMIT) -> str:
 
 
 def labels(text: str) -> list[tuple[int, str]]:
-    """Where characters stand that cannot be seen, in order, and what to write in the place of each: `⟨RLO⟩`."""
+    """Returns the positions of invisible characters, in order, and a label for each: `⟨RLO⟩`."""
     return [
         (match.start(), f"⟨{_name(match[0])}⟩")
         for match in _LABELLED.finditer(text)
@@ -78,12 +80,12 @@ def labels(text: str) -> list[tuple[int, str]]:
 
 
 def clean(text: str) -> str:
-    """Text as it is, less what UTF-8 cannot say."""
+    """Replaces what UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def shown(value: Any) -> str:
-    """A value of any kind as text: strings as they are, text parts of a message joined, all else as JSON."""
+    """Formats any value as text: strings as they are, text parts of a message joined, everything else as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -95,12 +97,12 @@ def shown(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Indented, and in the letters it was written in."""
+    """Formats as indented JSON, without escaping non-ASCII letters."""
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether all of it can be seen, as of most texts; told at a glance."""
+    """True if all characters are visible ASCII: a fast path for most texts."""
     return text.isascii() and text.isprintable()
 
 
@@ -114,7 +116,7 @@ def _one_line(text: object, limit: int) -> str:
 
 
 def _coloured(text: str) -> Iterator[tuple[str, str]]:
-    """Runs of text with the classes of their ANSI colour; other escape sequences vanish."""
+    """Yields runs of text with the classes of their ANSI colour; other escape sequences are removed."""
     state: dict[str, str] = {}
     at = 0
     for match in _ESCAPE_SEQUENCE.finditer(text):

@@ -1,4 +1,4 @@
-"""The charts of an overview: which figures of the steps each shows, and how it is drawn."""
+"""The charts of an overview: their metrics by step, and how each is drawn."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from logs_ui.recorder.vocabulary import Status, StopReason
 Values = list[float | None]
 
 _FORGETS = 0.8
-"""What a step counts in the smoothed mean, against the one that follows it."""
+"""Weight of a step in the smoothed mean, relative to the next step."""
 _SMOOTHED_FROM = 8  # steps; of fewer each can be looked at
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 2 2")
 _COLOURS = len(_DASHES)  # that are told apart
@@ -39,7 +39,7 @@ _STOP_REASONS: dict[str, int] = {
 
 
 class Form(StrEnum):
-    """How a chart's figures are written."""
+    """The format of a chart's values."""
 
     NUMBER = "number"
     TOKENS = "tokens"
@@ -49,14 +49,14 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Line:
-    """One figure by step.
+    """One metric by step.
 
     Attributes:
-        word: of the recorder's, in place of a name.
+        word: a word of the recorder, in place of a name.
         style: `line`, `thin`, `thick`, `band` (from `values` to `high`) or `area` (stacked on the one before).
         colour: 1 to 8, each with its dash.
-        values: one for each step, None where it has none.
-        raw: what can be shown in their place; None where there is no such thing.
+        values: one for each step, None without one.
+        raw: values to show instead; None if there are none.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Line:
 
     @property
     def dash(self) -> str:
-        """As SVG has it; empty for none."""
+        """The dash pattern for SVG; empty for a solid line."""
         return _DASHES[self.colour - 1] if self.style == "line" else ""
 
     @property
@@ -87,7 +87,7 @@ class Chart:
 
     Attributes:
         id: unique on the page.
-        note: what stands beside the title; empty for nothing.
+        note: text beside the title; empty for none.
     """
 
     id: str
@@ -108,7 +108,7 @@ class Chart:
         return written(value, self.form)
 
     def drawn(self, steps: Sequence[int]) -> list[tuple[Line, list[str]]]:
-        """For a browser that runs no script: each line's unbroken parts as points in a box of 100 by 40."""
+        """Returns the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
         known = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
         low, high = min(known, default=0.0), max(known, default=1.0)
         span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
@@ -132,12 +132,12 @@ class Chart:
 
 
 def spelt(values: Values) -> str:
-    """For a script: separated by spaces, a value that is missing as `-`."""
+    """Formats values for a script: separated by spaces, a missing value as `-`."""
     return " ".join("-" if value is None else f"{value:.5g}" for value in values)
 
 
 def written(value: float | None, form: Form) -> str:
-    """As a person reads it."""
+    """Formats a value for a reader."""
     if value is None:
         return figures.NOTHING
     match form:
@@ -151,13 +151,13 @@ def written(value: float | None, form: Form) -> str:
 
 
 def make_charts(steps: Sequence[Step]) -> list[Chart]:
-    """Those that have something to show."""
+    """Builds the charts that have any value."""
     charts = [
         _reward(steps),
         _components(steps),
         _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
         _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
-        _measure("seconds", "Seconds", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
+        _measure("seconds", "Duration", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
         _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons),
         _shares("status", "Status", steps, _STATUSES, words.status_word, lambda s: s.statuses),
     ]
@@ -170,7 +170,7 @@ def mean(total: float | None, count: int) -> float | None:
 
 @dataclass(frozen=True)
 class FunctionMean:
-    """What one reward function gave: `counted` as it counts, so that the parts add up to the mean reward."""
+    """Raw and weighted mean of one reward function; the weighted means sum to the mean reward."""
 
     name: str
     raw: float | None
@@ -178,7 +178,7 @@ class FunctionMean:
 
 
 def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
-    """Over all rollouts of these steps."""
+    """Computes the means over all rollouts of these steps."""
     scored = sum(step.scored for step in steps)
     found = []
     for name in reward_functions(steps):
@@ -189,12 +189,14 @@ def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
 
 
 def reward_functions(steps: Iterable[Step]) -> list[str]:
-    """In the order in which they are first met."""
+    """Returns their names in the order of first appearance."""
     return list(dict.fromkeys(name for step in steps for name in step.rewards))
 
 
 def smoothed(values: Values, counts: Sequence[int]) -> Values:
-    """An exponential moving average that is not drawn to where it began; a step counts as much as it has rollouts."""
+    """Computes an exponential moving average without bias towards its start; a step is weighted by its number of
+    rollouts.
+    """
     found: Values = []
     total = weight = 0.0
     for value, count in zip(values, counts, strict=True):
@@ -218,14 +220,14 @@ def _reward(steps: Sequence[Step]) -> Chart:
 
 
 def _components(steps: Sequence[Step]) -> Chart:
-    """Each as it counts: the parts add up to the mean reward."""
+    """Draws weighted values, so that the parts sum to the mean reward."""
     lines = []
     for place, name in enumerate(reward_functions(steps)):
         of_step = [(step, step.rewards.get(name)) for step in steps]
         counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
         raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
         lines.append(Line(name, "line", place % _COLOURS + 1, counted, raw=raw))
-    return Chart("components", "Reward functions", Form.NUMBER, lines, "as they count: they add up to the mean")
+    return Chart("components", "Reward functions", Form.NUMBER, lines, "weighted; they sum to the mean reward")
 
 
 def _measure(
@@ -242,7 +244,7 @@ def _shares(
     word_of: Callable[[str], Word],
     counts: Callable[[Step], dict[str, int]],
 ) -> Chart:
-    """One layer for each value that is there; what lacks one, as what still runs has no stop reason, leaves a gap."""
+    """Draws one layer per value. Rollouts without one, such as running ones without a stop reason, leave a gap."""
     there = {value for step in steps for value, count in counts(step).items() if count}
     lines = []
     for value in [*(value for value in colours if value in there), *sorted(there - colours.keys())]:

@@ -1,4 +1,4 @@
-"""A rollout as a reader follows it: messages, and between them what the environment was told and answered."""
+"""A rollout as a reader follows it: messages, and between them the calls to the environment."""
 
 import contextlib
 import json
@@ -19,29 +19,29 @@ _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
 _WAITED_IN = ("metadata", "generation")  # of an environment's call, and of the model's
 _FOLDED_FROM = 600
-"""Characters from which a system prompt is folded: it is the same in every rollout."""
+"""Length from which a system prompt is folded, since it is the same in every rollout."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of text, and the name by which it is had whole and by itself."""
+    """A piece of text, and the name under which it can be opened as plain text."""
 
     part: str
     value: str
 
     @property
     def is_cut(self) -> bool:
-        """Whether a page shows only its beginning."""
+        """True if a page shows only its beginning."""
         return len(self.value) > safe_text.TEXT_LIMIT
 
 
 Fields = list[tuple[str, Text]]
-"""An object by its names, or another value alone without one."""
+"""The fields of an object, or another value under an empty name."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call as the model wrote it."""
+    """A tool call as the model wrote it."""
 
     name: str
     arguments: Fields
@@ -49,15 +49,15 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the environment did: one reset or step. Or a model call that brought no answer.
+    """One reset or step of the environment, or a model call that brought no answer.
 
     Attributes:
-        action: what it was told; empty for a reset.
-        observation: empty where a message says the same, which then is the card's content.
-        shown_as: what that message is called, as `user` or `tool run`; None without one.
-        is_waited_for: whether it had not come back when it was written.
-        whole: action, observation and metadata as recorded, where not all of them are shown.
-        pictures: of the observation, and of those of the calls that a tool made itself.
+        action: what was sent; empty for a reset.
+        observation: empty if a message contains it; the message is then the card's content.
+        shown_as: role and name of that message, such as `user` or `tool run`; None without one.
+        is_waited_for: True if the call had not returned when it was recorded.
+        whole: raw action, observation and metadata, if not all of it is shown.
+        pictures: images of the observation, and of the calls that a tool made itself.
     """
 
     turn: int
@@ -75,16 +75,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Card:
-    """One entry: a message, or what the environment was told and answered, with the message that its answer became.
+    """One entry of the timeline: a message, or a call to the environment together with the message that its answer
+    became.
 
     Attributes:
-        role: of the message; "environment" where it has an answer, "model" where that is a model call's failure.
-        turn: which of the rollout's model calls this is, or answers; None in the prompt.
-        tokens: of the completion: that it sampled, or that it became as it was inserted. None where they cannot be told
-            apart, and in the prompt.
+        role: of the message; "environment" for a call to it, "model" for a failed model call.
+        turn: number of the model call that this is, or answers; None in the prompt.
+        tokens: tokens sampled in this turn, or inserted by this message; None if they cannot be told apart, and in
+            the prompt.
         anomaly: what went wrong here.
-        seconds: that the model call took; None where that is not known, and of what was not said by the model.
-        finish: why the model ended its answer, as the server says; empty as above.
+        seconds: duration of the model call; None if unknown, and for other cards.
+        finish: finish reason reported by the server; empty likewise.
     """
 
     anchor: str
@@ -102,29 +103,29 @@ class Card:
 
     @property
     def is_folded(self) -> bool:
-        """Long system prompts are."""
+        """True for long system prompts."""
         return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
 
     @property
     def tone(self) -> str:
-        """Of its anomaly: calls that raised are worse than turns that were cut off."""
+        """Tone of its anomaly: calls that raised are worse than truncated turns."""
         return "bad" if self.answer and self.answer.error else "warn"
 
     @property
     def title(self) -> str:
-        """What the outline calls it."""
+        """Its title in the outline."""
         if self.calls:
             return self.calls[0].name
         return self.name or self.role
 
 
 def are_short(fields: Fields) -> bool:
-    """Whether they stand beside each other rather than one a line."""
+    """True if the fields fit beside each other instead of one per line."""
     return len(fields) > 1 and all(len(value.value) <= _SHORT and "\n" not in value.value for _, value in fields)
 
 
 def make_timeline(rollout: Rollout) -> list[Card]:
-    """Turn n of the model is followed by what the environment did in turn n."""
+    """Builds the cards: turn n of the model is followed by the environment calls of turn n."""
     actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     failures: dict[int, list[dict[str, Any]]] = defaultdict(list)  # of the model, before the answer of their turn
     for action in rollout.actions:
@@ -157,7 +158,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
 
 
 def texts(cards: Iterable[Card]) -> dict[str, str]:
-    """Every text of a timeline by its name."""
+    """Returns every text of a timeline by its name."""
     found: list[Text | None] = []
     for card in cards:
         found += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
@@ -197,7 +198,7 @@ def _tool_call(part: str, call: Any) -> ToolCall:
 
 
 def _fields(part: str, value: Any, beside: tuple[str, ...] = ()) -> Fields:
-    """Less those that are empty, and those named in `beside`, which are shown elsewhere."""
+    """Returns the fields that are not empty, without those in `beside`, which are shown elsewhere."""
     if value in _EMPTY:
         return []
     if not isinstance(value, dict):
@@ -214,7 +215,7 @@ def _answers(actions: list[dict[str, Any]]) -> list[Card]:
 
 
 def _was_sent(action: dict[str, Any]) -> bool:
-    """Whether the environment heard of it: of an answer that no action was parsed from there is but the text."""
+    """True if the environment was called. An answer without a parsed action has only its text."""
     sent = any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
     return sent or _is_waited_for(action) or _is_failure(action)
 
@@ -224,7 +225,7 @@ def _is_waited_for(action: dict[str, Any]) -> bool:
 
 
 def _is_failure(action: dict[str, Any]) -> bool:
-    """Whether it is a model call that brought no answer, or has not yet."""
+    """True if it is a model call that brought no answer, or has not yet."""
     call = _model_call(action)
     return call.get("error") is not None or call.get("waiting") is True
 
@@ -235,13 +236,13 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_unparsed(actions: list[dict[str, Any]]) -> bool:
-    """Whether a parser found no action in the answer, whatever was sent in its place: see `facts`."""
+    """True if a parser found no action in the answer, whatever was sent instead: see `facts`."""
     said = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
     return False in said and True not in said
 
 
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
-    """How the model call went that these follow."""
+    """Returns duration and finish reason of the model call before these actions."""
     call = next(filter(None, map(_model_call, actions)), {})
     return {"seconds": _float(call.get("seconds")), "finish": safe_text.shown(call.get("finish"))}
 
@@ -272,12 +273,14 @@ def _answer(action: dict[str, Any], index: int) -> Card:
 
 
 def _is_more(value: Any) -> bool:
-    """Whether it holds something that is not shown in so many words."""
+    """True if the value has more than what the card shows."""
     return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
 
 
 def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
-    """The message alone, after the answers it does not repeat, or within the answer that it does. Empties `waiting`."""
+    """Returns the message merged into the answer that it repeats, or alone, after the answers before it. Empties
+    `waiting`.
+    """
     before: list[Card] = []
     while waiting:
         step = waiting.pop(0)
@@ -289,7 +292,7 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
 
 
 def _says_the_same(card: Card, answer: Answer) -> bool:
-    """Whether the message holds what was observed, or one of its texts; very short ones are in any message."""
+    """True if the message contains the observation or one of its texts; very short texts occur in any message."""
     if card.content is None or not answer.observation:
         return False
     message = card.content.value.strip()
@@ -298,7 +301,7 @@ def _says_the_same(card: Card, answer: Answer) -> bool:
 
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """How many tokens of the completion each turn is, where the mask tells."""
+    """Adds the number of completion tokens to each turn, if the mask shows it."""
     own = [index for index, card in enumerate(cards) if card.role == "assistant" and card.turn]
     runs = _runs(rollout)
     if not own or len(runs) != len(own):
@@ -313,7 +316,7 @@ def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
 
 
 def _runs(rollout: Rollout) -> list[tuple[int, int]]:
-    """Lengths of the unbroken runs of sampled tokens, and of what was inserted behind each."""
+    """Returns the lengths of unbroken runs of sampled tokens, and of the inserted tokens after each."""
     tokens = rollout.tokens
     if tokens is None:
         return []
@@ -325,19 +328,19 @@ def _runs(rollout: Rollout) -> list[tuple[int, int]]:
     return [(int(b - a), int(c - b)) for a, b, c in zip(starts, ends, following, strict=True)]
 
 
-_RAISED = {"environment": "the environment raised", "model": "the model did not answer"}
-_UNPARSED = "no action was found in it"
+_RAISED = {"environment": "the environment raised an error", "model": "the model did not answer"}
+_UNPARSED = "no action was parsed"
 _AT_THE_LAST_TURN = {
     StopReason.LENGTH: "cut off at the token limit",
-    StopReason.NO_ACTION: "never sent to the environment",
+    StopReason.NO_ACTION: "not sent to the environment",
     StopReason.TURN_LIMIT: "the rollout function stopped here",
     StopReason.ABORTED: "the process ended here",
 }
 
 
 def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """Marks where it went wrong, beside answers without an action: calls that raised, and the last turn of one that was
-    cut off.
+    """Marks calls that raised, and the last turn of a rollout that was cut off. Answers without an action are marked
+    already.
     """
     marked = [
         replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards

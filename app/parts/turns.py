@@ -1,8 +1,8 @@
-"""A rollout's timeline as turns, and where two of them part.
+"""Splits a rollout's timeline into turns, and finds where two rollouts diverge.
 
-They part at the first turn whose actions differ. An action is what was sent to the environment; of a turn that sent
-nothing, the tool calls; of one without these, the text of the answer, however it is spaced. Where one of them has
-ended, they part at the turn that it lacks.
+They diverge at the first turn whose actions differ. An action is what was sent to the environment; if nothing was sent,
+the tool calls; if there are none, the text of the answer, ignoring white space. If one rollout has ended, they diverge
+at the turn that it lacks.
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ class Turn:
     """One model call and the environment's answers to it.
 
     Attributes:
-        said: the model's message; None where it was not recorded.
-        answers: what the environment did, and messages that the model was given.
+        said: the model's message; None if it was not recorded.
+        answers: environment calls, and messages to the model.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Turn:
 
     @property
     def action(self) -> Action:
-        """What is held against another's: equal where both did the same."""
+        """The action as a comparable value: equal if both rollouts did the same."""
         sent = [_written(card.answer.action) for card in self.answers if card.answer and card.answer.action]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
@@ -43,12 +43,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Parted:
-    """Two rollouts held against each other, action by action.
+    """Two rollouts compared action by action.
 
     Attributes:
-        same: turns of the first before they part, of which the second has the same actions.
-        number: of the turn at which they part; None where they never do, and all turns are in `same`.
-        a, b: that turn; None for one that has no such turn.
+        same: turns of the first before the divergence; the second has the same actions.
+        number: the turn at which they diverge; None if they never do, and all turns are in `same`.
+        a, b: that turn; None for a rollout without it.
         after_a, after_b: the turns that followed.
     """
 
@@ -61,7 +61,7 @@ class Parted:
 
 
 def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
-    """Where they part, what stood before it, and what came after it."""
+    """Splits two rollouts into the turns before, at and after the divergence."""
     for place, (one, other) in enumerate(zip_longest(a, b)):
         if one is None or other is None or one.action != other.action:
             number = max(place + 1, *(turn.number for turn in (one, other) if turn is not None))
@@ -70,12 +70,12 @@ def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
 
 
 def prompt_of(cards: Iterable[Card]) -> list[Card]:
-    """What the model was given before its first turn."""
+    """Returns the cards before the first turn."""
     return [card for card in cards if card.turn is None]
 
 
 def turns_of(cards: Iterable[Card]) -> list[Turn]:
-    """In order; a turn that nothing is known of is left out."""
+    """Returns the turns in order; a turn without any card is left out."""
     said: dict[int, Card] = {}
     answers: dict[int, list[Card]] = defaultdict(list)
     for card in cards:
@@ -89,7 +89,7 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
 
 
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
-    """The number of the turn at which they part; None where they never do."""
+    """Returns the number of the turn at which they diverge; None if they never do."""
     return parted(a, b).number
 
 

@@ -1,4 +1,4 @@
-"""How the rollouts of a filter are shown: as a table of some columns, or as a pivot. Part of the page's address."""
+"""The view of a filter's rollouts, table or pivot, which is part of the page's address."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from logs_ui.recorder.queries import Dimension, Measure
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 
 NAMES = ("view", "rows", "columns", "of", "cols", "col")
-"""Parameters that say nothing of a filter."""
+"""Parameters of the view; all others belong to the filter."""
 
 
 class Kind(StrEnum):
@@ -22,11 +22,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class View:
-    """How rollouts are shown.
+    """The view of rollouts.
 
     Attributes:
         rows, columns, of: of the pivot.
-        shown: keys of the table's columns; None for those that are shown anyway.
+        shown: keys of the table's columns; None for the default.
     """
 
     kind: Kind = Kind.TABLE
@@ -40,18 +40,19 @@ class View:
         return self.kind == Kind.PIVOT
 
     def as_pairs(self, kind: str) -> Pairs:
-        """The same columns and pivot, shown the one way or the other."""
+        """Returns the parameters of the same columns and pivot as a table or as a pivot."""
         return print_view(replace(self, kind=Kind(kind)))
 
 
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
-    """What a URL says of the view, and all else."""
+    """Splits parameters into those of the view and the others."""
     pairs = list(pairs)
     return [it for it in pairs if it[0] in NAMES], [it for it in pairs if it[0] not in NAMES]
 
 
 def parse_view(pairs: Pairs) -> View:
-    """
+    """Reads the view from parameters.
+
     Raises:
         FilterError: an unknown word; names the nearest.
     """
@@ -67,7 +68,7 @@ def parse_view(pairs: Pairs) -> View:
 
 
 def print_view(view: View) -> Pairs:
-    """The shortest pairs that `parse_view` reads back as the same view; a table says nothing of a pivot."""
+    """Returns the shortest parameters that `parse_view` reads as the same view; a table has none of a pivot."""
     default = View()
     pairs = [("view", view.kind.value)] if view.is_pivot else []
     for name in ("rows", "columns", "of") if view.is_pivot else ():

@@ -1,4 +1,4 @@
-"""The frame of a page that takes seconds to make the first time: shown at once, it then gives way to the page."""
+"""A placeholder for a page that takes seconds to make the first time; it appears at once and then loads the page."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.storage.tables import Run
 
 WAIT = "wait"
-"""The parameter by which a browser says that it shows the frame already."""
+"""The parameter with which the placeholder requests the page itself."""
 
 _QUICK = 20_000  # rollouts: fewer are read and diagnosed in less than a second
 
 
 @dataclass(frozen=True)
 class WaitingPage:
-    """What `waiting.html` shows.
+    """Context of `waiting.html`.
 
     Attributes:
-        page: the template of the page that is to come, whose head and crumbs are shown already.
-        part: of the run that it is: `why`, `rollouts`, `groups`.
-        tab: of the pages of Why that it is; empty for others.
-        in_part: whether the run is so large that only a part of it is read.
-        whole: where the page itself is.
+        page: template of the page to come, whose head and breadcrumbs are shown already.
+        part: tab of the run: `why`, `rollouts`, `groups`.
+        tab: tab of the diagnosis; empty for other pages.
+        in_part: True if the run is so large that only a sample is read.
+        whole: address of the page itself.
     """
 
     summary: RunSummary
@@ -41,7 +41,9 @@ class WaitingPage:
 
 
 def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: str) -> Response | None:
-    """The frame of a page of Why; None where its diagnosis is there, or soon made, or nobody would see a frame."""
+    """Returns the placeholder of a page of the diagnosis; None if the diagnosis exists or is quickly made, or the
+    client is no browser.
+    """
     if not _is_for_people(request) or is_diagnosed(db, run):
         return None
     summary = queries.run_summary(db, id_of(run))
@@ -52,15 +54,15 @@ def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: 
 
 
 def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Callable[..., Any]) -> Response | None:
-    """The frame of `rollouts`, or `groups`, of a large run, where what takes longest has not been asked yet, whatever
-    the filter; None of any other, or where nobody would see a frame.
+    """Returns the placeholder of a large run's `rollouts` or `groups` if the slowest query has not run yet, with any
+    filter; None otherwise, and if the client is no browser.
 
     Args:
         request: for the page.
-        db: see `remembered.figure`.
+        db: see `page_cache.figure`.
         run: whose rollouts are counted.
-        part: which of the two.
-        ask: one of `queries`.
+        part: `rollouts` or `groups`.
+        ask: the slowest query.
     """
     if not _is_for_people(request):
         return None
@@ -71,7 +73,7 @@ def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Ca
 
 
 def _is_for_people(request: Request) -> bool:
-    """Whether a browser asks for a whole page, and does not show a frame yet. Scripts wait for what they ask for."""
+    """True if a browser requests a whole page and does not show the placeholder yet. Scripts wait for their answer."""
     is_browser = "text/html" in request.headers.get("accept", "")
     return is_browser and htmx.target(request) is None and WAIT not in request.query_params
 

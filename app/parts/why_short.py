@@ -1,4 +1,4 @@
-"""The diagnosis in short, as the overview and Why show it."""
+"""The diagnosis in short, for the overview and the diagnosis page."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ _DEAREST = 3  # of the overview
 
 @dataclass(frozen=True)
 class Looked:
-    """What a report is on.
+    """The rollouts that a report covers.
 
     Attributes:
-        steps: first and last; None without any, or where they say nothing.
-        rollouts: of which a loss can be told.
-        unscored: those of them without a reward, which count as 0.
+        steps: first and last; None without any, or without real steps.
+        rollouts: number of rollouts with a loss.
+        unscored: number of those without a reward, which count as 0.
     """
 
     steps: tuple[int, int] | None
@@ -29,11 +29,11 @@ class Looked:
 
 @dataclass(frozen=True)
 class Short:
-    """The same of the last steps, in short.
+    """The diagnosis of the last steps in short.
 
     Attributes:
-        cards: the dearest, without those that follow from others.
-        more: how many there are beside them.
+        cards: those with the largest impact, without those that follow from others.
+        more: number of further cards.
     """
 
     fall: Fall
@@ -44,7 +44,7 @@ class Short:
 
 
 def in_short(run: str, known: Diagnosed) -> Short:
-    """Of the run with that uid."""
+    """Returns the short diagnosis of the run with that uid."""
     report = known.report
     looked = looked_at(known.rows, report)
     cards = dearest(report.cards)
@@ -58,7 +58,7 @@ def in_short(run: str, known: Diagnosed) -> Short:
 
 
 def looked_at(rows: Rows, report: Report) -> Looked:
-    """How many of the rows a report is on."""
+    """Counts the rows that a report covers."""
     first, last = report.steps or (0, -1)
     own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
     can_tell = judged(own)
@@ -67,10 +67,10 @@ def looked_at(rows: Rows, report: Report) -> Looked:
 
 
 def dearest(cards: tuple[Card, ...]) -> list[Card]:
-    """Without those that follow from others."""
+    """Returns the cards without those that follow from others."""
     return [card for card in cards if not parents(card, cards)]
 
 
 def parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
-    """Those above it that explain it."""
+    """Returns the cards above this one that explain it."""
     return [it for it in cards[: cards.index(card)] if card.id in it.explains]

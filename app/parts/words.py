@@ -1,4 +1,4 @@
-"""The recorder's words as the pages say them: shorter, with an icon, and explained where the pointer rests."""
+"""The recorder's terms as the pages show them: shorter, with an icon, a colour and an explanation."""
 
 from dataclasses import dataclass, replace
 
@@ -14,10 +14,10 @@ from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
 
 @dataclass(frozen=True)
 class Word:
-    """How a value is shown.
+    """The display of a value.
 
     Attributes:
-        tone: class of its colour: good, busy, warn, bad or quiet.
+        tone: colour class: good, busy, warn, bad or quiet.
         meaning: one sentence.
     """
 
@@ -28,77 +28,77 @@ class Word:
 
 
 STATUSES = {
-    Status.OK: Word("ok", "check", "good", "The rollout function returned. That says nothing of the reward."),
-    Status.RUNNING: Word("running", "loader", "busy", "The rollout function has been called and has not returned."),
-    Status.ERROR: Word("error", "circle-x", "bad", "The rollout function, or the environment under it, raised."),
+    Status.OK: Word("ok", "check", "good", "The rollout function returned, whatever the reward is."),
+    Status.RUNNING: Word("running", "loader", "busy", "The rollout function was called and has not returned yet."),
+    Status.ERROR: Word("error", "circle-x", "bad", "The rollout function or its environment raised an exception."),
     Status.ABORTED: Word("aborted", "power-off", "bad", "The process ended before the rollout did."),
 }
 SCORED = {
-    Scored.YES: Word("scored", "check", "quiet", "It has a reward."),
-    Scored.AWAITING: Word("awaiting", "hourglass", "busy", "It returned, and has not been scored yet."),
+    Scored.YES: Word("scored", "check", "quiet", "The rollout has a reward."),
+    Scored.AWAITING: Word("awaiting", "hourglass", "busy", "The rollout returned and is not scored yet."),
     Scored.NO: Word(
         "not scored",
         "circle-slash",
         "warn",
-        "It has no reward: all reward functions returned None, it raised, or the run ended before it was scored.",
+        "No reward: all reward functions returned None, the rollout raised, or the run ended before it was scored.",
     ),
 }
 
 STOP_REASONS = {
-    StopReason.DONE: Word("done", "flag", "quiet", "The environment said that the episode is over."),
-    StopReason.STOP: Word("stop", "check", "quiet", "The model ended its answer, and no environment was involved."),
-    StopReason.LENGTH: Word("length", "scissors", "warn", "The last generation hit its token limit: it is truncated."),
+    StopReason.DONE: Word("done", "flag", "quiet", "The environment reported that the episode is over."),
+    StopReason.STOP: Word("stop", "check", "quiet", "The model ended its answer; no environment was involved."),
+    StopReason.LENGTH: Word(
+        "length", "scissors", "warn", "The last generation hit its token limit: the rollout is truncated."
+    ),
     StopReason.TURN_LIMIT: Word(
-        "turn limit", "repeat", "warn", "The environment would have gone on; the rollout function did not."
+        "turn limit", "repeat", "warn", "The rollout function stopped before the episode was over."
     ),
     StopReason.NO_ACTION: Word(
         "no action",
         "ban",
         "warn",
-        "The last answer was never sent to the environment: most often no action could be parsed.",
+        "The last answer was not sent to the environment, usually because no action could be parsed.",
     ),
-    StopReason.ENVIRONMENT_ERROR: Word("env error", "globe", "bad", "A call to the environment raised."),
+    StopReason.ENVIRONMENT_ERROR: Word("env error", "globe", "bad", "A call to the environment raised an exception."),
     StopReason.TIMEOUT: Word(
-        "timeout", "hourglass", "bad", "A call to the environment or the model took too long, and was given up."
+        "timeout", "hourglass", "bad", "A call to the environment or the model took too long and was abandoned."
     ),
-    StopReason.AT_CAPACITY: Word(
-        "at capacity", "globe", "bad", "The environment's server had no session left: it serves fewer at once."
-    ),
+    StopReason.AT_CAPACITY: Word("at capacity", "globe", "bad", "The environment's server had no free session."),
     StopReason.EXCEPTION: Word(
         "exception",
         "circle-x",
         "bad",
-        "The rollout function raised, returned what the trainer cannot take, or its last call to the model failed.",
+        "The rollout function raised, returned a value that the trainer cannot use, or its last model call failed.",
     ),
-    StopReason.ABORTED: Word("aborted", "power-off", "bad", "The process ended in the middle."),
-    StopReason.NOT_RECORDED: Word("not recorded", "circle-help", "quiet", "Nothing was seen that would tell."),
+    StopReason.ABORTED: Word("aborted", "power-off", "bad", "The process ended before the rollout did."),
+    StopReason.NOT_RECORDED: Word(
+        "not recorded", "circle-help", "quiet", "The recorder saw nothing that shows why the rollout ended."
+    ),
 }
 
 RUN_STATES = {
-    RunState.RUNNING: Word("running", "dot", "good", "Heard of within the last minute."),
-    RunState.FINISHED: Word("finished", "", "quiet", "It said that it ended."),
-    RunState.FAILED: Word("failed", "circle-x", "bad", "An exception ended it, or its process ended first."),
-    RunState.INTERRUPTED: Word("interrupted", "power-off", "quiet", "Somebody stopped it before its end."),
-    "died": Word(
-        "died", "power-off", "bad", "It never said that it ended, and was not heard of for more than a minute."
-    ),
+    RunState.RUNNING: Word("running", "dot", "good", "Sent a heartbeat within the last minute."),
+    RunState.FINISHED: Word("finished", "", "quiet", "Ended normally."),
+    RunState.FAILED: Word("failed", "circle-x", "bad", "Ended by an exception, or its process was killed."),
+    RunState.INTERRUPTED: Word("interrupted", "power-off", "quiet", "Stopped by a user before its end."),
+    "died": Word("crashed", "power-off", "bad", "No heartbeat for more than a minute, and no recorded end."),
 }
 
 EVIDENCE = {
-    "scope": "Made inside this row's own scope.",
-    "context": "The model was given exactly this row's tokens so far, and sampled exactly those that follow.",
-    "strand": "Made in the task or thread of this row's calls, and of no other's.",
-    "generation": "The environment's steps came right after generations of this row alone.",
-    "tokens": "What was sampled stands, in order, in this row's completion.",
-    "text": "What was answered stands, in order, in this row's text: the server returned no token ids.",
-    "order": "As many episodes, or tasks, as rows were left, in the order in which they began.",
-    "observation": "What the environment showed stands in what the model was given next in this row alone.",
-    "reward": "The reward that the environment gave was returned for this row alone.",
-    "action": "What was sent to the environment stands in the answers of this row alone.",
-    "prompt": "What the model was given holds this prompt. The function did not return: rows of a group are alike.",
-    "position": "By position alone: one step for each row, or a function that did not return.",
+    "scope": "Made inside a row_scope() of this row.",
+    "context": "The call's prompt ids equal this row's tokens so far, and the sampled ids those that follow.",
+    "strand": "Made in the task or thread that made calls of this row only.",
+    "generation": "The environment's steps directly followed generations of this row only.",
+    "tokens": "The sampled tokens occur, in order, in this row's completion.",
+    "text": "The answers occur, in order, in this row's text. The server returned no token ids.",
+    "order": "As many episodes (or tasks) as rows were left, matched in the order in which they began.",
+    "observation": "The observations occur in the next prompts of this row only.",
+    "reward": "The environment's reward was returned for this row only.",
+    "action": "The actions occur in the answers of this row only.",
+    "prompt": "The calls contain this prompt. The function did not return, so rows of a group cannot be told apart.",
+    "position": "Matched by position: one step for each row, or a function that did not return.",
 }
-"""What the weakest evidence that a row's calls rest on means."""
+"""Meaning of the weakest evidence that a row's call attribution rests on."""
 
 unattributed_said = report.unattributed_said
 
@@ -107,45 +107,45 @@ DROPPED = {
         "dropped: stale",
         "circle-slash",
         "warn",
-        "Not trained on, or only in part: the policy had gone on by more versions than max_staleness.",
+        "Not trained on, or only in part: older than max_staleness policy versions.",
     ),
     "oversize": Word(
-        "dropped: oversize", "circle-slash", "warn", "Not trained on, or only in part: it did not fit token_budget."
+        "dropped: oversize", "circle-slash", "warn", "Not trained on, or only in part: did not fit into token_budget."
     ),
 }
-"""What became of a rollout in the trainer's process, where that trains while others are made."""
+"""Rollouts that an asynchronous trainer dropped."""
 
 OUTCOMES = {
-    Outcome.TRAINED: Word("trained on", "check", "good", "Its advantage is not 0, and it has tokens to train on."),
+    Outcome.TRAINED: Word("trained on", "check", "good", "Non-zero advantage, and tokens to train on."),
     Outcome.FAILED_GROUP: Word(
         "dead group, not solved",
         "circle-x",
         "negative",
-        "Its advantage is 0: all of its group were rewarded alike, below what counts as solved.",
+        "Advantage 0: all rewards of the group are equal, and below the threshold for solved.",
     ),
     Outcome.PASSED_GROUP: Word(
         "dead group, solved",
         "flag",
         "positive",
-        "Its advantage is 0: all of its group were rewarded alike, and solved their task.",
+        "Advantage 0: all rewards of the group are equal, and all solved the task.",
     ),
     Outcome.NO_ADVANTAGE: Word(
-        "zero advantage", "circle-slash", "quiet", "Its advantage is 0, though the rewards of its group differ."
+        "zero advantage", "circle-slash", "quiet", "Advantage 0, although the rewards of the group differ."
     ),
     Outcome.TRUNCATED: Word(
-        "masked: truncated", "scissors", "warn", "Cut off at the token limit, and mask_truncated_completions is on."
+        "masked: truncated", "scissors", "warn", "Truncated at the token limit, and mask_truncated_completions is on."
     ),
     Outcome.STALE: DROPPED["stale"],
     Outcome.OVERSIZE: DROPPED["oversize"],
-    Outcome.UNSAMPLED: Word("nothing sampled", "ban", "warn", "None of its tokens was sampled by the model."),
+    Outcome.UNSAMPLED: Word("nothing sampled", "ban", "warn", "The model sampled no token of the rollout."),
     Outcome.NOTHING_RETURNED: Word(
-        "nothing returned", "power-off", "bad", "It ended before it returned anything to train on."
+        "nothing returned", "power-off", "bad", "Ended before it returned anything to train on."
     ),
-    Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "The run ended before it was scored."),
-    Outcome.AWAITED: Word("awaiting", "loader", "busy", "It returned, and awaits its reward."),
-    Outcome.NOT_RECORDED: Word("no advantage recorded", "circle-help", "quiet", "Its advantage is not recorded."),
+    Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "The run ended before the rollout was scored."),
+    Outcome.AWAITED: Word("awaiting", "loader", "busy", "Returned; its reward is not computed yet."),
+    Outcome.NOT_RECORDED: Word("no advantage recorded", "circle-help", "quiet", "The advantage was not recorded."),
 }
-"""What training made of a rollout."""
+"""The use of a rollout in training."""
 
 DIMENSIONS = {
     Dimension.TASK: "task",
@@ -163,9 +163,9 @@ MEASURES = {
     Measure.REWARD: "mean reward",
     Measure.TOKENS: "mean tokens",
     Measure.TURNS: "mean turns",
-    Measure.SECONDS: "mean time",
+    Measure.SECONDS: "mean duration",
     Measure.TRUNCATED: "share truncated",
-    Measure.ERRORS: "share of errors",
+    Measure.ERRORS: "share failed",
 }
 
 SORTS = {
@@ -179,21 +179,21 @@ SORTS = {
 
 
 GROUP_KINDS = {
-    Kind.MIXED: Word("mixed", "dot", "good", "Rewards differ: this group teaches."),
+    Kind.MIXED: Word("mixed", "dot", "good", "Rewards differ: the group gives a learning signal."),
     Kind.PASSED: Word(
-        "all passed", "check", "positive", "All rewards are alike, at the run's highest: its advantages are 0."
+        "all passed", "check", "positive", "Zero variance at the run's highest reward: all advantages are 0."
     ),
     Kind.LEVEL: Word(
-        "all alike",
+        "all equal",
         "circle-slash",
         "quiet",
-        "All rewards are alike, between the run's lowest and highest: its advantages are 0.",
+        "Zero variance between the run's lowest and highest reward: all advantages are 0.",
     ),
     Kind.FAILED: Word(
         "all failed",
         "circle-x",
         "negative",
-        "All rewards are alike, at 0 or less, or at the run's lowest: its advantages are 0.",
+        "Zero variance at 0 or less, or at the run's lowest reward: all advantages are 0.",
     ),
     Kind.UNSCORED: Word("not scored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
 }
@@ -206,7 +206,7 @@ GROUP_SORTS = {
 
 
 def status(row: EvaluationRow, state: str) -> Word:
-    """What a row's status column says: a rollout that returned may still await its reward, or get none.
+    """Returns the word of a row's status: a rollout that returned may still await its reward, or get none.
 
     Args:
         row: any.
@@ -228,7 +228,7 @@ def stop_reason(value: str) -> Word:
 
 
 def filter_part(part: FilterPart) -> str:
-    """What the chip of a filter's part says: the same words as the table."""
+    """Returns the text of a filter's chip, in the words of the table."""
     match part.name, part.value:
         case "status", str(value):
             return f"status: {status_word(value).text}"
@@ -240,15 +240,15 @@ def filter_part(part: FilterPart) -> str:
 
 
 def ended_by(cause: Cause) -> str:
-    """What ended a rollout, of which it is not said whether it lost anything."""
-    return "came to its end" if cause.id == LossCause.WRONG_ANSWER else cause.name
+    """Returns the word of a cause for a rollout that may have lost nothing."""
+    return "ended normally" if cause.id == LossCause.WRONG_ANSWER else cause.name
 
 
-NOT_GIVEN = "This reward function gave nothing: it does not count."
+NOT_GIVEN = "The reward function returned None or NaN: it does not count."
 
 PARTING = (
-    "The first turn whose actions differ: what was sent to the environment; of a turn that sent nothing the tool "
-    "calls, and without these the text of the answer. Where one has ended, it is the turn that it lacks."
+    "The first turn whose actions differ. An action is what was sent to the environment; if nothing was sent, the "
+    "tool calls; if there are none, the answer's text. If one rollout ended earlier, it is the first turn it lacks."
 )
 
 
@@ -261,8 +261,8 @@ def run_state(value: str) -> Word:
 
 
 def planned_steps(summary: RunSummary) -> int | None:
-    """How many steps its training is to have; None where the trainer did not say, and of an evaluation, whose
-    `max_steps` are another's. The trainer writes -1 for "by epochs".
+    """Returns the planned number of steps; None if unknown, and for an evaluation, whose `max_steps` belong to another
+    run. The trainer writes -1 for "by epochs".
     """
     if summary.is_evaluation:
         return None
@@ -272,12 +272,12 @@ def planned_steps(summary: RunSummary) -> int | None:
 
 
 def is_settled(row: EvaluationRow) -> bool:
-    """Whether nothing more is to come for it. A process that fell silent, and told of no end, may be heard of again."""
+    """True if nothing more will change. A row aborted only because its process went silent may come back."""
     return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
 
 
 def after(sort: Sort, offered: tuple[str, ...]) -> Sort:
-    """The order that a click on a column's head asks for: its first, then its others in turn."""
+    """Returns the order after a click on a column's head: its first, then its others in turn."""
     if sort not in offered:
         return Sort(offered[0])
     return Sort(offered[(offered.index(sort) + 1) % len(offered)]) if len(offered) > 1 else Sort.NEWEST

@@ -1,19 +1,19 @@
-"""What the dashboard does now and then while it serves, in a thread of its own."""
+"""A background thread that works now and then while the dashboard serves."""
 
 import threading
 from abc import ABC, abstractmethod
 
 
 class Background(ABC):
-    """Begins with `start()`."""
+    """A thread that calls `_look` until it is stopped; `start()` starts it."""
 
     def __init__(self, name: str, *, pause: float, patience: float) -> None:
-        """What it is about.
+        """Prepares the thread.
 
         Args:
             name: of the thread.
-            pause: seconds between two looks.
-            patience: seconds after one that failed.
+            pause: seconds between two calls.
+            patience: seconds after a failed one.
         """
         self._pause, self._patience = pause, patience
         self._stop = threading.Event()
@@ -23,13 +23,13 @@ class Background(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the step that is under way has ended."""
+        """Returns when the current step has ended."""
         self._stop.set()
         self._thread.join()
 
     @abstractmethod
     def _look(self) -> bool:
-        """Does what there is to do; whether that was possible. Must not raise: the thread has to outlive it."""
+        """Does the work that is due; returns False if it failed. Must not raise, because that would end the thread."""
 
     def _run(self) -> None:
         while not self._stop.is_set():

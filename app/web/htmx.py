@@ -1,4 +1,4 @@
-"""Whole page or fragment, told by what the browser's htmx asked for."""
+"""Answers with a whole page or a fragment, depending on what htmx requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ NOTHING_NEW = 204
 
 
 def target(request: Request) -> str | None:
-    """The id of the element that the answer goes into; None where a whole page is wanted, as on Back."""
+    """Returns the id of the element to replace; None for a whole page, as on Back."""
     if request.headers.get("HX-Request-Type") != "partial":
         return None
     return request.headers.get("HX-Target", "").partition("#")[2] or None
@@ -27,11 +27,10 @@ def render(
     status: int = 200,
     address: str | None = None,
 ) -> Response:
-    """`page`, or its fragment `_x.html`, in the same folder, where the target is `#x` and `fragments` names it.
+    """Renders `page`, or its fragment `_x.html` in the same folder if the target is `#x` and `fragments` names it.
 
-    `context` is a dataclass: its fields are the template's variables. `address` is what the browser shall show above
-    the fragment; a whole page, which Back asks for too, must not add to the history, nor must an
-    address that is there already.
+    `context` is a dataclass; its fields are the template's variables. `address` is the address to show for a fragment.
+    A whole page, which Back requests too, and an address that is shown already must not add to the history.
     """
     wanted = target(request)
     if wanted in fragments:
@@ -45,12 +44,12 @@ def render(
 def fragment(
     request: Request, template: str, context: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A piece of a page, which no cache may keep: Back would show it in the page's place."""
+    """Renders a piece of a page. No cache may keep it: Back would show it in the page's place."""
     return _response(request, template, context, status, {"Cache-Control": "no-store", **(headers or {})})
 
 
 def nothing_new() -> Response:
-    """What a poll gets when nothing has changed: htmx swaps nothing."""
+    """Answers a poll without changes: htmx swaps nothing."""
     return Response(status_code=NOTHING_NEW, headers={"Cache-Control": "no-store", "Vary": VARY})
 
 

@@ -1,4 +1,4 @@
-"""Keeps the full-text index up to date while the dashboard serves, in a thread of its own."""
+"""Keeps the full-text index up to date while the dashboard serves."""
 
 import logging
 import time
@@ -19,10 +19,10 @@ _LONGEST_REST = 3.0  # seconds, however many pages read: one in twenty then meet
 
 
 class Indexer(Background):
-    """Begins with `start()`.
+    """The thread that fills the index; `start()` starts it.
 
     Attributes:
-        trouble: what keeps the index from being filled, in one line; None while nothing does.
+        trouble: the error that keeps the index from being filled, in one line; None without one.
     """
 
     def __init__(self, db: Address, source: Source) -> None:
@@ -35,7 +35,7 @@ class Indexer(Background):
         self._index = SearchIndex(db, source.reading_beside)
 
     def stop(self) -> None:
-        """Lets go of the database, too: no page is asked for any more."""
+        """Stops, and closes the database, since no page is requested any more."""
         super().stop()
         self._source.close()
         if self._has_filled:
@@ -43,7 +43,7 @@ class Indexer(Background):
                 self._index.settle()
 
     def _look(self) -> bool:
-        """Whether that was possible, as far as there is a database."""
+        """Fills the index, if there is a database."""
         try:
             if not self._source.exists():
                 return True
@@ -51,14 +51,16 @@ class Indexer(Background):
             return False
         try:
             if not self._source.rights().search:
-                self.trouble = "this dashboard may only read. Another one, or load_run(where=...), has to do it."
+                self.trouble = (
+                    "this dashboard is read-only. Another dashboard, or load_run(where=...), has to build the index."
+                )
                 return False
             self._has_filled = True
             self._fill()
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             if self.trouble is None:
                 is_known = isinstance(error, LogsUIError | OSError)
-                said = "Texts cannot be indexed, and new ones not be searched: %s"
+                said = "Texts cannot be indexed, so new rollouts cannot be searched: %s"
                 _log.warning(said, error, exc_info=not is_known)
             self.trouble = str(error) or type(error).__name__
             return False
@@ -66,8 +68,8 @@ class Indexer(Background):
         return True
 
     def _fill(self) -> None:
-        """Until all is indexed that is final. While pages read, which share the processor and the interpreter with this
-        thread, in turns of one step; between them anybody else may fill it.
+        """Fills the index with all final texts. While pages read, which share processor and interpreter with this
+        thread, it works one step at a time; in between another process may fill the index.
         """
         while not self._stop.is_set():
             self._steps, self._gave_way = 0, False
@@ -77,13 +79,13 @@ class Indexer(Background):
             self._rest()
 
     def _turn_is_over(self) -> bool:
-        """Asked before each step."""
+        """Returns True to give way to pages; called before each step."""
         self._steps += 1
         self._gave_way = self._steps > 1 and (self._stop.wait(_STEP_REST) or self._source.quiet < _QUIET)
         return self._gave_way
 
     def _rest(self) -> None:
-        """Until no page reads."""
+        """Waits until no page reads."""
         latest = time.monotonic() + _LONGEST_REST
         while not self._stop.wait(_STEP_REST) and self._source.quiet < _QUIET and time.monotonic() < latest:
             pass

@@ -1,4 +1,4 @@
-"""Takes what waits on disk into the database while the dashboard serves."""
+"""Stores recordings that wait on disk in the database while the dashboard serves."""
 
 import logging
 
@@ -13,7 +13,7 @@ _PATIENCE = 30.0  # after a failure
 
 
 class Ingesting(Background):
-    """In a thread of its own, while the dashboard serves. Begins with `start()`."""
+    """The thread that ingests; `start()` starts it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__("logs-ui-ingest", pause=_PAUSE, patience=_PATIENCE)
@@ -21,14 +21,14 @@ class Ingesting(Background):
         self._said: str | None = None
 
     def _look(self) -> bool:
-        """Whether that was possible; what keeps it from being so is said once."""
+        """Ingests what waits. An error is logged once, until it changes."""
         try:
             self._ingester.take_in(self._stop.is_set)
         except Exception as error:  # noqa: BLE001 - the thread must outlive it
             is_known = isinstance(error, LogsUIError | OSError)
             if str(error) != self._said:
                 self._said = str(error)
-                said = "What waits in %s cannot be taken into the database: %s"
+                said = "The changes that wait in %s cannot be stored in the database: %s"
                 _log.warning(said, self._ingester.folder, error, exc_info=not is_known)
             return False
         self._said = None

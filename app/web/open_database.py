@@ -1,5 +1,5 @@
-"""The database as the pages see it: opened when the first page asks, and again when its file was replaced, or one that
-lies beside it.
+"""The database as the pages see it: opened by the first page, and reopened when its file or one beside it was
+replaced.
 """
 
 import math
@@ -39,10 +39,11 @@ class Source:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One moment of it, for a page: what is written meanwhile shows in none of its figures, rather than in some.
+        """Yields a connection with a snapshot for a page, so that a concurrent write shows in none of its figures,
+        rather than in some.
 
         Raises:
-            DatabaseError: missing, not one of ours, or it went wrong while it was read.
+            DatabaseError: missing, not one of ours, or it failed while it was read.
         """
         with self._counting:
             self._pages += 1
@@ -61,7 +62,7 @@ class Source:
 
     @contextmanager
     def reading_beside(self) -> Iterator[Connection]:
-        """As `reading`, for what can wait while pages read.
+        """Yields a connection as `reading` does, for work that gives way to pages.
 
         Raises:
             DatabaseError: as `reading`.
@@ -82,10 +83,10 @@ class Source:
             return self._engine
 
     def exists(self) -> bool:
-        """Whether there is anything to read yet.
+        """True if there is a database.
 
         Raises:
-            DatabaseError: there is, but not one of ours.
+            DatabaseError: there is one, but not one of ours.
         """
         try:
             self._opened()
@@ -94,7 +95,7 @@ class Source:
         return True
 
     def rights(self) -> Rights:
-        """What the dashboard may write, as it was when the database was opened.
+        """Returns what the dashboard may write, as of the opening of the database.
 
         Raises:
             DatabaseError: as `reading`.
@@ -104,37 +105,35 @@ class Source:
         return self._rights
 
     def refusal(self) -> str | None:
-        """Why nothing can be said of runs and rollouts here, for people; None where it can, and where that is not known
-        yet, as the database was not opened.
-        """
+        """Returns why notes cannot be written, for people; None if they can, and before the database is opened."""
         if self._rights.notes or (self._engine is None and not self._read_only):
             return None
         if self._read_only:
-            return "This dashboard is read-only: stars, tags, notes and settings are shown, and not changed."
-        return "The user of the database may only read: stars, tags, notes and settings are shown, and not changed."
+            return "This dashboard is read-only: stars, tags, notes and settings cannot be changed."
+        return "The database user may only read: stars, tags, notes and settings cannot be changed."
 
     def close(self) -> None:
-        """Lets go of the file; the next `reading()` opens it again."""
+        """Closes the database; the next `reading()` opens it again."""
         with self._lock:
             before, self._engine = self._engine, None
         _let_go(before)
 
 
 def _let_go(engine: Engine | None) -> None:
-    """Waits for a question that is being asked in the background; pages shall not."""
+    """Closes an engine. Called without the lock: it waits for a background query, and pages must not."""
     if engine is not None:
         background_refresh.end(engine)
         engine.dispose()
 
 
 def id_of(run: Run) -> int:
-    """Its number in the database that it came from."""
+    """Returns the run's id in its database."""
     assert run.id is not None  # noqa: S101 - only one that was never stored has none
     return run.id
 
 
 def storable(row_id: int) -> int:
-    """The same, where a database can hold it.
+    """Returns the id if a database can store it.
 
     Raises:
         RolloutNotFoundError: no row can have that id.
@@ -150,4 +149,4 @@ def _source(request: Request) -> Source:
 
 
 SourceOfPages = Annotated[Source, Depends(_source)]
-"""The database file."""
+"""The database, as a dependency of a page."""

@@ -1,4 +1,4 @@
-"""The dashboard under a path of a proxy's, such as JupyterHub's `/user/ann/proxy/7070`."""
+"""Serves the dashboard under a path of a proxy, such as JupyterHub's `/user/ann/proxy/7070`."""
 
 from typing import AnyStr
 from urllib.parse import unquote
@@ -9,11 +9,11 @@ from logs_ui.app.web import urls
 
 
 class UnderPrefix:
-    """ASGI middleware: takes requests with the prefix and without it, as some proxies cut it off and others do not, and
-    makes every address that is answered begin with it.
+    """ASGI middleware: accepts requests with and without the prefix, since some proxies remove it and others do not,
+    and makes every address in an answer begin with it.
 
     Args:
-        prefix: percent-encoded; begins with a slash and ends without. Empty where there is no proxy.
+        prefix: percent-encoded; begins with a slash and ends without. Empty without a proxy.
     """
 
     def __init__(self, app: ASGIApp, *, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""Figures of a run that are remembered from page to page, for as long as nothing changes that they are made of."""
+"""A cache of a run's figures across pages, valid as long as nothing that they depend on changes."""
 
 import threading
 import time
@@ -37,8 +37,8 @@ Figure = TypeVar("Figure")
 
 
 class _Answer(NamedTuple):
-    """A figure, the moment of its run that it is of, until when it is shown after that, and until when while it is
-    asked again: of `time.monotonic`.
+    """A figure, the state of its run, and until when it is shown after that: at all, and while it is queried again
+    (`time.monotonic`).
     """
 
     figure: Any
@@ -54,16 +54,18 @@ _known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = Weak
 def figure(
     db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
 ) -> Figure:
-    """`ask(db, run_id, chosen, **given)`, asked once for each state of the run. Of a large one, what takes long is
-    asked again only after fifty times as long, a minute at most, however often the run changes meanwhile, and then in
-    the background; and what no index has is counted in a part of it: see `window_of`.
+    """Returns `ask(db, run_id, chosen, **given)`, queried once for each state of the run.
+
+    For a large run, a slow query runs again only after fifty times its own duration, a minute at most, however often
+    the run changes, and then in the background. Without a suitable index it counts only a part of the run: see
+    `window_of`.
 
     Args:
-        db: the connection that `summary` was read by, in the same transaction.
+        db: the connection that `summary` was read with, in the same transaction.
         summary: of the run.
-        ask: one of `queries`, to which the filter's order says nothing; nobody changes what it answers.
-        chosen: the rollouts that are asked for.
-        given: what follows from the run alone.
+        ask: one of `queries` that ignores the filter's order; its answer must not be modified.
+        chosen: the filter.
+        given: further arguments that depend on the run only.
     """
     run = summary.run
     is_large = summary.rollouts >= queries.MANY
@@ -80,13 +82,13 @@ def figure(
 
 
 def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
-    """`ask(db, run_id, *args)`; of a large run asked again only after a while, as a `figure` is.
+    """Returns `ask(db, run_id, *args)`; for a large run it is queried again only after a while, like a `figure`.
 
     Args:
         db: see `figure`.
         run_id: of the run.
-        ask: one of `queries`; nobody changes what it answers.
-        args: of it.
+        ask: one of `queries`; its answer must not be modified.
+        args: its arguments.
     """
     summary = queries.run_summary(db, run_id)
     if summary.rollouts < queries.MANY:
@@ -95,8 +97,8 @@ def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hasha
 
 
 def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
-    """Where to count what a filter leaves: the newest WINDOW rollouts of a run of MANY or more, where all of them
-    would have to be looked at; None: anywhere.
+    """Returns the part of the run in which a filter is counted: the newest WINDOW rollouts of a run of MANY or more if
+    the query would have to read all of them; None for all.
     """
     windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
     if ask not in windowed or summary.rollouts < queries.MANY or not is_broad(chosen):
@@ -107,19 +109,19 @@ def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chos
 
 
 def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets:
-    """Under a filter, of which each is counted beside the whole run's."""
+    """Counts the values of a filter; each is counted beside the whole run's values."""
     whole = figure(db, summary, queries.kinds, RolloutFilter())
     return figure(db, summary, queries.facets, chosen, whole=whole)
 
 
 def knows(db: Connection, run: Run, ask: Callable[..., Any]) -> bool:
-    """Whether one of `queries` has been asked of the run, by any filter."""
+    """True if the query has run for this run, with any filter."""
     return any(key[0] == ask for key in list(_known.get(db.engine, OrderedDict()).get(run.uid, {})))
 
 
 def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """Whether all that may change the answer changes the run's `changed`, or its state: a process that has been silent
-    for long may be taken for dead while the answer is made, and be heard of again.
+    """True if every change of the answer also changes the run's `changed` or state. A process that has been silent for
+    long may be taken for dead while the answer is made, and come back.
     """
     is_clear = summary.run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < summary.silent < 2 * DIED_AFTER_US
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
@@ -129,7 +131,7 @@ def _known_or_asked(
     db: Connection, summary: RunSummary, key: Hashable, ask: Callable[[Connection, RunSummary], Figure], *,
     stands_still: bool,
 ) -> Figure:  # fmt: skip
-    """`ask(db, summary)`, where what is remembered by `key` will not do."""
+    """Returns the cached answer of `key`, or queries again."""
     run = summary.run
     moment = run.id, run.changed if stands_still else None, summary.state, run.finished
 
@@ -155,7 +157,7 @@ def _asked(
     db: Connection, summary: RunSummary, key: Hashable, moment: tuple[Any, ...],
     ask: Callable[[Connection, RunSummary], Figure],
 ) -> Figure:  # fmt: skip
-    """Remembered; of a large run for a while, even if it changes."""
+    """Queries and caches; for a large run the answer is shown for a while even if the run changes."""
     figures = _figures(db.engine, summary.run)
     began = time.monotonic()
     found = ask(db, summary)
@@ -170,17 +172,17 @@ def _asked(
 
 
 def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:
-    """Whether it took so long that it is shown for a while, unless the run has come to another state."""
+    """True while a slow answer is shown as it is, unless the run's state changed."""
     return time.monotonic() <= answer.until and _is_same_run(answer.moment, moment)
 
 
 def _is_late(answer: _Answer, moment: tuple[Any, ...]) -> bool:
-    """Whether it is shown while it is asked again."""
+    """True while an answer is shown and queried again in the background."""
     return time.monotonic() <= answer.late and _is_same_run(answer.moment, moment)
 
 
 def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """In the same state, whatever has changed; not one that was deleted and came back."""
+    """True if the run is in the same state, whatever else changed, and was not deleted and imported again."""
     return (before[0], *before[2:]) == (now[0], *now[2:])
 
 
@@ -194,5 +196,5 @@ def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
 
 
 def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """Whether rollouts of the run are so many, and the filter such that no index leads to them."""
+    """True if the run is large and no index supports the filter."""
     return summary.rollouts >= queries.MANY and has_no_order(chosen) and not leads_to_few(chosen)

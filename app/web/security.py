@@ -1,5 +1,5 @@
-"""Who may see the dashboard, who may write, and what its pages may do: response headers, a token beyond loopback, and
-no writing from other sites' pages.
+"""Access to the dashboard: response headers, known hosts, a token beyond loopback, and no writes from other sites'
+pages.
 """
 
 import hmac
@@ -22,7 +22,8 @@ CONTENT_SECURITY_POLICY = (
 )
 PLAIN_TEXT_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 """For a model's text or an environment's image served by itself: even if a browser took it for a page, it could do
-nothing."""
+nothing.
+"""
 
 _HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -37,13 +38,13 @@ _OPEN_TO_ALL = ("/static/", "/healthz")  # hold nothing that was recorded, and t
 
 
 def add_headers(headers: MutableHeaders) -> None:
-    """Sets what every response carries, where it does not say otherwise itself."""
+    """Sets the headers of every response, unless it sets them itself."""
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
 
 
 class SecurityHeaders:
-    """ASGI middleware: `add_headers` on every response."""
+    """ASGI middleware: applies `add_headers` to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -58,11 +59,11 @@ class SecurityHeaders:
 
 
 class KnownHosts:
-    """ASGI middleware: refuses what is asked by an unknown host name, as Starlette's does, and says what to do
-    where the name is one's own. Another site's name may have been made to lead here.
+    """ASGI middleware: refuses unknown host names, like Starlette's, and says what to do if the name is the user's own.
+    A foreign site's name may have been made to resolve to this machine.
 
     Args:
-        hosts: names; `*` is any.
+        hosts: names; `*` allows any.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
@@ -87,24 +88,24 @@ class KnownHosts:
 
 
 def _unknown_host(given: str) -> Response:
-    """No page, which would need files that are refused, too."""
+    """Answers in plain text: a page would need files that are refused too."""
     name = _HOST.fullmatch(given)
-    said = f"by the name {name[1]}" if name else "by no host's name"
+    said = f"with the host name {name[1]}" if name else "without a valid host name"
     fix = f"logs-ui serve --allow-host {name[1]}" if name else "logs-ui serve --allow-host NAME"
     return PlainTextResponse(
-        f"This dashboard was asked for {said}, which it does not know: it may be another site's.\n"
-        f"If the name is yours, start it with: {fix}\n",
+        f"This request came {said}, which the dashboard does not know: it may be another site's.\n"
+        f"If the name is yours, start the dashboard with: {fix}\n",
         400,
         headers={"Cache-Control": "no-store"},
     )
 
 
 class SameOriginWrites:
-    """ASGI middleware: refuses what would write unless one of our own pages, or nobody's, asks for it. Any site's page
-    can send a form here, with the browser's cookies.
+    """ASGI middleware: refuses writes unless they come from one of our own pages or from no page. Any site's page can
+    send a form here with the browser's cookies.
 
     Args:
-        refuse: makes the response for all others.
+        refuse: makes the response to a refused request.
     """
 
     def __init__(self, app: ASGIApp, *, refuse: Callable[[Request], Response]) -> None:
@@ -119,8 +120,8 @@ class SameOriginWrites:
 
 
 def _is_our_own(headers: Headers) -> bool:
-    """Browsers say so themselves, save older ones, and all of them on an address without TLS beyond loopback. There the
-    origin of the page that asks tells, which every browser sends with a form.
+    """True if the request comes from our own page. Browsers say so in Sec-Fetch-Site, except older ones, and all of
+    them without TLS beyond loopback. Then the Origin header decides, which every browser sends with a form.
     """
     said = headers.get("sec-fetch-site")
     if said is not None:
@@ -130,10 +131,10 @@ def _is_our_own(headers: Headers) -> bool:
 
 
 class TokenRequired:
-    """ASGI middleware: lets in who brings the token as `?token=`, which becomes a cookie, or the cookie.
+    """ASGI middleware: lets a request in with the token as `?token=`, which becomes a cookie, or with the cookie.
 
     Args:
-        refuse: makes the response for everybody else.
+        refuse: makes the response to all others.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int | None, refuse: Callable[[Request], Response]) -> None:
@@ -160,8 +161,8 @@ class TokenRequired:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
     def _from_cookies(self, headers: Headers) -> list[str]:
-        """What our cookie holds. The header is not read as a whole: other sites' cookies, which a browser sends along
-        where they differ from us only in their port, need not follow any rule.
+        """Returns the values of our cookie. The header is not parsed as a whole: cookies of other sites on the same
+        host with another port are sent along, and need not follow any rule.
         """
         pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
         return [unquote(value.strip()) for name, _, value in pairs if name.strip() == self.cookie]

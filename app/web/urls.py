@@ -1,6 +1,6 @@
-"""Addresses of the pages. A filter is part of its page's address, in its shortest form.
+"""The addresses of all pages. A filter is part of its page's address, in its shortest form.
 
-Behind a proxy that serves the dashboard under a path of its own, every address begins with that path: `under`.
+Behind a proxy that serves the dashboard under a path, every address begins with that path: see `under`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from logs_ui.recorder.queries.filters.terms import Range, Term
 Pairs = list[tuple[str, str]]
 
 FIRST, LAST = 7_000_000_000_000_001, 7_000_000_000_000_002
-"""Stand for steps in an address that a script fills in."""
+"""Placeholders for steps in an address that a script fills in."""
 
 _ALL = RolloutFilter()
 _prefix: ContextVar[str] = ContextVar("prefix", default="")
@@ -28,153 +28,153 @@ _view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("view", default=())
 
 
 def under(prefix: str) -> None:
-    """Makes the addresses of this request begin with a path, which begins with a slash and ends without."""
+    """Sets the path that the addresses of this request begin with; it begins with a slash and ends without."""
     _prefix.set(prefix)
 
 
 def home(seen: str = "") -> str:
-    """The list of runs."""
+    """Address of the list of runs."""
     return with_query("/", [("seen", seen)] if seen else [])
 
 
 def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None) -> str:
-    """Those runs of the list that are wanted, or the page of them that begins after a cursor."""
+    """Address of the matching runs, or of the page that starts after a cursor."""
     place = [("after", print_cursor(after))] if after else []
     return with_query("/", [*_run_filter(chosen or RunFilter()), *place])
 
 
 def runs_where(chosen: RunFilter, **parts: Any) -> str:
-    """The same runs with some parts of what is wanted set anew."""
+    """Address of the list with some parts of its filter changed."""
     return runs(replace(chosen, **parts))
 
 
 def runs_tagged(tag: str) -> str:
-    """The runs that have a tag."""
+    """Address of the runs with a tag."""
     return runs(RunFilter(tags=(tag,)))
 
 
 def runs_of(project: str) -> str:
-    """The runs of a project."""
+    """Address of the runs of a project."""
     return runs(RunFilter(projects=(project,)))
 
 
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
-    """What has become new beside the list of runs."""
+    """Address of the list's live updates."""
     return with_query("/live", [*_run_filter(chosen), ("newest", str(newest)), ("seen", seen)])
 
 
 def tag_runs(chosen: RunFilter) -> str:
-    """Where tags of the ticked runs are written to; from there back to the same runs."""
+    """Address that tags the selected runs and returns to the list."""
     return with_query("/tags", _run_filter(chosen))
 
 
 def compare_runs(runs: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()) -> str:
-    """Several runs side by side."""
+    """Address of the comparison of several runs."""
     return with_query("/compare", [*(("run", uid) for uid in runs), *pairs])
 
 
 def source(digest: str) -> str:
-    """A text that a run is made of, by itself and whole."""
+    """Address of a source text as plain text."""
     return at(f"/sources/{_segment(digest)}")
 
 
 def at(path: str) -> str:
-    """A path of ours as the browser has to ask for it."""
+    """Puts the proxy's path in front of a path."""
     return _prefix.get() + path
 
 
 def said(chosen: RolloutFilter) -> Pairs:
-    """A filter and its order as the hidden fields of a form."""
+    """Returns a filter and its order as hidden fields of a form."""
     return print_filter(chosen)
 
 
 def with_default_columns(run: str, chosen: RolloutFilter) -> str:
-    """The same rollouts, with the columns of who chose none; forgets those that were."""
+    """Address of the same rollouts with the default columns; forgets those that were chosen."""
     view = [pair for pair in shown() if pair[0] != "cols"]
     return with_query(f"/runs/{_segment(run)}", [*print_filter(chosen), *view, ("choose", "1")])
 
 
 @lru_cache(maxsize=256)
 def _said(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """A page has a hundred addresses of the same filter."""
+    """Cached, because a page has a hundred addresses with the same filter."""
     return tuple(print_filter(chosen))
 
 
 def showing(view: Pairs) -> None:
-    """Makes the addresses of rollouts, in this request, show them as its own does: see `view.py`."""
+    """Makes the rollout addresses of this request keep its view: see `view.py`."""
     _view.set(tuple(view))
 
 
 def shown() -> Pairs:
-    """How this request shows rollouts."""
+    """Returns the view of this request."""
     return list(_view.get())
 
 
 def rollouts(
     run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, view: Pairs | None = None
 ) -> str:
-    """The rollouts of a run, or the page of them that begins after a cursor; `view` in place of this request's own."""
+    """Address of a run's rollouts, or of the page that starts after a cursor; `view` replaces this request's view."""
     pairs = [*_said(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else []
     return with_query(f"/runs/{_segment(run)}", [*pairs, *(shown() if view is None else view), *place])
 
 
 def rollouts_said(run: str, pairs: Pairs) -> str:
-    """The rollouts of a run by what stands for a filter in an address, right or wrong."""
+    """Address of the rollouts of a filter given as parameters, valid or not."""
     return with_query(f"/runs/{_segment(run)}", [*pairs, *shown()])
 
 
 def rollouts_where(run: str, **parts: Any) -> str:
-    """The rollouts of a run that have one thing in common."""
+    """Address of the rollouts of a run that have something in common."""
     return narrowed(run, _ALL, **parts)
 
 
 def tagged(run: str, tag: str) -> str:
-    """The rollouts of a run that have a tag."""
+    """Address of the rollouts of a run with a tag."""
     return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
 
 
 def starred(run: str) -> str:
-    """The rollouts of a run that somebody starred."""
+    """Address of the starred rollouts of a run."""
     return rollouts(run, RolloutFilter(terms=[Term("is", (Is.STARRED,))]))
 
 
 def noted(run: str) -> str:
-    """The rollouts of a run that somebody wrote a note on."""
+    """Address of the rollouts of a run with a note."""
     return rollouts(run, RolloutFilter(terms=[Term("note", (None,), negated=True)]))
 
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
-    """The same filter with some parts set anew."""
+    """Address of the same filter with some parts changed."""
     return rollouts(run, _changed(chosen, tuple(parts.items())))
 
 
 @lru_cache(maxsize=512)
 def _changed(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
-    """Lines of a table that have a task, a step, ... in common lead to the same."""
+    """Cached, because lines of a table that share a task or a step have the same address."""
     changes = dict(parts)
     return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
 
 
 def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
-    """The same filter with its rewards from `low` up to, and without, `high`."""
+    """Address of the same filter with rewards from `low` to below `high`."""
     ends = [] if low is None and high is None else [Term("reward", (Range(low, high, below=True),))]
     return rollouts(run, chosen.without("reward").with_terms(*ends))
 
 
 def suggestions(run: str) -> str:
-    """What could be written in a filter."""
+    """Address of the suggestions for a filter."""
     return at(f"/runs/{_segment(run)}/suggestions")
 
 
 def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
-    """What has become new beside a page of rollouts."""
+    """Address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/live", [*print_filter(chosen), *shown(), *extra])
 
 
 def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: str = "timeline", seen: str = "") -> str:
-    """One rollout, seen from within a filter."""
+    """Address of one rollout, within a filter."""
     pairs = [*_said(chosen)] if chosen else []
     if view != "timeline":
         pairs.append(("view", view))
@@ -182,48 +182,48 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: st
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
-    """What a run is and how it goes, of one kind of its rollouts, or what of it holds `search`."""
+    """Address of a run's overview, for one series of rollouts, or filtered by `search`."""
     found = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
     return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in found if value])
 
 
 def why(run: str, **given: Any) -> str:
-    """Why the rewards of a run are low; `given`: which steps, task, ... it is about. None and "" are left out."""
+    """Address of a run's diagnosis; `given` selects steps, task, ... None and "" are left out."""
     return _why(run, "", given)
 
 
 def why_settings(run: str) -> str:
-    """Where what the diagnosis holds a run against is written to."""
+    """Address that stores the settings of the diagnosis."""
     return at(f"/runs/{_segment(run)}/why/settings")
 
 
 def why_short(run: str) -> str:
-    """The same in short, as the overview has it."""
+    """Address of the short diagnosis."""
     return _why(run, "/short", {})
 
 
 def why_fresh(run: str, **given: Any) -> str:
-    """Whether a run has gone on since a page beside Why was made."""
+    """Address that reports whether a run changed since a page was made."""
     return _why(run, "/fresh", given)
 
 
 def why_tasks(run: str, **given: Any) -> str:
-    """Its rewards by task and step."""
+    """Address of the run's tasks."""
     return _why(run, "/tasks", given)
 
 
 def why_rewards(run: str, **given: Any) -> str:
-    """Its reward functions against each other."""
+    """Address of the run's reward functions."""
     return _why(run, "/rewards", given)
 
 
 def why_actions(run: str, **given: Any) -> str:
-    """What its rollouts did in their environments."""
+    """Address of the run's actions."""
     return _why(run, "/actions", given)
 
 
 def why_trained(run: str, **given: Any) -> str:
-    """Which of its rollouts moved the policy."""
+    """Address of the page on the use of rollouts in training."""
     return _why(run, "/trained", given)
 
 
@@ -233,13 +233,13 @@ def _why(run: str, page: str, given: Mapping[str, Any]) -> str:
 
 
 def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:
-    """One of an overview's charts as a table."""
+    """Address of an overview's chart as a table."""
     pairs = [("of", chart), ("mode", mode), ("eval", eval_name)]
     return with_query(f"/runs/{_segment(run)}/overview/steps", pairs)
 
 
 def preview(run: str, mode: str, eval_name: str) -> str:
-    """A few rollouts of some steps, which FIRST and LAST stand for."""
+    """Address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
     pairs = [("mode", mode), ("eval", eval_name), ("step_min", str(FIRST)), ("step_max", str(LAST))]
     return with_query(f"/runs/{_segment(run)}/overview/preview", pairs)
 
@@ -247,104 +247,104 @@ def preview(run: str, mode: str, eval_name: str) -> str:
 def groups(
     run: str, chosen: RolloutFilter | None = None, *, sort: str = "", kind: str = "", after: Cursor | None = None
 ) -> str:
-    """The groups of a run in which rollouts of a filter are; its own order takes no part in theirs."""
+    """Address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
     return with_query(f"/runs/{_segment(run)}/groups", _of_groups(chosen, sort, kind, after))
 
 
 def groups_where(run: str, chosen: RolloutFilter, **parts: Any) -> str:
-    """The groups of the same filter with some parts set anew."""
+    """Address of the groups of the same filter with some parts changed."""
     return groups(run, _changed(chosen, tuple(parts.items())))
 
 
 def groups_of_steps(
     run: str, chosen: RolloutFilter, step_min: int, step_max: int, *, sort: str = "", kind: str = ""
 ) -> str:
-    """The groups of the same filter, of these steps alone."""
+    """Address of the groups of the same filter in these steps."""
     return groups(run, chosen.with_parts(step_min=step_min, step_max=step_max), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these
 def filter_pairs(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """A filter, less its order, as the names and values of a form."""
+    """Returns a filter without its order as names and values of a form."""
     return tuple(print_filter(replace(chosen, sort=Sort.NEWEST)))
 
 
 def groups_live(run: str, chosen: RolloutFilter, *, sort: str, kind: str, newest: int, seen: str) -> str:
-    """What has become new beside a page of groups."""
+    """Address of the live updates of the groups."""
     pairs = [*_of_groups(chosen, sort, kind, None), ("newest", str(newest)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/groups/live", pairs)
 
 
 def ordering(sort: str, kind: str) -> None:
-    """Makes the addresses of single groups, in this request, follow an order of groups, and one kind of them."""
+    """Makes the addresses of single groups in this request keep an order and a kind."""
     _order.set((sort, kind))
 
 
 def groups_in_order(run: str, chosen: RolloutFilter) -> str:
-    """The groups as this request has them."""
+    """Address of the groups in this request's order."""
     sort, kind = _order.get()
     return groups(run, chosen, sort=sort, kind=kind)
 
 
 def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
-    """The completions of the group that a rollout is in, seen from within a filter."""
+    """Address of the group that contains a rollout, within a filter."""
     pairs = _of_groups(chosen, *_order.get(), None)
     return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
 def column(run: str, row: int) -> str:
-    """One completion of a group, as its column shows it."""
+    """Address of one completion's turns."""
     return at(f"/runs/{_segment(run)}/groups/{row}/column")
 
 
 def compare_rollouts_form(run: str) -> str:
-    """Where a form that names two rollouts leads."""
+    """Address of a form that names two rollouts."""
     return at(f"/runs/{_segment(run)}/compare")
 
 
 def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
-    """Two rollouts beside each other, `a` of this run, `b` of any; seen from within a filter of this run."""
+    """Address of the comparison of two rollouts, `a` of this run, `b` of any; within a filter of this run."""
     pairs = _said(chosen) if chosen else ()
     return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
-    """Where a file of a filter's rollouts is asked for; it knows the way back."""
+    """Address that starts an export; it knows the way back."""
     return with_query(f"/runs/{_segment(run)}/exports", [*_said(chosen), *shown(), ("format", format)])
 
 
 def exported(run: str, job: str, said: Pairs) -> str:
-    """How far a file is, of the filter that `said` stands for."""
+    """Address of an export's progress; `said` are the filter's parameters."""
     return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}", [*said, *shown()])
 
 
 def exported_file(run: str, job: str) -> str:
-    """A file that is ready."""
+    """Address of a finished export's file."""
     return at(f"/runs/{_segment(run)}/exports/{_segment(job)}/file")
 
 
 def export_cancel(run: str, job: str, said: Pairs) -> str:
-    """Where a file is given up; from there back to its rollouts."""
+    """Address that cancels an export and returns to its rollouts."""
     return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}/cancel", [*said, *shown()])
 
 
 def text(run: str, row: int, part: str) -> str:
-    """One text of a rollout, by itself and whole."""
+    """Address of one text of a rollout as plain text."""
     return at(f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}")
 
 
 def rollout_notes(run: str, row: int) -> str:
-    """Where a star, a tag or a note on a rollout is written to."""
+    """Address that stores star, tags and note of a rollout."""
     return at(f"/runs/{_segment(run)}/rollouts/{row}/notes")
 
 
 def run_notes(run: str) -> str:
-    """Where those on a run are written to."""
+    """Address that stores star, tags and note of a run."""
     return at(f"/runs/{_segment(run)}/notes")
 
 
 def image(image_hash: str) -> str:
-    """An image of any observation."""
+    """Address of an image of an observation."""
     return at(f"/images/{_segment(image_hash)}")
 
 
@@ -374,23 +374,23 @@ def print_cursor(cursor: Cursor) -> str:
 
 
 def parse_cursor(written: str) -> Cursor:
-    """Raises FilterError."""
+    """Reads a cursor. Raises FilterError."""
     key, _, row = written.partition("~")
     try:
         cursor = Cursor(None if key == "none" else _number(key), int(_number(row)))
     except ValueError:
-        message = f"after {written[:40]!r} is not a place in the table: begin with its first page"
+        message = f"after {written[:40]!r} is not a position in the table: start at its first page"
         raise FilterError("after", message) from None
     return cursor
 
 
 def parse_whole(written: str) -> int:
-    """A number that one of our own addresses holds; 0 of anything else, and of what no database holds."""
+    """Reads a number from one of our own addresses; 0 for anything else, and for numbers that no database can store."""
     return int(written) if written.isascii() and written.isdigit() and len(written) < 19 else 0
 
 
 def _number(written: str) -> float | int:
-    """An integer stays one: ids and token counts are compared as such."""
+    """Reads a number; an integer stays one, since ids and token counts are compared as such."""
     value: float | int
     try:
         value = int(written)

@@ -213,7 +213,7 @@ def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient,
     assert {client.get(address, headers=headers).status_code for address, headers in ask.values()} == {204}
     with live_run(engine, heartbeat=0):
         said = {target: client.get(address, headers=headers).text for target, (address, headers) in ask.items()}
-        assert all("died" in html for html in said.values())
+        assert all("crashed" in html for html in said.values())
         assert f'hx-target="#row-{one}"' in said["live"]
         assert shown(said["live"], "aborted")
         assert not shown(said["live"], "running")
@@ -249,7 +249,7 @@ def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client:
         values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**values))
     html = client.get(f"/runs/{RUN}/rollouts/{one}").text
-    assert re.findall(r'title="This reward function gave nothing[^>]*>(—)<|>(nan)</dd>', html) == [
+    assert re.findall(r'title="The reward function returned None[^>]*>(—)<|>(nan)</dd>', html) == [
         ("—", ""),
         ("", "nan"),
     ]
@@ -265,7 +265,7 @@ def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -
         connection.execute(update(Run).where(col(Run.uid) == LIVE).values(**trouble))
     html = client.get(f"/runs/{LIVE}").text
     assert "7 changes lost" in html
-    assert "5 rollouts lost messages and tokens to a full queue, and kept reward" in html
+    assert "5 rollouts lost messages and tokens because the queue was full" in html
     assert "1 error inside the recorder" in html
     assert "disk full &lt;b&gt;" in html
 
@@ -322,7 +322,7 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
         ("where=tag:nosuch+step:2", "this run has no tag 'nosuch'", "?where=step:2"),
         ('where=step:2+"open', "the opening quote has no closing quote", ""),
         ("reward_min=1&reward_max=0", "above", "?where=reward%3C%3D0"),
-        ("after=nonsense", "not a place in the table", ""),
+        ("after=nonsense", "not a position in the table", ""),
     ],
 )
 def test_a_misspelt_filter_is_said_and_never_no_rows(client: TestClient, query: str, said: str, mend: str) -> None:
@@ -352,7 +352,7 @@ def test_an_empty_result_says_what_removing_each_part_would_give(client: TestCli
 
 def test_where_no_single_part_keeps_all_away_it_says_so(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}", params={"where": "status:aborted step:900"}).text
-    assert "Removing any one filter still leaves no matches." in html
+    assert "Removing any one filter still leaves no matches" in html
     assert '<li><span class="num">' not in html
     assert "Clear all filters" in html
 
@@ -885,7 +885,7 @@ def test_the_command_says_that_the_database_is_not_there_yet(tmp_path: Path) -> 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert "later.db" in process.stdout.readline()
-        assert "does not exist yet: the pages come alive" in process.stdout.readline()
+        assert "does not exist yet. The pages update" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
 
 
@@ -896,7 +896,7 @@ def test_a_port_in_use_is_one_line(path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(LogsUIError, match=rf"Port {port} is in use.*--port {port + 1}"):
             serve(path, port=port)
-    with pytest.raises(LogsUIError, match="no address of this machine"):
+    with pytest.raises(LogsUIError, match="not an address of this machine"):
         serve(path, host="192.0.2.1")
 
 
@@ -955,7 +955,7 @@ def test_a_rollout_shows_what_it_waits_for_and_what_was_said_of_it(tmp_path: Pat
         while ">waiting</span>" not in (html := client.get(f"/runs/{run.id}/rollouts/1").text):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert "This is what was seen so far" in html
+        assert "shows what was recorded so far" in html
         let_go.set()
         player.join()
         flush()

@@ -215,7 +215,7 @@ def test_columns_are_chosen_and_a_file_is_downloaded(quiet_page: Page, url: str)
     page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
     page.locator("#columns > summary").click()
     page.get_by_label("rewards.solved").check()
-    page.get_by_role("button", name="Show these").click()
+    page.get_by_role("button", name="Show columns").click()
     expect(page.get_by_role("columnheader", name="solved")).to_be_visible()
     page.locator("#export > summary").click()
     assert violations(page) == []
@@ -225,7 +225,7 @@ def test_columns_are_chosen_and_a_file_is_downloaded(quiet_page: Page, url: str)
     page.keyboard.press("Escape")
     expect(page.locator("#export .sheet")).to_be_hidden()
     page.locator("#columns > summary").click()
-    page.get_by_role("link", name="Back to the usual ones").click()
+    page.get_by_role("link", name="Reset to default").click()
     expect(page.get_by_role("columnheader", name="solved")).to_have_count(0)
 
 
@@ -450,7 +450,7 @@ def test_a_page_that_could_not_be_read_comes_back_by_itself(page: Page, tmp_path
     db.write_text("no database" * 100)
     with BackgroundServer(db) as server:
         page.goto(server.url)
-        expect(page.get_by_text("comes back by itself")).to_be_visible()
+        expect(page.get_by_text("reloads by itself")).to_be_visible()
         db.unlink()
         expect(page.get_by_role("heading", name="No recording yet")).to_be_visible()
 

@@ -82,13 +82,13 @@ def test_a_frame_of_runs_has_the_same_reward(db: Path) -> None:
 def test_the_overview_speaks_of_no_trainer(client: TestClient) -> None:
     html = client.get("/runs/held out/overview").text
     assert "<li>evaluation of <bdi>sums &lt;b&gt;</bdi></li>" in html
-    assert not re.search(r"trainer|steps planned|\d steps?\b|step \d", html, re.IGNORECASE)
+    assert not re.search(r"trainer|planned steps|\d steps?\b|step \d", html, re.IGNORECASE)
     assert "<h2>Arguments</h2>" in html
     assert "<h3>figures</h3>" in html
     assert html.index(">reward<") < html.index(">failed<")
     assert "<li>up to step 200</li>" in client.get("/runs/checkpoints/overview").text
     empty = client.get("/runs/nothing yet/overview").text
-    assert "No figures were logged." in empty
+    assert "No metrics were logged." in empty
     assert "Arguments</h2>" not in empty
 
 

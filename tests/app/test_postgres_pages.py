@@ -213,7 +213,7 @@ def test_serving_a_server_that_is_away_waits_and_one_that_will_never_do_ends(pla
                 assert line, said
                 said += line
             assert "cannot be reached or used now" in said
-            assert "The pages come alive when it can be reached." in said
+            assert "The pages appear as soon as it can be reached." in said
             assert "s3cret" not in said
             with pytest.raises(urllib.error.HTTPError, match="503"):
                 urllib.request.urlopen(address[0])  # noqa: S310
@@ -276,5 +276,5 @@ def test_a_read_only_dashboard_writes_no_file(tmp_path: Path) -> None:
     engine.dispose()
     with _client(db, read_only=True) as client:
         said = client.get(f"/runs/{MAIN}?where=guess").text
-    assert "this dashboard may only read" in said
+    assert "this dashboard is read-only" in said
     assert {file.name for file in tmp_path.iterdir()} <= {"runs.db", "runs.db-wal", "runs.db-shm"}

@@ -68,7 +68,9 @@ def test_a_training_shows_itself_live_and_what_was_recorded_until_ctrl_c_is_kept
     page.locator("a[href*='/rollouts/']").first.click()
     expect(page.get_by_text("guesses, ").first).to_be_visible()
     said = stop()
-    stopped = re.search(r"^Stopped after (\d+) of 400 steps. What was recorded is kept.$", said, re.MULTILINE)
+    stopped = re.search(
+        r"^Stopped after (\d+) of 400 steps. Everything recorded so far is stored.$", said, re.MULTILINE
+    )
     assert stopped, said
     assert f"logs-ui serve --db {tmp_path / 'a.db'}" in said
     assert load_run(db=tmp_path / "a.db").query("mode == 'train'").step.max() >= int(stopped[1]) >= 1

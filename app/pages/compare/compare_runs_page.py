@@ -1,4 +1,4 @@
-"""Several runs side by side: the same axes, task by task, and what differs between them."""
+"""The page that compares runs: the same axes, task by task, and the differences between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from logs_ui.recorder.vocabulary import Mode
 
 MOST_RUNS = 6
 MOST_ROLLOUTS = 50_000
-"""Of a run, whose rewards are added up task by task: the last ones."""
+"""Maximum number of rollouts of a run that are counted task by task: the last ones."""
 
 REWARD = "mean reward"
 _LAST_STEPS = 20  # in which a reward function shows that it gives nothing but 0 and 1
@@ -47,17 +47,17 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Choice:
-    """How the runs are looked at: the parameters of the address.
+    """The parameters of the page's address.
 
     Attributes:
         runs: uids.
-        figure: REWARD, or the name of one that trainers log.
-        mode: whose rollouts: a Mode.
-        steps: `common` are those that all runs have, `all` each run's own.
-        k: of pass@k; None takes the size of the groups; of runs with groups of several, the largest that all have.
-        solved: the lowest reward that counts as solved; None leaves it to the runs.
-        tasks: `all` shows more of them.
-        arguments: `all` shows those that do not differ, too.
+        figure: REWARD, or the name of a metric that trainers log.
+        mode: a Mode; None for the default.
+        steps: `common` for the steps that all runs have, `all` for each run's own.
+        k: of pass@k; None for the size of the groups, or the largest one that all runs have.
+        solved: the lowest reward that counts as solved; None for the default.
+        tasks: `all` shows more tasks.
+        arguments: `all` also shows arguments that do not differ.
     """
 
     runs: tuple[str, ...]
@@ -73,12 +73,12 @@ class Choice:
 
     @property
     def address(self) -> str:
-        """Without what is as it would be anyway."""
+        """Address of this choice, without parameters that have their default value."""
         given = {name: value for name, value in vars(self).items() if name != "runs" and value != _DEFAULTS[name]}
         return urls.compare_runs(self.runs, [(name, f"{value}") for name, value in given.items()])
 
     def but(self, **parts: object) -> str:
-        """The address with some parts set anew."""
+        """Returns the address with some parameters changed."""
         return replace(self, **parts).address  # type: ignore[arg-type]
 
 
@@ -87,11 +87,11 @@ _DEFAULTS = vars(Choice(()))
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of the runs.
+    """One of the compared runs.
 
     Attributes:
         letter: A to F.
-        without: address of the comparison without it.
+        without: address of the comparison without this run.
     """
 
     letter: str
@@ -105,14 +105,14 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The runs task by task.
+    """The runs compared task by task.
 
     Attributes:
-        steps: of each run, first and last that count; None for a run without any.
-        are_cut: whether a run has so many rollouts that only its last ones count.
-        is_scored: whether any of their rollouts has a reward.
-        solved: what counts as solved; None where none within the steps has a reward.
-        ks: to choose from.
+        steps: first and last counted step of each run; None for a run without any.
+        are_cut: True if a run has so many rollouts that only its last ones are counted.
+        is_scored: True if any of the rollouts has a reward.
+        solved: what counts as solved; None if no rollout of the steps has a reward.
+        ks: values of k to choose from.
     """
 
     table: TaskTable
@@ -126,16 +126,16 @@ class Tasks:
 
 @dataclass(frozen=True)
 class ComparePage:
-    """What `compare_runs.html` and `_compare.html` show.
+    """Context of `compare/compare_runs.html` and `compare/_compare.html`.
 
     Attributes:
-        mode: whose rollouts are shown.
+        mode: mode of the rollouts that are shown.
         others: runs that could be added.
-        figures: names of the figures that two of the runs have, REWARD first.
-        modes: those that one of the runs has rollouts of.
-        chart: None where no two runs have the figure.
+        figures: names of the metrics that at least two runs have, REWARD first.
+        modes: modes of which a run has rollouts.
+        chart: None if fewer than two runs have the metric.
         facts: model, commit, ...
-        sources: what the runs are made of; `unknown` are the runs of which nothing of the kind is stored.
+        sources: source texts of the runs; `unknown` lists the runs for which none are stored.
     """
 
     choice: Choice
@@ -156,7 +156,7 @@ class ComparePage:
 
 @router.get("/compare")
 def compare(request: Request, source: SourceOfPages) -> Response:
-    """Two to six runs; with fewer, which ones there are to choose from."""
+    """Shows two to six runs; with fewer, the runs to choose from."""
     with source.reading() as db:
         choice = _choice(request, db)
         asked = request.query_params.multi_items()
@@ -168,7 +168,7 @@ def compare(request: Request, source: SourceOfPages) -> Response:
 
 @router.get("/sources/{digest}")
 def source_text(source: SourceOfPages, digest: str) -> Response:
-    """A text that runs are made of, whole and as it is."""
+    """Returns a stored source text as plain text."""
     with source.reading() as db:
         found = queries.source_texts(db, [digest])
     if digest not in found:
@@ -178,7 +178,8 @@ def source_text(source: SourceOfPages, digest: str) -> Response:
 
 
 def _choice(request: Request, db: Connection) -> Choice:
-    """
+    """Reads the choice from the request.
+
     Raises:
         FilterError: an unknown parameter or word, or no number where one is needed.
         RunNotFoundError: no such run.
@@ -199,7 +200,7 @@ def _choice(request: Request, db: Connection) -> Choice:
     named = [name for name in request.query_params.getlist("run") if name.strip()]
     runs = tuple(dict.fromkeys(queries.find_run(db, name).uid for name in named[: MOST_RUNS + 1]))
     if len(runs) > MOST_RUNS:
-        raise FilterError("run", f"at most {MOST_RUNS} runs can be compared: tick fewer")
+        raise FilterError("run", f"at most {MOST_RUNS} runs can be compared: select fewer")
     sort = given.get("sort", "difference")
     if sort.startswith("mean") and int(sort[4:]) > len(runs):
         sort = "difference"
@@ -227,7 +228,7 @@ def _number(name: str, written: str, *, low: float = -1e300, high: float = 1e300
     except ValueError:
         number = float("nan")
     if not low <= number <= high:
-        raise FilterError(name, f"{name} is {written[:40]!r}, where a number is needed")
+        raise FilterError(name, f"{name} {written[:40]!r} is not a number: expected a number such as 0.5")
     return number
 
 
@@ -312,8 +313,8 @@ def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tas
 
 
 def _solved(db: Connection, counted: Sequence[tuple[int, tuple[int, int]]], mode: str) -> Solved | None:
-    """As the reward function says it that counts most over all of them, where each has it and it gives 0 or 1, else by
-    what the best of the rollouts reach.
+    """Returns what counts as solved: a 1 of the reward function with the most weight, if every run has it and it
+    returns only 0 and 1; otherwise the reward that the best rollouts reach.
     """
     last = [_last_of(db, run, mode) for run, _ in counted]
     function = yes_or_no(list(chain.from_iterable(last)))
@@ -329,7 +330,9 @@ def _last_of(db: Connection, run: int, mode: str) -> list[Step]:
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
-    """First and last of those steps, or as many of the last as may be added up; and whether these are not all."""
+    """Returns first and last of these steps, or as many of the last as may be counted, and True if steps were left
+    out.
+    """
     inside = [size for size in sizes if within[0] <= size.step <= within[1]]
     if not inside:
         return None

@@ -1,4 +1,4 @@
-"""Where the curves of several runs lie on the same axes; `_compare.html` draws them."""
+"""Computes the curves of several runs on common axes; `_compare.html` draws them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _SMOOTHED_OVER = 20  # a mean's window is this part of the longest curve, in ste
 
 
 class Axis(StrEnum):
-    """What curves are laid out by."""
+    """The horizontal axis of the chart."""
 
     STEP = "step"
     ROLLOUTS = "rollouts"
@@ -27,11 +27,11 @@ class Series:
     """One run's curve, in a box of 100 by 100.
 
     Attributes:
-        index: which of the runs it is.
-        smoothed: points of its unbroken parts, each the mean of those around it.
-        exact: the same as they were logged.
-        steps, places, values: all of them, for the pointer: separated by spaces, a value that is missing as `-`.
-        last: None where it has no value.
+        index: index of the run.
+        smoothed: points of its unbroken parts, each a moving average.
+        exact: the same as logged; empty if smoothing changes nothing.
+        steps, places, values: all of them, for the pointer: separated by spaces, a missing value as `-`.
+        last: last value; None if there is none.
     """
 
     index: int
@@ -45,13 +45,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves on the same axes.
+    """Curves on common axes.
 
     Attributes:
-        across, up: labels of the ticks, evenly spaced over the whole axis, from 0 on, and from below.
-        zero: where 0 lies, from above; None outside.
-        label: the same in words.
-        table: values by step: the step, and one for each run, None where it has none there.
+        across, up: labels of the evenly spaced ticks, from the left and from below.
+        zero: position of 0 from above; None if it is outside.
+        label: description in words.
+        table: step and the value of each run, None if it has none there.
     """
 
     series: list[Series]
@@ -63,7 +63,7 @@ class Chart:
 
 
 def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> Chart | None:
-    """Of the runs, in their order; None where none has two values."""
+    """Builds the chart of the runs, in their order; None if there are fewer than two values."""
     placed = [_placed(curve, axis) for curve in curves]
     known = [value for curve in placed for _, _, value in curve if value is not None]
     if len(known) < 2:
@@ -110,7 +110,9 @@ def _steps_of(curve: _Placed) -> int:
 def _series(
     index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
 ) -> Series:
-    """`window` is in steps, the same for all curves: a shorter one is no less smooth than the others."""
+    """Builds one curve. `window` is in steps and the same for all curves, so that a short curve is as smooth as the
+    others.
+    """
     known = [value for _, _, value in curve if value is not None]
     parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
     reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))
@@ -130,7 +132,7 @@ def _points(part: _Placed, x: Callable[[float], float], y: Callable[[float], flo
 
 
 def _smoothed(part: _Placed, most: int) -> _Placed:
-    """Each value is the mean of those around it, as many to the left as to the right, at most so many."""
+    """Replaces each value by the mean of up to `most` neighbours on either side, as many left as right."""
     values = [value or 0.0 for _, _, value in part]
     means = []
     for i in range(len(values)):
@@ -141,7 +143,7 @@ def _smoothed(part: _Placed, most: int) -> _Placed:
 
 
 def _unit(largest: float, axis: Axis) -> tuple[float, str]:
-    """What the axis is counted in."""
+    """Returns size and name of the axis' unit."""
     if axis is Axis.STEP:
         return 1.0, "steps"
     if axis is Axis.ROLLOUTS:
@@ -163,7 +165,7 @@ def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
 
 
 def _round_size(least: float) -> float:
-    """1, 2 or 5 times a power of ten: the smallest that is no less."""
+    """Returns the smallest of 1, 2 or 5 times a power of ten that is not below `least`."""
     if not least > 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))

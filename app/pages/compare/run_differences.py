@@ -1,4 +1,4 @@
-"""What several runs were made of, and how that differs: facts, arguments, versions, sources."""
+"""Compares what several runs consist of: facts, arguments, versions, sources."""
 
 import difflib
 from collections import defaultdict
@@ -27,10 +27,10 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Something that each run has a value of.
+    """A named value of each run.
 
     Attributes:
-        values: as they are shown; None where a run has none.
+        values: as text; None for a run without one.
     """
 
     name: str
@@ -38,17 +38,17 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs have different ones."""
+        """True if the runs have different values."""
         return len(set(self.values)) > 1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Several of a kind.
+    """Several settings of one kind.
 
     Attributes:
         shown: those that differ, or all.
-        differing, total: how many there are.
+        differing, total: number of settings.
     """
 
     shown: list[Setting]
@@ -61,8 +61,8 @@ class DiffLine:
     """A line of a diff.
 
     Attributes:
-        kind: `added`, `removed`, `same`, `gap` where lines are left out, or `file` where git names one.
-        before, after: its number in either text.
+        kind: `added`, `removed`, `same`, `gap` for omitted lines, or `file` for git's file headers.
+        before, after: line number in either text.
     """
 
     kind: str
@@ -76,8 +76,8 @@ class Variant:
     """One text, and the runs that have it.
 
     Attributes:
-        runs: which of the runs.
-        hash: None where nothing but a name is stored.
+        runs: indices of the runs.
+        hash: None if only a name is stored.
         weight: of a reward function.
     """
 
@@ -88,7 +88,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Difference:
-    """A text of the second variant or a later one against that of the first; `is_cut` where there is more of it."""
+    """The diff of a variant against the first one; `is_cut` if it is longer than what is shown."""
 
     before: Variant
     after: Variant
@@ -98,12 +98,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One thing that runs are made of.
+    """One source that the runs have in several variants.
 
     Attributes:
-        variants: the first run's first.
-        missing: which runs have none, though they have other things of the kind stored.
-        differences: to the first variant; empty where all runs that have it share one.
+        variants: that of the first run comes first.
+        missing: runs that lack it, although other sources of the kind are stored for them.
+        differences: to the first variant; empty if all runs that have it share one text.
     """
 
     title: str
@@ -114,13 +114,13 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs that there are differ in it."""
+        """True if the runs differ in it."""
         return len(self.variants) > 1 or bool(self.missing)
 
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file that differed from the commit: lines added and removed, `-` where it is no text."""
+    """A file that differed from the commit: number of lines added and removed, `-` for a binary file."""
 
     added: str
     removed: str
@@ -129,14 +129,14 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class WorkingTree:
-    """How tracked files differed from the commit.
+    """Uncommitted changes of tracked files.
 
     Attributes:
-        runs: those in which they did so in the same way.
-        unlike: files that no other of the runs changed by as many lines, of several that have changes.
-        alike: the others.
-        hash: of the diff; None where only the names were kept.
-        lines: of the diff; `is_cut` where there are more.
+        runs: the runs with these changes.
+        unlike: files that not every run changed by the same number of lines.
+        alike: the other files.
+        hash: of the diff; None if only the names were stored.
+        lines: of the diff; `is_cut` if there are more.
     """
 
     runs: list[int]
@@ -148,11 +148,11 @@ class WorkingTree:
 
 
 def facts(summaries: Sequence[RunSummary]) -> list[Setting]:
-    """What is looked at first; those that no run has are left out."""
+    """Returns the most important settings; those that no run has are left out."""
     rows: dict[str, list[Any]] = {
         "model": [it.run.model for it in summaries],
-        "completions of a prompt": [it.run.num_generations for it in summaries],
-        "steps planned": [words.planned_steps(it) for it in summaries],
+        "completions per prompt": [it.run.num_generations for it in summaries],
+        "planned steps": [words.planned_steps(it) for it in summaries],
         "commit": [it.run.git_commit and it.run.git_commit[:12] for it in summaries],
         "working tree": [_tree(it.run.git_dirty) for it in summaries],
         "tokenizer": [it.run.tokenizer and it.run.tokenizer[:12] for it in summaries],
@@ -166,7 +166,7 @@ def facts(summaries: Sequence[RunSummary]) -> list[Setting]:
 
 
 def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> Settings:
-    """Of the runs, by name; a name that a run lacks is None there."""
+    """Compares values by name; a name that a run lacks is None for it."""
     names = sorted({name for each in values for name in each})
     found = [Setting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
     differing = [setting for setting in found if setting.differs]
@@ -174,7 +174,7 @@ def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> Settin
 
 
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
-    """Of the runs, in their order; what differs first. `texts` by hash."""
+    """Compares the sources of the runs, differing ones first. `texts` maps hashes to texts."""
     by_thing: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
     for run, of_run in enumerate(sources):
         for source in of_run:
@@ -187,7 +187,7 @@ def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]
 
 
 def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
-    """Of the runs that began with changes that were not committed."""
+    """Returns the uncommitted changes of the runs that started with any."""
     grouped: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for run, of_run in enumerate(sources):
         hashes = {source.kind: source.hash for source in of_run}
@@ -265,7 +265,7 @@ def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
 
 
 def _tree(dirty: bool | None) -> str | None:  # noqa: FBT001 - as the run's column has it
-    return None if dirty is None else "with changes" if dirty else "as committed"
+    return None if dirty is None else "uncommitted changes" if dirty else "clean"
 
 
 def _written(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What became of each task in several runs."""
+"""Compares the tasks of several runs: mean reward and pass@k."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import pass_at
 from logs_ui.recorder.queries import GroupResult
 
 SORTS = ("difference", "better", "worse", "task")
-"""Orders of the table; `mean1` to `mean6`, the lowest first, are others."""
+"""Orders of the table, besides `mean1` to `mean6`, which sort by the mean of one run, lowest first."""
 
 _Results = Mapping[str, Sequence[GroupResult]]
 
@@ -19,8 +19,8 @@ class Cell:
     """A task in one run.
 
     Attributes:
-        mean: reward of its rollouts.
-        pass_at: the chance, 0 to 1, that one of k rollouts is solved; None where no group has k.
+        mean: mean reward of its rollouts.
+        pass_at: pass@k, from 0 to 1; None if no group has k rollouts.
     """
 
     mean: float
@@ -33,12 +33,12 @@ class TaskLine:
     """A task in all runs.
 
     Attributes:
-        task: empty where the rollouts name none.
-        cells: None for a run that has no rollout of it.
-        difference: of the mean in another run to that in the first: of two, the second; of more, the one that differs
-            most. None where there is nothing to compare.
-        against: which run that is.
-        bar: of the difference, on the scale of all that are shown.
+        task: empty if the rollouts name none.
+        cells: None for a run without rollouts of it.
+        difference: mean of another run minus the mean of the first: of the second run if there are two, otherwise
+            of the run that differs most. None if there is nothing to compare.
+        against: index of that run.
+        bar: of the difference, on the scale of all lines shown.
     """
 
     task: str
@@ -54,7 +54,7 @@ class TaskTable:
 
     Attributes:
         all: over all tasks.
-        tasks: how many there are; `lines` are the first of them.
+        tasks: number of tasks; `lines` has the first of them.
     """
 
     lines: list[TaskLine]
@@ -63,13 +63,13 @@ class TaskTable:
 
 
 def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> TaskTable:
-    """Of the runs, in their order.
+    """Builds the table of the runs, in their order.
 
     Args:
         results: groups by task, for each run.
         k: of pass@k.
         sort: one of SORTS, or `mean1` to `mean6`.
-        limit: of lines.
+        limit: maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
     lines = [_line(task, [_cell(run.get(task, ()), k) for run in results]) for task in tasks]
@@ -82,7 +82,7 @@ def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> Ta
 
 
 def group_sizes(results: Iterable[_Results]) -> list[int]:
-    """Sizes of the groups that there are, as far as they have a reward, each once."""
+    """Returns the distinct sizes of the groups, counting rollouts with a reward."""
     return sorted({group.scored for run in results for groups in run.values() for group in groups})
 
 
@@ -109,7 +109,7 @@ def _cell(groups: Sequence[GroupResult], k: int) -> Cell | None:
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:
-    """What cannot be compared comes last."""
+    """Returns the sort key of a line; lines that cannot be compared come last."""
     if sort == "task":
         return False, 0.0, line.task
     if sort.startswith("mean"):

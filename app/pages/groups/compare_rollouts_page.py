@@ -1,4 +1,4 @@
-"""Two rollouts beside each other, turn by turn."""
+"""The page that compares two rollouts turn by turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 router = APIRouter()
 
-_FIGURES = {"env_tokens": "environment tokens", "seconds": "first to last call"}
+_FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two."""
+    """One of the two rollouts."""
 
     summary: RunSummary
     row: EvaluationRow
@@ -36,7 +36,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Half:
-    """One side of a piece: its segments, and the name by which the whole text is had; None without one."""
+    """One side of a piece: its segments, and the name under which the whole text can be opened; None without one."""
 
     segments: list[Segment]
     part: str | None
@@ -48,8 +48,8 @@ class Piece:
     """A text of a turn in both rollouts: the message, a tool call, an observation.
 
     Attributes:
-        name: what it is.
-        is_mono: whether it is code rather than prose.
+        name: kind of text.
+        is_mono: True for code rather than prose.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Aligned:
-    """One turn of both, or the prompt.
+    """One turn of both rollouts, or the prompt.
 
     Attributes:
         number: 0 for the prompt.
-        parts: whether they part here.
-        missing: which of them has no such turn: `a`, `b`, or empty.
-        size: characters of it in `a`.
+        parts: True if the rollouts diverge here.
+        missing: the side without this turn: `a`, `b`, or empty.
+        size: number of characters in `a`.
     """
 
     number: int
@@ -78,13 +78,13 @@ class Aligned:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all of its texts are the same; then it is folded."""
+        """True if all texts are identical; the turn is folded then."""
         return not self.missing and all(piece.is_equal for piece in self.pieces)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of both, and the difference from a to b; None where one lacks it."""
+    """A figure of both rollouts; None for one that lacks it."""
 
     name: str
     kind: str
@@ -93,13 +93,13 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """From a to b."""
+        """Difference from a to b; None if one value is missing."""
         return None if self.a is None or self.b is None else self.b - self.a
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What a reward function gave both; None where it gave one of them nothing."""
+    """The value of one reward function for both; None for a rollout without one."""
 
     name: str
     a: Part | None
@@ -108,15 +108,15 @@ class Worth:
 
 @dataclass(frozen=True)
 class CompareRolloutsPage:
-    """What `compare_rollouts.html` shows.
+    """Context of `groups/compare_rollouts.html`.
 
     Attributes:
-        chosen: the filter of the run of `a` that the ways back follow.
-        rewards: by reward function; `scale` is of their bars.
-        figures: reward, advantage, turns, tokens, seconds.
-        prompt: what both were given.
+        chosen: filter of `a`'s run, for the links back.
+        rewards: by reward function; `scale` is that of their bars.
+        figures: reward, advantage, turns, tokens, duration.
+        prompt: the prompts of both.
         turns: in order.
-        parts_at: the turn at which they part; None where they never do.
+        parts_at: the turn at which they diverge; None if they never do.
     """
 
     a: Side
@@ -132,7 +132,7 @@ class CompareRolloutsPage:
 
 @router.get("/runs/{name}/compare")
 def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str = "", b: str = "") -> Response:
-    """Rollout `a` of this run and rollout `b` of any run of the database."""
+    """Shows rollout `a` of this run and rollout `b` of any run of the database."""
     one, other = _number("a", a), _number("b", b)
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -193,7 +193,7 @@ def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: D
 
 
 def _paid(turn: Turn | None) -> Text | None:
-    """What the environment gave for it, and whether it was done then; None without either."""
+    """Returns the environment's rewards for a turn, and `done`; None without either."""
     answers = [card.answer for card in turn.answers if card.answer] if turn else []
     said = [f"{answer.reward:+.3g}" for answer in answers if answer.reward is not None]
     said += ["done"] if any(answer.done for answer in answers) else []
@@ -205,7 +205,7 @@ def _cards(turn: Turn | None) -> list[Card] | None:
 
 
 def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False) -> Aligned:
-    """The texts of a turn in both rollouts, by what they are; None for one that has no such turn."""
+    """Pairs the texts of a turn by kind; None stands for a rollout without this turn."""
     texts_a, texts_b = (_named_texts(cards or []) for cards in (a, b))
     names = list(dict.fromkeys([*texts_a, *texts_b]))
     pieces = [compared(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
@@ -214,7 +214,7 @@ def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Dif
 
 
 def _named_texts(cards: Sequence[Card]) -> dict[str, Text]:
-    """Each text by what it is; the second of a name is numbered."""
+    """Returns each text by its kind; further texts of a kind are numbered."""
     found: dict[str, Text] = {}
     said = next((card for card in cards if card.role == "assistant"), None)
     for name, value in (pair for card in cards for pair in _texts_of(card, said)):
@@ -224,7 +224,7 @@ def _named_texts(cards: Sequence[Card]) -> dict[str, Text]:
 
 
 def _is_called(action: Fields, said: Card | None) -> bool:
-    """Whether the model's tool calls say the same."""
+    """True if the model's tool calls contain the same values as the action."""
     called = {value.value for call in said.calls for _, value in call.arguments} if said else set()
     return bool(action) and called.issuperset(value.value for _, value in action)
 
@@ -250,7 +250,7 @@ def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:
 
 
 def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:
-    """A text of each, or None; `name` says what they are."""
+    """Compares two texts of the same kind, either of which may be None."""
     is_equal = a is not None and b is not None and a.value == b.value
     if a is not None and is_equal:
         of_a = of_b = list(equal_segments(a.value))

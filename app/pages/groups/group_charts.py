@@ -1,4 +1,4 @@
-"""Where the shapes of the groups' charts lie; the templates draw them."""
+"""Computes the charts of groups; the templates draw them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ _MOST_STACKS = 60
 
 @dataclass(frozen=True)
 class Pill:
-    """Rollouts of one reward, or nearly: a dot for one, and higher for more; from its upper left corner.
+    """Rollouts of the same reward, or nearly: a dot for one, higher for several. `x` and `y` are its upper left corner.
 
     Attributes:
-        tone: `positive` above the group's mean, `negative` below, `even` where the rewards are all alike.
+        tone: `positive` above the group's mean, `negative` below, `even` for zero variance.
     """
 
     x: float
@@ -34,12 +34,12 @@ class Pill:
 
 @dataclass(frozen=True)
 class Strip:
-    """A group's rewards from the run's lowest to its highest, standing on a line.
+    """A group's rewards on a line from the run's lowest reward to its highest.
 
     Attributes:
-        zero: where 0 lies, in pixels.
-        mean: where the group's mean lies; None without a reward.
-        label: the same in words.
+        zero: position of 0, in pixels.
+        mean: position of the group's mean; None without a reward.
+        label: description in words.
     """
 
     pills: list[Pill]
@@ -50,7 +50,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Part:
-    """Groups of one kind among those of a stack, in parts of its height of 100."""
+    """The groups of one kind in a stack; a stack's height is 100."""
 
     kind: Kind
     y: float
@@ -59,12 +59,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Stack:
-    """Groups of one step, or of some that follow one another, by kind.
+    """Groups of one step, or of several consecutive ones, by kind.
 
     Attributes:
-        x, width: in parts of 100.
+        x, width: in units of a chart that is 100 wide.
         counts: of each kind, in the order of the chart.
-        steps, label: in words: which steps, and all of it.
+        steps, label: in words: the steps, and the whole stack.
     """
 
     step_min: int
@@ -78,7 +78,7 @@ class Stack:
 
 
 def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
-    """`rewards` without those that are missing."""
+    """Builds the strip of a group from its rewards, without missing ones."""
     width, height = STRIP
 
     def at(value: float) -> float:
@@ -99,7 +99,7 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
 
 
 def stacks(tallies: Iterable[Tally], kinds: Sequence[Kind]) -> list[Stack]:
-    """By step, the kinds from bottom to top in this order; where there are more than 60 steps, some together."""
+    """Builds a stack per step, with the kinds in the given order from below; more than 60 steps are binned."""
     by_step = sorted(tallies, key=lambda tally: tally.step)
     if not by_step:
         return []

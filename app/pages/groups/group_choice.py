@@ -1,4 +1,4 @@
-"""Which groups are asked for, and in which order: beside the filter, part of the address."""
+"""The order and kind of groups, which are part of the address beside the filter."""
 
 from dataclasses import dataclass
 
@@ -11,27 +11,27 @@ _ALL_DEAD = "dead"
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked for beside the filter: an order, and a kind of groups: a `Kind`, `dead`, or empty for any."""
+    """The order of the groups, and their kind: a `Kind`, `dead`, or empty for any."""
 
     sort: GroupSort = GroupSort.NEWEST
     kind: str = ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Empty: of any."""
+        """The kinds asked for; empty for any."""
         return DEAD if self.kind == _ALL_DEAD else (Kind(self.kind),) if self.kind else ()
 
     @property
     def needs_survey(self) -> bool:
-        """Whether all groups have to be known to find the first."""
+        """True if all groups have to be read to find the first."""
         return bool(self.kind) or self.sort != GroupSort.NEWEST
 
 
 def choice_of(given: urls.Pairs) -> Choice:
-    """What an address says. From here on addresses of groups, in this request, say the same.
+    """Reads the choice from an address, and uses it in all addresses of groups of this request.
 
     Raises:
-        FilterError: there is no such order, or kind.
+        FilterError: there is no such order or kind.
     """
     own = {name: value for name, value in given if value}
     sort, kind = own.get("sort", GroupSort.NEWEST.value), own.get("kind", "")

@@ -1,4 +1,4 @@
-"""The best and the worst of a group, at the first turn whose actions differ."""
+"""Compares the best and the worst rollout of a group at the first turn whose actions differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from logs_ui.recorder.queries import DEAD, Kind, RunSummary
 from logs_ui.recorder.storage.tables import EvaluationRow
 
 FOLLOWED = 3
-"""Turns after the parting that are shown."""
+"""Number of turns shown after the divergence."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Line:
     """A turn in one line.
 
     Attributes:
-        did: what was sent to the environment, or called, or else said; empty where nothing was.
-        heard: what the environment answered; empty where it did not.
-        reward: of that answer; None where it gave none.
+        did: what was sent to the environment, or called, or otherwise said; empty if nothing was.
+        heard: the environment's answer; empty if it gave none.
+        reward: of that answer; None if it gave none.
     """
 
     number: int
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ending:
-    """One of the two after they parted: its next turns, and how many more it had."""
+    """One of the two after the divergence: its next turns, and the number of further ones."""
 
     side: Side
     turns: list[Line]
@@ -44,11 +44,11 @@ class Lens:
     """Two rollouts of a group.
 
     Attributes:
-        a, b: the best and the worst; of a dead group the first, and another that parts from it where any does.
-        is_dead: whether all rewards of the group are alike.
-        same: turns before they part: the same actions.
-        turn: at which they part, without the reasoning; None where their actions are the same to the end.
-        worth: what the environment gave for that turn of `a` and `b`; None where it gave nothing.
+        a, b: the best and the worst; in a dead group the first, and another that diverges from it if there is one.
+        is_dead: True if the group has zero variance.
+        same: turns before the divergence, with identical actions.
+        turn: the turn at which they diverge, without the reasoning; None if all actions are identical.
+        worth: the environment's reward for that turn of `a` and `b`; None if it gave none.
     """
 
     a: Ending
@@ -62,12 +62,12 @@ class Lens:
 def lens_of(
     summary: RunSummary, scored: Sequence[EvaluationRow], opened: Mapping[int, Sequence[Turn]], kind: Kind
 ) -> Lens | None:
-    """Of the rollouts that have a reward, the highest first; None for fewer than two that have turns.
+    """Builds the comparison; None if fewer than two of the rollouts have turns, or the best has none.
 
     Args:
         summary: of their run.
-        scored: the rows.
-        opened: turns of those that are opened, by id.
+        scored: the rows that have a reward, highest first.
+        opened: turns of the opened rollouts, by id.
         kind: of the group.
     """
     known = [(row, opened[row.id or 0]) for row in scored if opened.get(row.id or 0)]
@@ -92,7 +92,9 @@ def _ending(side: Side, turns: Sequence[Turn]) -> Ending:
 
 
 def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
-    """What was said and sent, and what came back in one piece each: a last answer is no message, as the others are."""
+    """Compares message, action and observation. The observation is one piece: a last answer is not a message, unlike
+    the others.
+    """
     differ = Differ()
     found = aligned(number, _own(a), _own(b), differ, parts=True)
     pieces = [piece for piece in found.pieces if piece.name != "reasoning"] or found.pieces
@@ -103,7 +105,7 @@ def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
 
 
 def _own(turn: Turn | None) -> list[Card] | None:
-    """The model's message, and what was sent of it; None without a turn."""
+    """Returns the model's message and the actions parsed from it; None without a turn."""
     if turn is None:
         return None
     sent = [
@@ -119,14 +121,14 @@ def _line(turn: Turn) -> Line:
 
 
 def _reward(turn: Turn | None) -> float | None:
-    """What the environment gave for it, all steps together; None where it gave nothing."""
+    """Sums the environment's rewards of a turn; None if it gave none."""
     answers = [card.answer for card in turn.answers if card.answer] if turn else []
     rewards = [answer.reward for answer in answers if answer.reward is not None]
     return sum(rewards) if rewards else None
 
 
 def _did(turn: Turn) -> str:
-    """As `Turn.action` takes it, for a reader."""
+    """Describes the turn's action for a reader; see `Turn.action`."""
     sent = [_written(card.answer.action) for card in turn.answers if card.answer and card.answer.action]
     if sent or turn.said is None:
         return ", ".join(sent)
@@ -136,7 +138,7 @@ def _did(turn: Turn) -> str:
 
 
 def _heard(turn: Turn) -> str:
-    """What the environment answered, errors too."""
+    """Returns the environment's answers, including errors."""
     return "\n".join(filter(None, map(_answered, turn.answers)))
 
 

@@ -1,4 +1,4 @@
-"""One group: the completions of one prompt beside each other, the highest reward first."""
+"""The page of one group: the completions of one prompt side by side, highest reward first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
 OPENED = 8
-"""Columns whose turns come with the page; those of the others come when they are scrolled to."""
+"""Number of columns whose turns are sent with the page; the others are loaded when they are scrolled to."""
 
 _OWN = ("seen", "column", "open", "sort", "kind")
 _MOST_OPENED = 64
@@ -38,14 +38,14 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Column:
-    """One completion.
+    """One completion of the group.
 
     Attributes:
-        parts: what each reward function gave.
-        turns: None where they are not opened yet.
-        parts_at: the turn at which it parts from the best; of the best, the first at which any that is opened parts
-            from it. None where none does, or it is not opened.
-        is_best: whether it is the first of those that have a reward.
+        parts: value of each reward function.
+        turns: None if they are not loaded yet.
+        parts_at: the turn at which it diverges from the best; for the best, the first at which any loaded one
+            diverges. None if there is none, or it is not loaded.
+        is_best: True for the first of those that have a reward.
     """
 
     row: EvaluationRow
@@ -57,20 +57,19 @@ class Column:
 
 @dataclass(frozen=True)
 class GroupPage:
-    """What `group.html` and `_group.html` show.
+    """Context of `groups/group.html` and `groups/_group.html`.
 
     Attributes:
-        first: id of its first rollout, which its address goes by.
-        prompt: messages that all of them were given, as the one of `asked` has them; those without text are left out.
-        kind: what its rewards teach.
-        mean, spread: of its rewards; None for fewer than one, or two.
-        strip: of the rewards, from the run's lowest to its highest.
-        scale: of the parts of the rewards.
-        pair: ids of the best and the worst; None for fewer than two that have a reward.
-        newer, older: ids of the groups before and after it, in the order and of the kind that the address names, within
-            the filter; None at the ends.
-        lens: the best and the worst where they part; None without a pair, and where one of them has no turns.
-        refresh: where a group that is not scored looks for news; None where none is to come.
+        first: id of its first rollout, which is in its address.
+        prompt: messages of the prompt, from the rollout `asked`; those without text are left out.
+        kind: learning signal of its rewards.
+        mean, spread: mean and standard deviation of the rewards; None for fewer than one, or two.
+        strip: its rewards, from the run's lowest to its highest.
+        scale: scale of the reward functions' bars.
+        pair: ids of the best and the worst; None if fewer than two have a reward.
+        newer, older: ids of the neighbouring groups in the order, kind and filter of the address; None at the ends.
+        lens: comparison of best and worst; None without a pair, and if one of them has no turns.
+        refresh: address to poll while the group is not settled; None if nothing is to come.
     """
 
     summary: RunSummary
@@ -93,7 +92,7 @@ class GroupPage:
 
 @dataclass(frozen=True)
 class ColumnPage:
-    """What `_column.html` shows: the turns of one completion."""
+    """Context of `groups/_column.html`: the turns of one completion."""
 
     summary: RunSummary
     column: Column
@@ -101,7 +100,7 @@ class ColumnPage:
 
 @router.get("/runs/{name}/groups/{row_id}")
 def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
-    """The group that a rollout is in."""
+    """Shows the group that contains a rollout."""
     pairs = request.query_params.multi_items()
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -121,7 +120,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
 
 @router.get("/runs/{name}/groups/{row_id}/column")
 def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
-    """The turns of one completion, for its column."""
+    """Returns the turns of one completion, for its column."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         rows = queries.group_rows(db, id_of(run), storable(row_id))
@@ -201,7 +200,7 @@ def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) ->
 
 
 def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean, and standard deviation over n - 1."""
+    """Returns mean and standard deviation (n - 1)."""
     if not rewards or not all(map(isfinite, rewards)):
         return None, None
     mean = fsum(rewards) / len(rewards)
@@ -211,7 +210,7 @@ def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def _as_seen(rows: list[EvaluationRow], order: Sequence[int]) -> list[EvaluationRow]:
-    """In the order that the page has them in, so that none moves under the reader; those that it has not, last."""
+    """Sorts rows in the order in which the page shows them, so that none moves under the reader; new ones come last."""
     places = {row_id: place for place, row_id in enumerate(order)}
     return sorted(rows, key=lambda row: places.get(row.id or 0, len(places)))
 

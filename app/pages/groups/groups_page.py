@@ -1,4 +1,4 @@
-"""The groups of a run: what they come to, a table of them, and what comes in meanwhile."""
+"""The page of a run's groups: a summary, a table, and live updates."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
 KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
-"""In the order of the chart, from bottom to top."""
+"""The kinds in the order of the chart, from bottom to top."""
 
 _POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished
 _OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
@@ -37,8 +37,8 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Line:
-    """One group of the table, the strip of its rewards, and its rollouts of the highest and the lowest; None where it
-    has no two rewards.
+    """One group of the table, the strip of its rewards, and the ids of its best and worst rollout; None if fewer than
+    two have a reward.
     """
 
     group: Group
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of the table, and the address of those that follow; None at the end."""
+    """Some lines of the table, and the address of the following ones; None at the end."""
 
     lines: list[Line]
     next: str | None
@@ -56,7 +56,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class ModeLink:
-    """The same groups of one mode alone, or of `all`."""
+    """A link to the groups of one mode, or of `all`."""
 
     text: str
     address: str
@@ -65,12 +65,12 @@ class ModeLink:
 
 @dataclass(frozen=True)
 class Overview:
-    """The strip above the table.
+    """The summary above the table.
 
     Attributes:
-        survey: what was looked at.
-        counts: groups of each kind, in the order of the chart.
-        dead: how many groups have rewards that are all alike.
+        survey: the groups that were read.
+        counts: number of groups of each kind, in the order of the chart.
+        dead: number of groups with zero variance.
         stacks: by step; empty for fewer than two steps.
     """
 
@@ -81,18 +81,18 @@ class Overview:
 
     @property
     def scored(self) -> int:
-        """Groups of which something can be said."""
+        """Number of groups with at least two rewards."""
         return sum(count for kind, count in self.counts if kind != Kind.UNSCORED)
 
 
 @dataclass(frozen=True)
 class Live:
-    """What the table's corner says of what happens meanwhile.
+    """The live corner of the table.
 
     Attributes:
-        newest: highest id of a rollout when the page was made; groups that begin above are new.
-        address: where it looks for news.
-        every: seconds between two looks; None where nothing is to come.
+        newest: highest id of a rollout when the page was made; groups with a higher first id are new.
+        address: address to poll.
+        every: seconds between two polls; None if nothing is to come.
     """
 
     newest: int
@@ -104,15 +104,15 @@ class Live:
 
 @dataclass(frozen=True)
 class GroupsPage:
-    """What `groups.html` and `_groups.html` show.
+    """Context of `groups/groups.html` and `groups/_groups.html`.
 
     Attributes:
-        where: the filter as the line to write in says it: as it was written where it is wrong.
-        choice: the order and the kind that are shown.
-        modes: to choose from, where the run has rollouts of several.
-        is_first: whether the lines begin where the table does.
-        mistake: what is wrong with the filter; then `chosen` is the filter without it.
-        meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
+        where: the filter as text; as it was written if it is wrong.
+        choice: order and kind.
+        modes: modes to choose from, if the run has several.
+        is_first: True if the lines start at the beginning of the table.
+        mistake: the error in the filter; `chosen` is then the filter without the wrong part.
+        meant: address of the filter that was probably meant; None without a mistake or a guess.
     """
 
     summary: RunSummary
@@ -131,7 +131,7 @@ class GroupsPage:
 
 @dataclass(frozen=True)
 class MoreGroupsPage:
-    """What `_more_groups.html` shows: the lines that follow."""
+    """Context of `groups/_more_groups.html`: the lines that follow."""
 
     summary: RunSummary
     chosen: RolloutFilter
@@ -140,10 +140,10 @@ class MoreGroupsPage:
 
 @dataclass(frozen=True)
 class LiveGroupsPage:
-    """What `_groups_live.html` shows.
+    """Context of `groups/_groups_live.html`.
 
     Attributes:
-        rows: lines that have changed; all of the first page where the table follows what comes in.
+        rows: changed lines; the whole first page if the table follows new groups.
     """
 
     summary: RunSummary
@@ -157,7 +157,7 @@ class LiveGroupsPage:
 
 @router.get("/runs/{name}/groups")
 def groups(request: Request, source: SourceOfPages, name: str) -> Response:
-    """The table, a page of it, or what is wrong with the filter."""
+    """Shows the table, a further page of it, or the error in the filter."""
     with source.reading() as db:
         return _answer(request, db, name)
 
@@ -187,7 +187,7 @@ def _answer(request: Request, db: Connection, name: str) -> Response:
 
 @router.get("/runs/{name}/groups/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
-    """What has become new since the table was made; 204 where nothing has."""
+    """Returns what changed since the table was made; 204 if nothing did."""
     with source.reading() as db:
         return _news(request, db, name)
 
@@ -260,7 +260,7 @@ def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> l
 
 
 def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
-    """The same page with one line that says what is wrong."""
+    """Shows the page with one line that names the error in the filter."""
     page = _page(db, run, repaired(given, mistake), Choice(), None, given=given, mistake=mistake)
     return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
 
@@ -315,7 +315,7 @@ def _ends(group: Group) -> tuple[int, int] | None:
 
 
 def _live(db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: Choice, newest: int | None) -> Live:
-    """`newest` is None where the page is made only now."""
+    """Builds the live corner. `newest` is None if the page is being made now."""
     run, run_id = summary.run, id_of(summary.run)
     new = Count(0, exact=True)
     if newest is None:
@@ -330,8 +330,8 @@ def _live(db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: Ch
 
 
 def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str, ends: Ends) -> list[Line]:
-    """Those of the lines on the page that may not be as they were when the page saw the run: with its state, what runs
-    in it changes, too.
+    """Returns the lines of the page that may have changed since it last polled. A new state of the run changes its
+    running groups too.
     """
     change, _, state = seen.partition(".")
     found = queries.groups_of_rows(db, id_of(run), ids, ends)

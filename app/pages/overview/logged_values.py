@@ -1,4 +1,4 @@
-"""What a trainer or an evaluation logged, and what it was started with; all of it can be searched."""
+"""The metrics that a trainer or an evaluation logged, and its configuration; all of it can be searched."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,12 +13,12 @@ _TRAINING, _EVALUATION = "training", "evaluation"
 _GROUPS = (_TRAINING, "rewards", "completions")
 _SHORT_VALUE = 40  # characters
 _FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "entropy", "learning_rate")
-"""Figures that are looked at first; the others follow by name."""
+"""Metrics that come first; the others follow by name."""
 
 
 @dataclass(frozen=True)
 class CurveGroup:
-    """Figures that are logged under one prefix."""
+    """Metrics that are logged under one prefix."""
 
     name: str
     curves: list[charts.Curve]
@@ -26,7 +26,7 @@ class CurveGroup:
 
 @dataclass(frozen=True)
 class Setting:
-    """A name and its value; `is_structured` where that is an object or a list too long to stand beside the name."""
+    """A name and its value; `is_structured` for an object or list too long to stand beside the name."""
 
     name: str
     value: str
@@ -35,11 +35,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Logged:
-    """Those of a run whose name or value holds `search`.
+    """The metrics and settings of a run whose name or value contains `search`.
 
     Attributes:
-        groups: of the figures by step, the training's first.
-        single: figures that were logged once: what a trainer says at the end, or all of an evaluation's.
+        groups: metrics by step, those of the training first.
+        single: metrics that were logged once: a trainer's at its end, or all of an evaluation's.
         config: arguments of the trainer or the evaluation, structured ones last.
         versions: of packages.
     """
@@ -77,7 +77,9 @@ def _group_rank(name: str) -> tuple[bool, int, str]:
 
 
 def _group_of(name: str) -> str:
-    """Evaluations are logged as `eval_...`, related figures as `completions/mean_length`."""
+    """Returns the group of a metric: evaluations are logged as `eval_...`, related metrics as
+    `completions/mean_length`.
+    """
     if name.startswith("eval_"):
         return _EVALUATION
     prefix, slash, _ = name.partition("/")
@@ -90,7 +92,9 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
 
 
 def _found(values: dict[str, Any], search: str) -> list[Setting]:
-    """By name, what is simple first; None is shown, as an argument that was left out is one that was decided on."""
+    """Returns the matching settings, simple ones first, then by name. None is shown: an argument left out is a decision
+    too.
+    """
     settings = (_setting(name, value) for name, value in values.items())
     found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
     return sorted(found, key=lambda it: (it.is_structured, it.name))

@@ -1,4 +1,4 @@
-"""What a run is and how it goes: its last steps, every figure by step, and what it was started with."""
+"""The overview of a run: its last steps, every metric by step, and its configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _PARAMETERS = ("mode", "eval", "q")
 
 @dataclass(frozen=True)
 class SeriesLink:
-    """One kind of rollouts that the page can be about."""
+    """A link to one series of rollouts (a mode and an eval)."""
 
     series: Series
     address: str
@@ -46,7 +46,7 @@ class SeriesLink:
 
 @dataclass(frozen=True)
 class Part:
-    """One value that some of the last rollouts have; `share` is of all of them, 0 to 1."""
+    """A value that some of the last rollouts have; `share` is of all of them, from 0 to 1."""
 
     word: Word
     count: int
@@ -67,18 +67,18 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class Steps:
-    """What the page says of one series.
+    """The figures of one series.
 
     Attributes:
-        first, last: the steps that tiles, parts and tasks are about.
-        before: how many steps before them the tiles' changes are against.
-        has_steps: whether a step says anything: an evaluation's rollouts are all of one where it names none.
+        first, last: the steps of tiles, parts and tasks.
+        before: number of earlier steps that the tiles' changes compare with.
+        has_steps: False for an evaluation whose rollouts name no steps: all of them are in one.
         points: the steps that the charts show.
-        thinned: how many steps there are where the charts show only every n-th; None where they show all.
-        address: of any step's rollouts: what stands for the first and the last is urls.FIRST and urls.LAST.
-        preview: where a few of them are shown, likewise.
-        functions: what the reward functions gave, where a chart of one step would say nothing.
-        histogram: of the rewards, likewise; None too where there is no reward.
+        thinned: number of steps if the charts show only every n-th; None if they show all.
+        address: of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps.
+        preview: address of a preview of them, likewise.
+        functions: mean of each reward function; empty if there are charts.
+        histogram: of the rewards; None if there are charts, or no rewards.
     """
 
     series: Series
@@ -110,17 +110,17 @@ class Rewards:
 
 @dataclass(frozen=True)
 class OverviewPage:
-    """What `overview.html` and `_overview.html` show.
+    """Context of `overview/overview.html` and `overview/_overview.html`.
 
     Attributes:
-        choice: the kinds of rollouts that there are, where there are several.
-        steps: of the chosen one; None for a run without rollouts.
-        has_why: whether that is the kind that the diagnosis is of.
-        short: why its rewards are low; None where that is still to be asked for.
-        marks: the run's own star, tags and note.
-        refresh: where a run that is alive looks for news; None where none is to come.
-        every: seconds between two looks.
-        is_new: whether charts are drawn without a script, too, for a browser that has none.
+        choice: the series to choose from, if there are several.
+        steps: of the chosen series; None for a run without rollouts.
+        has_why: True if the diagnosis covers this series.
+        short: the diagnosis in short; None if the browser has to request it.
+        marks: the run's star, tags and note.
+        refresh: address to poll while the run is alive; None if nothing is to come.
+        every: seconds between two polls.
+        is_new: True for a full page load; charts are then drawn without a script, too.
     """
 
     summary: RunSummary
@@ -137,7 +137,7 @@ class OverviewPage:
 
 @dataclass(frozen=True)
 class LoggedPage:
-    """What `_logged.html` shows."""
+    """Context of `overview/_logged.html`."""
 
     summary: RunSummary
     logged: Logged
@@ -145,7 +145,7 @@ class LoggedPage:
 
 @dataclass(frozen=True)
 class TablePage:
-    """What `steps.html` and `_steps.html` show: a chart as a table, the last step first.
+    """Context of `overview/steps.html` and `overview/_steps.html`: a chart as a table, last step first.
 
     Attributes:
         addresses: of each step's rollouts.
@@ -159,7 +159,7 @@ class TablePage:
 
 @dataclass(frozen=True)
 class PreviewPage:
-    """What `_preview.html` shows: those of some steps' rollouts that have the lowest rewards.
+    """Context of `overview/_preview.html`: the rollouts of some steps with the lowest rewards.
 
     Attributes:
         address: of all of them.
@@ -179,7 +179,7 @@ class PreviewPage:
 def overview(
     request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, q: str = "", seen: str = ""
 ) -> Response:
-    """The page; with `q`, those of the figures that were logged, arguments and versions that hold it."""
+    """Shows the page; `q` filters metrics, arguments and versions."""
     for parameter in request.query_params.keys() - {"seen"}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     wanted = htmx.target(request)
@@ -218,7 +218,7 @@ def overview(
 
 @router.get("/runs/{name}/overview/steps")
 def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
-    """One chart as a table; `of` is its id."""
+    """Shows one chart as a table; `of` is the chart's id."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         summary = queries.run_summary(db, id_of(run))
@@ -235,7 +235,7 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
 
 @router.get("/runs/{name}/overview/preview")
 def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
-    """The lowest of the rollouts of some steps."""
+    """Returns the lowest rollouts of some steps."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         run_id = id_of(run)
@@ -257,13 +257,13 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
 
 
 def _short(db: Connection, run: Run, *, is_new: bool) -> Short | None:
-    """A page that is opened does not wait for a diagnosis; what it shows is then kept up with it."""
+    """Returns the diagnosis in short. A page load does not wait for one that is not made yet; a poll makes it."""
     known = remembered(db, run) if is_new else diagnosed(db, run)
     return None if known is None else in_short(run.uid, known)
 
 
 def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
-    """The one that is asked for, else the first; None for a run without rollouts.
+    """Returns the series asked for, or the first; None for a run without rollouts.
 
     Raises:
         FilterError: there is none of that mode and eval.
@@ -282,7 +282,7 @@ def _link(run: str, series: Series, known: Sequence[Series], chosen: Series | No
 
 
 def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
-    """The filter that leaves a series' rollouts; empty where there are no others."""
+    """Returns the filter parts that select a series; empty if it is the only one."""
     if chosen is None or len(known) < 2:
         return {}
     same_mode = [each for each in known if each.mode == chosen.mode]
@@ -323,7 +323,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
 
 
 def _parts(run: str, window: Window, name: str, within: dict[str, Any]) -> list[Part]:
-    """The most frequent first."""
+    """Counts a property over the last steps, most frequent value first."""
     counts: dict[str, int] = {}
     for step in window.recent:
         for value, count in getattr(step, name).items():

@@ -1,4 +1,4 @@
-"""The figures at the top of an overview: of the last steps, against those before."""
+"""The tiles at the top of an overview: figures of the last steps, compared with the steps before."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Figure = Callable[[Sequence[Step]], float | None]
 
 @dataclass(frozen=True)
 class Window:
-    """The last steps that have a reward, and as many before them; `before` is empty where there are none."""
+    """The last steps that have a reward, and as many before them; `before` may be empty."""
 
     recent: list[Step]
     before: list[Step]
 
     @classmethod
     def of(cls, last: Sequence[Step]) -> "Window":
-        """Of at least twice RECENT steps that have one, where there are so many."""
+        """Splits `last`, which has at least twice RECENT steps if the run has so many."""
         scored = [step.step for step in last if step.scored] or [step.step for step in last]
         start = scored[-RECENT:][0] if scored else 0
         before = scored[:-RECENT][-RECENT:]
@@ -39,9 +39,9 @@ class Tile:
     """One figure.
 
     Attributes:
-        value: as it is written.
-        change: against the steps before, with its sign; None without any.
-        tone: of the change: `positive` or `negative` where one is better than the other, else `quiet`.
+        value: as text.
+        change: from the steps before, with its sign; None without any.
+        tone: of the change: `positive` or `negative` if it is better or worse, else `quiet`.
         meaning: one sentence.
     """
 
@@ -63,21 +63,21 @@ class _Kind:
 
 
 def make_tiles(window: Window, steps: Sequence[Step]) -> list[Tile]:
-    """Those that are known; the sparklines are over `steps`."""
+    """Builds the tiles whose figure is known; the sparklines cover `steps`."""
     kinds = [
-        _Kind("Mean reward", Form.NUMBER, _reward, "Over the rollouts that have one.", is_better_high=True),
+        _Kind("Mean reward", Form.NUMBER, _reward, "Mean over the rollouts that have a reward.", is_better_high=True),
         *_solved(steps, window),
-        _Kind("Truncated", Form.SHARE, _truncated, "Of the rollouts that ended, those that hit their token limit."),
+        _Kind("Truncated", Form.SHARE, _truncated, "Share of the ended rollouts that hit their token limit."),
         _Kind(
             "Dead groups",
             Form.SHARE,
             lambda steps: mean(_sum(steps, "dead_groups"), int(_sum(steps, "groups"))),
-            "Groups whose rewards are all alike: their advantages are zero, and nothing is learned from them.",
+            "Groups with zero reward variance: their advantages are 0, so they give no learning signal.",
         ),
-        _Kind("Tokens", Form.TOKENS, _mean_of("tokens"), "Mean of those that the model sampled in a rollout."),
-        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean of a rollout's generations."),
+        _Kind("Tokens", Form.TOKENS, _mean_of("tokens"), "Mean number of tokens that the model sampled per rollout."),
+        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean number of generations per rollout."),
         _Kind(
-            "Seconds", Form.DURATION, _mean_of("seconds"), "Mean from the first to the last call of a rollout's own."
+            "Duration", Form.DURATION, _mean_of("seconds"), "Mean time from the first to the last call of a rollout."
         ),
     ]
     return [tile for kind in kinds if (tile := _tile(kind, window, steps)) is not None]
@@ -141,5 +141,5 @@ def _solved(steps: Sequence[Step], window: Window) -> list[_Kind]:
         given = [step.rewards[best] for step in steps if best in step.rewards]
         return mean(sum(sums.total or 0.0 for sums in given), sum(sums.number for sums in given))
 
-    meaning = "Share of the rollouts that this reward function gave a 1; it gives nothing but 0 and 1."
+    meaning = "Share of the rollouts with a 1 from this reward function, which returns only 0 and 1."
     return [_Kind(f"{best} = 1", Form.SHARE, share, meaning, is_better_high=True)]

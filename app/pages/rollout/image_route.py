@@ -1,4 +1,4 @@
-"""Images of observations, each by itself."""
+"""Serves an image of an observation by itself."""
 
 from fastapi import APIRouter, Response
 
@@ -10,12 +10,12 @@ from logs_ui.recorder.errors import ImageNotFoundError
 router = APIRouter()
 
 _TYPES = ("image/png", "image/jpeg", "image/webp")
-"""Never one that can hold a script."""
+"""Media types that cannot contain a script."""
 
 
 @router.get("/images/{image_hash}")
 def image(source: SourceOfPages, image_hash: str) -> Response:
-    """Kept by the browser for good: the address is the hash of what it shows."""
+    """Returns an image. The browser may cache it forever, because the address is its hash."""
     with source.reading() as database:
         found = queries.image(database, image_hash)
     if found.media_type not in _TYPES:

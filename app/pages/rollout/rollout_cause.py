@@ -1,4 +1,4 @@
-"""Why one rollout lost reward, as the page of its run's Why tells it."""
+"""The cause of one rollout's loss, by the same rule as the run's diagnosis."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 @dataclass(frozen=True)
 class Loss:
-    """What ended a rollout, and what that cost it.
+    """The cause that ended a rollout, and the reward that it lost.
 
     Attributes:
-        lost: reward that it is short of the best; 0 of the best and above. None where the run was not diagnosed yet,
-            or its diagnosis is of others.
-        best: of the run, likewise.
-        address: of the run's Why.
+        lost: the run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, or its
+            diagnosis covers other rollouts.
+        best: of the run; None likewise.
+        address: of the run's diagnosis.
     """
 
     word: Word
@@ -33,7 +33,7 @@ class Loss:
 
 
 def loss_of(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
-    """None where no loss can be told yet. Never waits for a diagnosis: what it lost is said where one was made."""
+    """Returns the loss, or None if the rollout has no cause yet. Never waits for a diagnosis."""
     cause = cause_of(row)
     if cause is None:
         return None

@@ -1,4 +1,4 @@
-"""One rollout: what was said and done, what it was worth, and how its group fared."""
+"""The page of one rollout: timeline, tokens, raw record, reward and group."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -37,14 +37,16 @@ router = APIRouter()
 
 View = Literal["timeline", "tokens", "raw"]
 _TOKEN_LIST = 4_096
-"""Token ids that the raw view spells out at most; more of them are only counted there, and stand in its plain text."""
+"""Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
+text.
+"""
 
 
 _OWN_PANEL = ("traceback", "server_log")
-"""Of the metadata, what is shown by itself."""
+"""Metadata that has a panel of its own."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error"}
-"""What rollout functions return for reward functions, and the columns that say the same."""
+"""Metadata that rollout functions return for reward functions, and the columns with the same values."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +59,28 @@ class Member:
 
 @dataclass(frozen=True)
 class RolloutPage:
-    """What `rollout.html` and `_rollout.html` show.
+    """Context of `rollout/rollout.html` and `rollout/_rollout.html`.
 
     Attributes:
         chosen: the filter that previous and next follow.
         cards: of the timeline; `anomaly` is the first of them that went wrong.
         traceback: of a rollout function that raised.
-        server_log: the end of the environment server's log, where the rollout is an error and a log was named.
-        evidence: how sure it is that its calls are its own: a word, and what it means; None without calls.
-        metrics, notes: what the rollout function said of it.
+        server_log: end of the environment server's log, for a failed rollout that names a log.
+        evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
+        metrics, notes: recorded by the rollout function.
         marks: star, tags and note.
-        staleness: how many versions the policy was ahead when an asynchronous trainer took it; None elsewhere.
-        dropped: how that trainer dropped it; None where it did not.
-        loss: what ended it, and what that cost; None where it cannot be told yet.
-        trained: whether it moved the policy; None in a run that trains none.
+        staleness: number of policy versions it was behind when an asynchronous trainer used it; None elsewhere.
+        dropped: how that trainer dropped it; None if it did not.
+        loss: its cause and lost reward; None if not known yet.
+        trained: its use in training; None in a run without training.
         tokens: in the token view.
         raw: the whole record as JSON, in the raw view.
-        scale: of the bars of `parts`.
-        strip: of the dots of `group`.
-        sampling: further names and values.
-        metadata: what is shown nowhere else.
-        searched: the words that its filter looks for, as a list in JSON; empty where it looks for none.
-        refresh: where a rollout that is not settled looks for news; None where none is to come.
+        scale: scale of the bars of `parts`.
+        strip: scale of the dots of `group`.
+        sampling: names and values.
+        metadata: metadata that nothing else on the page shows.
+        searched: words of the filter's text search, as a JSON list; empty without any.
+        refresh: address to poll while the rollout is not settled; None if nothing is to come.
     """
 
     summary: RunSummary
@@ -113,7 +115,7 @@ class RolloutPage:
 
 @router.get("/runs/{name}/rollouts/{row_id}")
 def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
-    """The timeline, or the record as it is stored."""
+    """Shows the timeline, the tokens or the raw record."""
     pairs = request.query_params.multi_items()
     own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
     view = _view(own.get("view", ""))
@@ -132,7 +134,7 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
 
 @router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
-    """One text of a rollout, whole and as it is."""
+    """Returns one text of a rollout as plain text."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         found = queries.rollout(db, id_of(run), storable(row_id))
@@ -237,12 +239,12 @@ def _evidence(found: Rollout) -> tuple[str, str] | None:
 
 
 def _named(value: Any) -> list[tuple[str, str]]:
-    """What a user's own `edit` put there may be anything."""
+    """Returns names and values. The value may be anything, since the user's `edit` function may have written it."""
     return [(str(name), safe_text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
 
 
 def _metadata(found: Rollout) -> Text | None:
-    """What nothing else on the page says; the raw view has all of it."""
+    """Returns the metadata that nothing else on the page shows; the raw view has all of it."""
     known = found.metadata
     is_shown = {
         **dict.fromkeys(_OWN_PANEL, True),
@@ -258,8 +260,8 @@ def _metadata(found: Rollout) -> Text | None:
 
 
 def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
-    """All that is stored, in plain values: times in ISO 8601, numbers no longer than they are exact. Long token arrays
-    are given as their length where there is a limit.
+    """Returns the complete record as plain values: times in ISO 8601, numbers without float32 noise. Arrays longer than
+    `token_limit` are replaced by a note of their length.
     """
 
     def ids(values: Any) -> Any:

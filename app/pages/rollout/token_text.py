@@ -1,4 +1,4 @@
-"""The text of token ids, and where in it each of them stands."""
+"""Decodes token ids into text, and finds the characters of each token."""
 
 import codecs
 import threading
@@ -23,13 +23,13 @@ _LARGEST_ID = 2**32
 
 @dataclass(frozen=True)
 class TokenText:
-    """What n tokens say together.
+    """The text of n tokens.
 
     Attributes:
-        text: what the tokenizer decodes them to; bytes that are no character are U+FFFD there, too. An id that the
-            tokenizer has not, which decoding leaves out, is spelt as its number: `⟨151999⟩`.
-        starts, ends: (n,) int64, in characters of `text`: those that a token has a byte of. Tokens that are parts of
-            one character share it; one that says nothing is empty.
+        text: the decoded text; invalid bytes are U+FFFD. An id that the tokenizer lacks, which decoding would skip,
+            is spelt as its number: `⟨151999⟩`.
+        starts, ends: (n,) int64, the characters of `text` of which a token has a byte. Tokens that are parts of one
+            character share it; a token without text has an empty range.
     """
 
     text: str
@@ -38,10 +38,10 @@ class TokenText:
 
 
 class Vocabulary:
-    """A stored tokenizer. Any thread may ask it."""
+    """A stored tokenizer. It may be used by several threads."""
 
     def __init__(self, source: bytes) -> None:
-        """Raises LogsUIError where the `tokenizers` library cannot read it."""
+        """Raises LogsUIError if the `tokenizers` library cannot read `source`."""
         try:
             self._tokenizer = Tokenizer.from_buffer(source)
             kinds = set(_decoders(orjson.loads(source).get("decoder")))
@@ -57,11 +57,11 @@ class Vocabulary:
         self._anchor = None if self._in_bytes else self._find_anchor(set(added))
 
     def has(self, token: int) -> bool:
-        """Models often have more ids than their tokenizer."""
+        """True if the tokenizer has this id; models often have more ids than their tokenizer."""
         return 0 <= token < _LARGEST_ID and self._tokenizer.id_to_token(token) is not None
 
     def spell(self, ids: Sequence[int]) -> TokenText:
-        """Of ids that follow each other, and nothing else."""
+        """Decodes ids that follow each other."""
         self._learn(set(ids))
         known = self._known
         pieces = [known[token] for token in ids]
@@ -86,7 +86,7 @@ class Vocabulary:
         self._known.update(zip(plain, self._said_amid(plain), strict=True))
 
     def _said_amid(self, ids: list[int]) -> Iterator[bytes]:
-        """What each says between others: many tokenizers join tokens with spaces, or drop one at an end."""
+        """Decodes each token between two others: many tokenizers join tokens with spaces, or drop one at an end."""
         if self._anchor is None:
             return (text.encode() for text in self._decoded([[token] for token in ids]))
         token, head, tail = self._anchor
@@ -101,7 +101,7 @@ class Vocabulary:
         return self._first.get(token, self._known[token])
 
     def _find_anchor(self, added: set[int]) -> tuple[int, str, str] | None:
-        """An id of an ordinary word, what it says at the beginning, and what at an end."""
+        """Finds an ordinary word: its id, its text at the beginning, and its text after another token."""
         for token in range(min(self._tokenizer.get_vocab_size(), _ANCHORS)):
             name = self._tokenizer.id_to_token(token)
             if name is None or token in added or _fallen_back(name) is not None:
@@ -116,7 +116,7 @@ class Vocabulary:
         return texts
 
     def _without_broken_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
-        """Of byte tokens in a row that are no text together, this kind of tokenizer replaces every single one."""
+        """Replaces each byte token of a run that is not valid UTF-8 by U+FFFD, as this kind of tokenizer does."""
         whole: list[bytes] = []
         for is_byte, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in self._bytes):
             own = [piece for _, piece in run]
@@ -125,14 +125,14 @@ class Vocabulary:
 
 
 class Vocabularies:
-    """The tokenizers that were asked for last, by their hash."""
+    """The most recently used tokenizers, by their hash."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Vocabulary] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, name: str, source: Callable[[], bytes]) -> Vocabulary:
-        """Reads it from `source` where it is not known. Raises what that raises, or LogsUIError."""
+        """Returns a tokenizer; an unknown one is read from `source`. Raises what `source` raises, or LogsUIError."""
         with self._lock:  # over the reading, too: two pages that open together read it once
             if name not in self._kept:
                 self._kept[name] = Vocabulary(source())
@@ -143,7 +143,9 @@ class Vocabularies:
 
 
 def _joined(pieces: list[bytes]) -> TokenText:
-    """UTF-8 that may be broken anywhere, as Rust and Python read it alike: each longest broken piece is one U+FFFD."""
+    """Joins pieces of UTF-8 that may be split or broken anywhere. Like Rust, Python replaces each longest broken piece
+    by one U+FFFD.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[str] = []
     starts, ends = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
@@ -164,7 +166,7 @@ def _joined(pieces: list[bytes]) -> TokenText:
 
 
 def _decoders(decoder: Any) -> Iterator[str]:
-    """The kinds that a tokenizer's decoder is made of."""
+    """Yields the types of a tokenizer's decoder and of the decoders inside it."""
     if isinstance(decoder, dict):
         yield str(decoder.get("type"))
         for inner in decoder.get("decoders") or ():
@@ -180,7 +182,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _fallen_back(name: str) -> bytes | None:
-    """The byte that `<0xE2>` stands for."""
+    """Returns the byte of a token such as `<0xE2>`; None for another token."""
     if len(name) != 6 or not (name.startswith("<0x") and name.endswith(">")):
         return None
     try:
@@ -190,7 +192,7 @@ def _fallen_back(name: str) -> bytes | None:
 
 
 def _byte_letters() -> dict[str, int]:
-    """GPT-2's letters for bytes: those that are printed stand for themselves, the others for what follows U+0100."""
+    """Returns GPT-2's letters for bytes: printable bytes stand for themselves, the others for U+0100 and following."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -200,7 +202,7 @@ _BYTES = _byte_letters()
 
 
 def _bytes_of(name: str) -> bytes:
-    """An added token with other letters says what it is called."""
+    """Returns the bytes of a byte-level token; an added token with other letters is its own name."""
     try:
         return bytes(map(_BYTES.__getitem__, name))
     except KeyError:

@@ -1,4 +1,4 @@
-"""The token view: what was sampled and what was inserted, spelt, and how much each token surprised the model."""
+"""The token view: sampled and inserted tokens as text, and the surprisal of each."""
 
 import base64
 import html
@@ -21,7 +21,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Status
 
 LEVELS = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""-log p from which on a token is painted, and then more strongly; `tokens.js` and `rollout.css` have as many."""
+"""Surprisal (-log p) from which a token gets the next colour; `tokens.js` and `rollout.css` have as many levels."""
 
 _MOST_TOKENS = 65_536  # of the completion
 _MOST_OF_PROMPT = 16_384
@@ -36,13 +36,13 @@ Logps = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Spelling:
-    """Tokens as a page shows them, and what its script needs to know of each.
+    """Tokens as the page shows them, and what its script needs to know of each.
 
     Attributes:
-        text: escaped; what cannot be seen as labels.
-        ids, lengths, backs, marks: LEB128 in base64: the token ids; each token's length in `text`, in UTF-16 units; how
-            far each begins before its predecessor ends, empty where none does; and of what was put into the text for
-            the eye, in turns, how far it is behind the one before, and its length.
+        text: escaped, with labels for invisible characters.
+        ids, lengths, backs, marks: LEB128 in base64: the token ids; each token's length in `text`, in UTF-16 units;
+            how far each starts before its predecessor's end, empty if none does; and, for inserted labels, the
+            distance from the one before and the length, in turns.
     """
 
     text: Markup
@@ -54,15 +54,15 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens in a row that are all the prompt's, sampled by the model, or inserted by the environment.
+    """Consecutive tokens that all belong to the prompt, were sampled, or were inserted by the environment.
 
     Attributes:
         kind: "prompt", "sampled" or "inserted".
         anchor: its id on the page.
-        turn: which of the rollout's model calls this is, or follows; None of the prompt, and where it cannot be told.
-        first: index of its first token in the prompt, or in the completion.
-        count: of its tokens, also of those that are not shown.
-        mean: of its log-probabilities; None without any.
+        turn: the model call that this is, or follows; None for the prompt, and if calls cannot be told apart.
+        first: index of its first token in the prompt or in the completion.
+        count: number of its tokens, including those not shown.
+        mean: mean of its log-probabilities; None without any.
         logps: of the tokens shown: float16, little-endian, in base64; empty without any.
     """
 
@@ -81,11 +81,11 @@ class TokenView:
     """All segments in order.
 
     Attributes:
-        has_heat: whether any token has a log-probability.
-        above: each of `LEVELS`, and how many sampled tokens reach it; empty without log-probabilities.
-        special: ids among them, with spaces between, that are special tokens, or that the tokenizer has not.
-        missing: what is not recorded: what, and why and what to do.
-        left_out: how many tokens are not shown.
+        has_heat: True if any token has a log-probability.
+        above: each of `LEVELS`, and the number of sampled tokens that reach it; empty without log-probabilities.
+        special: ids, separated by spaces, of special tokens and of ids that the tokenizer lacks.
+        missing: what is not recorded, with the reason and what to do.
+        left_out: number of tokens that are not shown.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -97,12 +97,14 @@ class TokenView:
 
     @property
     def anchors(self) -> set[str]:
-        """Of the segments that are shown."""
+        """Anchors of the segments shown."""
         return {segment.anchor for segment in self.segments}
 
 
 def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView:
-    """Of a rollout whose timeline has so many model calls: where as many pieces were sampled, each is one of them."""
+    """Builds the view. `turns` is the number of model calls of the timeline: if as many pieces were sampled, each piece
+    is one call.
+    """
     tokens = found.tokens
     if tokens is None:
         return TokenView(missing=[_no_tokens(run, found)])
@@ -141,7 +143,7 @@ def _prompt(ids: Ids, vocabulary: Vocabulary | None) -> Iterator[Segment]:
 def _completion(
     tokens: Tokens, mask: NDArray[np.bool_], logps: Logps | None, vocabulary: Vocabulary | None, turns: int
 ) -> Iterator[Segment]:
-    """As far as it is shown: to _MOST_TOKENS and _MOST_SEGMENTS."""
+    """Yields the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS."""
     edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     pieces = [(start, end) for start, end in itertools.pairwise(edges) if start < end]
     is_told = sum(bool(mask[start]) for start, _ in pieces) == turns
@@ -189,7 +191,7 @@ def _spelling(ids: Ids, vocabulary: Vocabulary | None) -> Spelling:
 
 
 def _numbers(ids: Ids) -> TokenText:
-    """Ids that nothing spells, as numbers."""
+    """Spells ids as numbers, for a run without a tokenizer."""
     words = [f"{token} " for token in ids.tolist()]
     sizes = np.array([len(word) for word in words], np.int64)
     ends = np.cumsum(sizes)
@@ -197,10 +199,10 @@ def _numbers(ids: Ids) -> TokenText:
 
 
 def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
-    """What is said with labels for what cannot be seen, and an arrow where a token is but the end of a line.
+    """Replaces invisible characters by labels, and marks tokens that are only line ends with an arrow.
 
-    Returns the text; (c + 1,) where each of the c characters, and the end, stand in it, in UTF-16 units; and the labels
-    and arrows, as `Spelling.marks` has them.
+    Returns the text; (c + 1,) the positions of the c characters and of the end, in UTF-16 units; and the labels and
+    arrows as in `Spelling.marks`.
     """
     letters = np.frombuffer(said.text.encode("utf-32-le"), np.uint32)
     widths = np.where(letters > 0xFFFF, 2, 1).astype(np.int64)
@@ -220,14 +222,14 @@ def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
 
 
 def _ends_of_lines(said: TokenText, letters: NDArray[np.uint32]) -> Numbers:
-    """Where tokens begin that say nothing but line ends."""
+    """Returns the starts of tokens that consist of line ends only."""
     count = np.concatenate(([0], np.cumsum(letters == ord("\n"))))
     sizes = said.ends - said.starts
     return np.unique(said.starts[(sizes > 0) & (count[said.ends] - count[said.starts] == sizes)])
 
 
 def _packed(values: NDArray[np.integer]) -> str:
-    """LEB128: seven bits a byte, lowest first, the eighth set where more follow."""
+    """Encodes values as LEB128: seven bits per byte, lowest first, the eighth bit set if more follow."""
     numbers = values.astype(np.uint64)[:, None]
     shifts = np.arange(5, dtype=np.uint64) * np.uint64(7)
     parts = ((numbers >> shifts) & np.uint64(127)).astype(np.uint8)
@@ -248,26 +250,26 @@ def _special(tokens: Tokens, vocabulary: Vocabulary | None) -> str:
     return " ".join(str(token) for token in present if token in vocabulary.special or not vocabulary.has(token))
 
 
-_NO_LOGPS = """The rollout function returned none that are numbers, so there is no heat. Let it return `logprobs`, one
-for each token of the completion; an openai client asks for them by logprobs=True."""
-_NO_MASK = """The rollout function returned no `env_mask`, so the trainer takes every token for the model's, and so does
-this page. Where the environment inserted some, return one: 1 for a sampled token, 0 for an inserted one."""
-_NO_TOKENIZER = """It was not one of the `tokenizers` library's, or none was given: start_run() takes one as
-`tokenizer`, record() the trainer's processing_class. Below are the ids."""
-_ELSEWHERE = "The run names one that this database has not: copy the table `tokenizer` too"
-_ONLY_TEXT = """Whoever made this rollout gave text alone. Let the rollout function return `prompt_ids` and
-`completion_ids`; an openai client gets them from vLLM by extra_body={"return_token_ids": True}."""
+_NO_LOGPS = """The rollout function returned no finite log-probabilities, so tokens are not coloured. Return `logprobs`,
+one for each token of the completion; with an openai client pass logprobs=True."""
+_NO_MASK = """The rollout function returned no `env_mask`, so the trainer (and this page) treats every token as sampled.
+If the environment inserted tokens, return a mask: 1 for a sampled token, 0 for an inserted one."""
+_NO_TOKENIZER = """The run has no tokenizer of the `tokenizers` library. start_run() takes one as `tokenizer`; record()
+uses the trainer's processing_class. The token ids are shown instead."""
+_ELSEWHERE = "The run's tokenizer is missing in this database: copy the table `tokenizer` too"
+_ONLY_TEXT = """No token IDs recorded: the client returned text only. Return `prompt_ids` and `completion_ids` from the
+rollout function; with an openai client and vLLM pass extra_body={"return_token_ids": True}."""
 
 
 def _vocabulary(db: Connection, run: Run) -> tuple[Vocabulary | None, list[tuple[str, str]]]:
-    """The run's tokenizer, or why there is none."""
+    """Returns the run's tokenizer, or why there is none."""
     name = run.tokenizer
     if name is None:
         return None, [("No tokenizer", _NO_TOKENIZER)]
     try:
         return _vocabularies.get(name, lambda: _stored(db, name)), []
     except LogsUIError as error:
-        return None, [("No tokenizer", f"{error}. Below are the ids.")]
+        return None, [("No tokenizer", f"{error}. The token ids are shown instead.")]
 
 
 def _stored(db: Connection, name: str) -> bytes:
@@ -279,12 +281,12 @@ def _stored(db: Connection, name: str) -> bytes:
 
 def _no_tokens(run: Run, found: Rollout) -> tuple[str, str]:
     if found.row.pruned is not None:
-        return "Tokens were pruned", "logs-ui prune took messages and tokens, and left the figures."
+        return "Tokens were pruned", "logs-ui prune deleted messages and tokens and kept the figures."
     if found.row.status == Status.RUNNING:
-        return "No tokens yet", "They come when the rollout function returns."
+        return "No tokens yet", "Tokens are recorded when the rollout function returns."
     if found.row.status != Status.OK:
         return "No tokens", "The rollout ended before its function returned any."
     if found.row.completion_tokens and run.dropped_payloads:
         lost = f"{run.dropped_payloads:,} rollouts of this run"
-        return "No tokens", f"A full queue cost {lost} their texts and tokens. LOGS_UI_QUEUE_MB lets more wait."
+        return "No tokens", f"{lost} lost texts and tokens to a full queue. A larger LOGS_UI_QUEUE_MB lets more wait."
     return "No tokens", _ONLY_TEXT

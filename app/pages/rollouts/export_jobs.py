@@ -1,5 +1,5 @@
-"""Files of rollouts in the making: each in a thread of its own, in a temporary file that has no name, so that nothing
-stays behind whatever ends the process.
+"""Exports in progress: each runs in its own thread and writes to an unnamed temporary file, so that nothing is left
+behind however the process ends.
 """
 
 import logging
@@ -18,7 +18,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.address import Address, as_text
 
 MOST = 8
-"""Files that are kept at once; a further one takes the place of the oldest that is ready."""
+"""Maximum number of exports; a further one replaces the oldest finished one."""
 
 _log = logging.getLogger(__name__)
 _KEPT_SECONDS = 3600.0
@@ -28,28 +28,28 @@ Format = Literal["parquet", "csv", "jsonl"]
 
 
 class ExportNotFoundError(LogsUIError):
-    """There is no such file any more."""
+    """There is no such export any more."""
 
 
 class TooManyExportsError(LogsUIError):
-    """As many files as may be are being written."""
+    """The maximum number of exports is running."""
 
 
 class _CancelledError(Exception):
-    """Nobody wants the file any more."""
+    """The export was cancelled."""
 
 
 @dataclass
 class Job:
-    """One file.
+    """One export.
 
     Attributes:
-        id: that nobody guesses.
+        id: a random id that cannot be guessed.
         run: uid.
-        name: of the file, as it is downloaded.
+        name: file name of the download.
         done, total: rollouts written, and to write; 0 before they are counted.
-        size: in bytes; None before it is whole.
-        trouble: what ended it too early, in one line; None where nothing did.
+        size: in bytes; None until the file is complete.
+        trouble: the error that ended it, in one line; None without one.
     """
 
     id: str
@@ -67,15 +67,15 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens to it."""
+        """True if the export has ended, in whatever way."""
         return self._ended.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Until it is over, at most so long."""
+        """Waits until it has ended, or the time is over."""
         self._ended.wait(seconds)
 
     def blocks(self) -> Iterator[bytes]:
-        """The whole file; may be read several times, and at once."""
+        """Yields the whole file; several readers may do so at once."""
         number = os.dup(self._file.fileno())
         try:
             at = 0
@@ -86,7 +86,7 @@ class Job:
             os.close(number)
 
     def make(self, db: Address, chosen: RolloutFilter) -> None:
-        """Writes it."""
+        """Writes the file."""
         try:
             self.done = write_run(self.run, self.format, self._file, as_text(db), where=chosen, progress=self._show)
             self._file.flush()
@@ -98,13 +98,13 @@ class Job:
             self._file.close()
         except Exception as error:  # noqa: BLE001 - the page waits for it, whatever it is
             _log.exception("%s could not be made", self.name)
-            self.trouble = f"{type(error).__name__}: {error}. The log of logs-ui has all of it."
+            self.trouble = f"{type(error).__name__}: {error}. The traceback is in the log of logs-ui."
             self._file.close()
         finally:
             self._ended.set()
 
     def cancel(self) -> None:
-        """The file is gone as soon as nobody reads it."""
+        """Cancels the export; its file disappears when the last reader is done."""
         self.cancelled = True
         if self.is_over:
             self._file.close()
@@ -116,7 +116,7 @@ class Job:
 
 
 class Jobs:
-    """Those of one dashboard."""
+    """The exports of one dashboard."""
 
     def __init__(self, db: Address) -> None:
         self._db = db
@@ -124,14 +124,14 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, run: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
-        """Raises TooManyExportsError."""
+        """Starts an export. Raises TooManyExportsError."""
         job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
         with self._lock:
             late = time.monotonic() - _KEPT_SECONDS
             ended = [it for it in self._jobs.values() if it.is_over]
             beyond = max(0, len(self._jobs) + 1 - MOST)
             if beyond > len(ended):
-                raise TooManyExportsError(f"{MOST} files are being written: wait for one of them, or cancel it.")
+                raise TooManyExportsError(f"{MOST} exports are running: wait for one, or cancel it.")
             old = [it.id for i, it in enumerate(ended) if i < beyond or it.begun < late]
             self._jobs[job.id] = job
         for other in old:
@@ -140,7 +140,7 @@ class Jobs:
         return job
 
     def find(self, run: str, job: str) -> Job | None:
-        """None where it was cancelled, or is too old."""
+        """Returns an export; None if it was cancelled or has expired."""
         found = self._jobs.get(job)
         return found if found and found.run == run else None
 
@@ -151,6 +151,6 @@ class Jobs:
             found.cancel()
 
     def close(self) -> None:
-        """Gives up all."""
+        """Cancels all exports."""
         for job in list(self._jobs):
             self.cancel(job)

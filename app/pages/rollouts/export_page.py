@@ -1,4 +1,4 @@
-"""The rollouts of a filter as a file: asked for, watched while it is made, and fetched."""
+"""Exports a filter's rollouts to a file: starts the export, shows its progress, and serves the file."""
 
 import re
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class ExportPage:
-    """What `export.html` and `_job.html` show.
+    """Context of `rollouts/export.html` and `rollouts/_job.html`.
 
     Attributes:
         address: of the page itself.
-        back: of the rollouts that it came from, as they were shown; `cancel` leads there, too.
+        back: of the rollouts as they were shown; `cancel` also leads there.
     """
 
     run: Run
@@ -45,7 +45,7 @@ class ExportPage:
 
 @router.post("/runs/{name}/exports")
 def begin(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Begins a file; what is ready soon is downloaded at once."""
+    """Starts an export; a file that is ready within a second is downloaded at once."""
     format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
     check_word("format", "format", format, FORMATS)
     kind: Format = next(it for it in _MEDIA_TYPES if it == format)
@@ -62,7 +62,7 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
 
 @router.get("/runs/{name}/exports/{job_id}")
 def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Response:
-    """How far it is; by itself it leads to the file."""
+    """Shows the progress, and leads to the file."""
     job = _found(request, name, job_id)
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -79,7 +79,7 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
 
 @router.get("/runs/{name}/exports/{job_id}/file")
 def fetch(request: Request, name: str, job_id: str) -> Response:
-    """The file."""
+    """Returns the file."""
     job = _found(request, name, job_id)
     if job.size is None:
         return RedirectResponse(urls.exported(name, job_id, _said(request)), 303)
@@ -93,14 +93,14 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
 
 @router.post("/runs/{name}/exports/{job_id}/cancel")
 def cancel(request: Request, name: str, job_id: str) -> Response:
-    """Gives it up."""
+    """Cancels the export."""
     _found(request, name, job_id)
     _jobs(request).cancel(job_id)
     return RedirectResponse(urls.rollouts_said(name, _said(request)), 303)
 
 
 def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
-    """Run and filter, in letters that every system takes: `my-run_status-error_reward-lt-0.2.csv`."""
+    """Builds a portable file name from run and filter: `my-run_status-error_reward-below-0.2.csv`."""
     said = print_where(chosen)
     for sign, word in (("<=", "-max-"), (">=", "-min-"), ("<", "-below-"), (">", "-above-"), ("..", "-to-")):
         said = said.replace(sign, word)
@@ -110,7 +110,7 @@ def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
 
 
 def _said(request: Request) -> urls.Pairs:
-    """What stands for a filter in its address; addresses of this request show rollouts as that does."""
+    """Returns the filter's parameters; addresses of this request show rollouts in the same view."""
     view, rest = split(request.query_params.multi_items())
     urls.showing(print_view(parse_view(view)))
     return [pair for pair in rest if pair[0] != "format"]
@@ -125,5 +125,5 @@ def _found(request: Request, name: str, job_id: str) -> Job:
     """Raises ExportNotFoundError."""
     found = _jobs(request).find(name, job_id)
     if found is None:
-        raise ExportNotFoundError("This file is gone: it was cancelled, or made long ago. Export it again.")
+        raise ExportNotFoundError("This file no longer exists: the export was cancelled or has expired. Export again.")
     return found

@@ -1,4 +1,4 @@
-"""The pivot of rollouts: its cells as they are coloured, said and linked."""
+"""The pivot of rollouts: text, colour and link of its cells."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class Shown:
     """A cell, a heading, or a sum.
 
     Attributes:
-        text: what it says; of a heading its value.
-        title: the same at length.
-        link: address of the rollouts that it stands for; None where a filter cannot say it.
-        heat: class of its colour: `h0` to `h5`, from the lowest to the highest of all cells, `n1` to `n5` below zero.
+        text: the figure, or a heading's value.
+        title: a longer description.
+        link: address of its rollouts; None if no filter selects them.
+        heat: colour class: `h0` to `h5` from the lowest to the highest of all cells, `n1` to `n5` below zero.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Line:
-    """A row: its heading, a cell for each column (None without rollouts), and what it comes to."""
+    """A row: its heading, a cell for each column (None without rollouts), and its total."""
 
     heading: Shown
     cells: list[Shown | None]
@@ -49,14 +49,14 @@ class Line:
 
 @dataclass(frozen=True)
 class PivotTable:
-    """What `_pivot.html` shows.
+    """Context of `rollouts/_pivot.html`.
 
     Attributes:
-        columns, totals: headings, and what each column comes to.
-        rows_beyond, columns_beyond: how many more there are, which only the sums hold.
-        counted: of how many of the newest rollouts it is made; None where it is made of all.
-        low, high: of the measure over all cells, as written; None without any.
-        shades: classes of the colours between them.
+        columns, totals: headings, and the total of each column.
+        rows_beyond, columns_beyond: number of further ones, counted in the totals only.
+        counted: number of newest rollouts that were counted; None if all were.
+        low, high: of the measure over all cells, as text; None without any.
+        shades: colour classes from low to high.
     """
 
     columns: list[Shown]
@@ -72,7 +72,7 @@ class PivotTable:
 
 
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
-    """None where no rollout matches."""
+    """Builds the pivot; None if no rollout matches."""
     found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of)
     if not found.rows:
         return None
@@ -119,7 +119,9 @@ class _CannotBeSaidError(Exception):
 
 @dataclass(frozen=True)
 class _Heat:
-    """Shades of the cells: of counts and shares from 0 on, of a reward by its sign, else from the lowest on."""
+    """Shades of the cells: counts and shares start at 0, a reward is coloured by its sign, other measures start at the
+    lowest.
+    """
 
     low: float
     high: float
@@ -138,7 +140,7 @@ class _Heat:
         return f"h{self._shade((value - self.low) / span if span else 0.0)}"
 
     def shades(self) -> list[str]:
-        """Those that occur, from the lowest value to the highest."""
+        """Returns the shades that occur, from the lowest value to the highest."""
         is_signed = self.of_measure == Measure.REWARD
         below = [f"n{shade}" for shade in range(_SHADES, 0, -1)] if is_signed and self.low < 0 else []
         above = [f"h{shade}" for shade in range(_SHADES + 1)] if self.high >= 0 else []
@@ -150,7 +152,7 @@ class _Heat:
 
 
 def _as_table(view: View) -> urls.Pairs:
-    """A pivot's cell leads to its rollouts."""
+    """Returns the view of a cell's rollouts: the same columns, as a table."""
     return view.as_pairs(Kind.TABLE)
 
 
@@ -161,7 +163,7 @@ def _value(cell: Cell, measure: Measure) -> float | None:
 def _shown(cell: Cell, measure: Measure, link: str | None, heat: str = "") -> Shown:
     value = _value(cell, measure)
     rollouts = figures.plural(cell.count, "rollout")
-    known = "" if measure == Measure.COUNT or cell.known == cell.count else f", of which {cell.known:,} have one"
+    known = "" if measure == Measure.COUNT or cell.known == cell.count else f", {cell.known:,} with a value"
     return Shown(_written(value, measure), f"{rollouts}{known}", link, heat)
 
 
@@ -192,10 +194,10 @@ def _heading(dimension: Dimension, heading: Heading, link: str | None) -> Shown:
 
 
 def _terms(dimension: Dimension, heading: Heading) -> list[Term]:
-    """What a filter asks for to leave a heading's rollouts.
+    """Returns the filter terms that select a heading's rollouts.
 
     Raises:
-        _CannotBeSaidError: it has no word for it.
+        _CannotBeSaidError: the filter language has no word for it.
     """
     value, until = heading.value, heading.until
     if dimension == Dimension.STEP and isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What the table of rollouts is made of, whole or in part."""
+"""Builds the table of rollouts and its live corner."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -34,10 +34,10 @@ class Rows:
 
     Attributes:
         next: address of the lines that follow; None at the end.
-        scale: of the reward bars: the run's own lowest and highest.
-        said: stars, tags and notes by the line's id; lines without any are left out.
-        chosen: the filter that they are of.
-        looked_at: as a `Page` has it.
+        scale: scale of the reward bars: the run's own lowest and highest.
+        said: stars, tags and notes by row id; rows without any are left out.
+        chosen: the filter.
+        looked_at: see `queries.Page`.
     """
 
     lines: list[EvaluationRow]
@@ -52,44 +52,44 @@ class Rows:
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
     def once(self, macro: Callable[..., Markup], *args: Hashable) -> Markup:
-        """What a template's macro makes of these, drawn once: a table of 50 lines has few that differ."""
+        """Draws a template macro once for each combination of arguments: the 50 lines of a table share most cells."""
         key = (macro, *args)
         if (drawn := self._drawn.get(key)) is None:
             drawn = self._drawn[key] = macro(*args)
         return drawn
 
     def of_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
-        """The same, where the macro has `urls.FIRST` for the line's id."""
+        """Draws a macro once and puts the row's id in place of `urls.FIRST`."""
         return Markup(str(self.once(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
 
     @property
     def is_looking(self) -> bool:
-        """Whether there may be more of them among those that were not looked through yet."""
+        """True if rollouts that were not scanned yet may match."""
         return self.looked_at is not None and self.chosen.sort in {Sort.NEWEST, Sort.OLDEST}
 
     @cached_property
     def address(self) -> str:
-        """Of the rollout of which `urls.FIRST` stands for the id."""
+        """Address of a rollout, with `urls.FIRST` in place of its id."""
         return urls.rollout(self.run, urls.FIRST, self.chosen)
 
     def only(self, part: str, value: Any) -> str:
-        """Address of those of the filter's rollouts that have this step, task or eval: lines share most of them."""
+        """Address of the filter's rollouts with this step, task or eval, computed once for all lines that share it."""
         if (part, value) not in self._links:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
             self._links[part, value] = urls.narrowed(self.run, self.chosen, **parts)
         return self._links[part, value]
 
     def annotation(self, row: EvaluationRow) -> Annotation:
-        """Of one of the lines."""
+        """Returns stars, tags and note of a line."""
         return self.said.get(row.id or 0, queries.NOTHING)
 
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows match, and the mean of their rewards; None where none has one.
+    """Number of matching rows, and their mean reward; None without one.
 
     Attributes:
-        window: in how many of the newest rollouts they were counted; None: in all.
+        window: number of newest rollouts in which they were counted; None if all were.
     """
 
     count: Count
@@ -99,12 +99,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Searched:
-    """Of how much a search for words tells.
+    """Coverage of a text search.
 
     Attributes:
-        indexed, total: rollouts of the run that were searched, and that there are.
-        is_building: whether the others are being indexed; else they have not come to an end.
-        trouble: what keeps them from being indexed; None where nothing does.
+        indexed, total: number of the run's rollouts that are indexed, and of all.
+        is_building: True if the others are being indexed; otherwise they have not ended yet.
+        trouble: the error that keeps them from being indexed; None without one.
     """
 
     indexed: int
@@ -115,14 +115,14 @@ class Searched:
 
 @dataclass(frozen=True)
 class Live:
-    """What the table's corner says of what happens meanwhile.
+    """The live corner of the table.
 
     Attributes:
-        newest: highest id when the page was made, 0 where it had no rows; what is above is new.
-        seen: stands for the run, and for what is searched, as the page shows them.
-        every: seconds between two looks; None where nothing is to come.
-        searched: None where all was, or nothing is searched for.
-        has_grown: whether more was searched than when the page was made: there may be more to see in between.
+        newest: highest id when the page was made, 0 without rows; higher ids are new.
+        seen: version of the run and of the index that the page shows.
+        every: seconds between two polls; None if nothing is to come.
+        searched: None if all rollouts were searched, or nothing is searched for.
+        has_grown: True if more rollouts were searched than when the page was made.
     """
 
     summary: RunSummary
@@ -136,7 +136,7 @@ class Live:
 
 
 def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None) -> Rows:
-    """A page of them."""
+    """Returns a page of rows."""
     run = summary.run
     if is_long(summary, chosen):
         seconds = _FIRST_SECONDS if after is None else _MORE_SECONDS
@@ -156,7 +156,7 @@ def lines_of(
     following: str | None = None,
     looked_at: int | None = None,
 ) -> Rows:
-    """These, as the view shows them."""
+    """Returns these rows as lines of the table."""
     columns = make_columns(
         view.shown,
         _names(it.rewards for it in lines),
@@ -178,7 +178,7 @@ def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Foun
 def live_of(
     db: Connection, run: Run, chosen: RolloutFilter, *, trouble: str | None, newest: int | None = None, seen: str = ""
 ) -> Live:
-    """`newest` is None where the page is made only now; `trouble` is the indexer's."""
+    """Builds the live corner. `newest` is None if the page is being made now; `trouble` is the indexer's."""
     summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
@@ -204,7 +204,7 @@ def live_of(
 
 
 def beside(live: Live, rows: Rows) -> Live:
-    """The same beside a first page: the lines that are there are not new, whenever the newest was asked for."""
+    """Adapts the corner to a first page: rows that are shown are not new, even if they came after `newest` was read."""
     top = rows.lines[0].id or 0 if rows.lines and rows.chosen.sort == Sort.NEWEST else 0
     return replace(live, newest=max(live.newest, top))
 

@@ -1,4 +1,4 @@
-"""What becomes new beside the table of rollouts while somebody reads it."""
+"""Live updates of the table of rollouts."""
 
 from dataclasses import dataclass
 
@@ -33,11 +33,11 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class LivePage:
-    """What `_live.html` shows.
+    """Context of `rollouts/_live.html`.
 
     Attributes:
-        rows: lines of the table that have changed; all of its first page where it follows what comes in.
-        view: a pivot stays as it is, with the counts beside it, until it is renewed: it says how.
+        rows: changed lines; the whole first page if the table follows new rollouts.
+        view: a pivot and its counts stay as they are until the reader reloads it.
     """
 
     summary: RunSummary
@@ -54,7 +54,7 @@ class LivePage:
 
 @router.get("/runs/{name}/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
-    """What has become new since the table was made; 204 where nothing has."""
+    """Returns what changed since the table was made; 204 if nothing did."""
     with source.reading() as db:
         return _news(request, db, name)
 
@@ -91,8 +91,8 @@ def _news(request: Request, db: Connection, name: str) -> Response:
 
 
 def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
-    """Those of the lines on the page that may not be as they were when the page saw the run: with its state, what runs
-    in it changes, too.
+    """Returns the rows of the page that may have changed since it last polled. A new state of the run changes its
+    running rollouts too.
     """
     change, _, rest = seen.partition(".")
     state = rest.partition(".")[0]

@@ -1,4 +1,4 @@
-"""The rollouts of a run: filter, table, and what comes in meanwhile."""
+"""The page of a run's rollouts: filter, table or pivot."""
 
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
@@ -41,7 +41,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Without:
-    """One part of a filter that nothing matches, and how many rows there would be without it."""
+    """A part of a filter that matches nothing, and the number of rows without it."""
 
     part: FilterPart
     count: Count
@@ -49,18 +49,18 @@ class Without:
 
 @dataclass(frozen=True)
 class RolloutsPage:
-    """What `rollouts.html` and `_results.html` show.
+    """Context of `rollouts/rollouts.html` and `rollouts/_results.html`.
 
     Attributes:
-        view: as a table, or as a pivot.
-        rows: without lines where they are shown as a pivot.
-        pivot: None where they are shown as a table, or nothing matches.
-        is_first: whether the lines begin where the table does.
+        view: table or pivot.
+        rows: without lines in a pivot.
+        pivot: None in a table, or if nothing matches.
+        is_first: True if the lines start at the beginning of the table.
         without: for an empty table.
-        mistake: what is wrong with the filter; then `chosen` is the filter without it.
-        meant: address of the filter as it was probably meant; None without a mistake, or where that cannot be told.
-        as_written: address of the filter as it was written, where it is wrong; None where the page has its address.
-        in_pandas: the line of Python that gives the same rollouts.
+        mistake: the error in the filter; `chosen` is then the filter without the wrong part.
+        meant: address of the filter that was probably meant; None without a mistake or a guess.
+        as_written: address of the wrong filter; None if the page has its own address.
+        in_pandas: a line of Python that loads the same rollouts.
     """
 
     summary: RunSummary
@@ -82,7 +82,7 @@ class RolloutsPage:
 
 @dataclass(frozen=True)
 class MorePage:
-    """What `_more.html` shows: the lines that follow."""
+    """Context of `rollouts/_more.html`: the lines that follow."""
 
     summary: RunSummary
     rows: Rows
@@ -90,7 +90,7 @@ class MorePage:
 
 @router.get("/runs/{name}")
 def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
-    """The table, a page of it, a pivot, or what is wrong with the filter."""
+    """Shows the table, a further page of it, a pivot, or the error in the filter."""
     with source.reading() as db:
         return _answer(request, source, db, name)
 
@@ -127,7 +127,7 @@ def _answer(request: Request, source: Source, db: Connection, name: str) -> Resp
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the parts of one answer."""
+    """The request, and what all parts of its answer need."""
 
     request: Request
     source: Source
@@ -168,7 +168,7 @@ class _Maker:
         )
 
     def mistaken(self, given: urls.Pairs, mistake: FilterError) -> Response:
-        """The same page, with the filter as it was typed and one line that says what is wrong."""
+        """Shows the page with the filter as typed and one line that names the error."""
         page = self.make(repaired(given, mistake), None, given=given, mistake=mistake)
         render = htmx.render
         return render(self.request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
@@ -179,13 +179,13 @@ class _Maker:
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
-    """Python that gives the same rollouts, wherever it is run on this machine."""
+    """Returns Python that loads the same rollouts from any folder of this machine."""
     where = f", where={print_where(chosen)!r}" if print_where(chosen) else ""
     return f"load_run({run.uid!r}, db={without_password(absolute(db))!r}{where})"
 
 
 def remembered(request: Request) -> tuple[str, ...] | None:
-    """The columns that were chosen last in this browser; None where none were, or a newer version had others."""
+    """Returns the columns last chosen in this browser; None without any, or if this version does not know them."""
     try:
         return parse_columns([unquote(request.cookies.get(_COOKIE, ""))])
     except FilterError:
@@ -193,7 +193,7 @@ def remembered(request: Request) -> tuple[str, ...] | None:
 
 
 def remember(request: Request, view: View, response: Response) -> Response:
-    """Keeps the columns where they were chosen now, rather than given by somebody's link."""
+    """Stores the columns in a cookie if the user just chose them; a link with columns changes nothing."""
     if "choose" in request.query_params:
         if view.shown is None:
             response.delete_cookie(_COOKIE, path=urls.home())

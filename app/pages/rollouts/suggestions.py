@@ -1,4 +1,4 @@
-"""What could be meant by the filter that somebody is writing: names, then the values that the run has."""
+"""Suggestions for the filter that is being typed: field names, then the run's values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Suggestion:
     """One line of the list.
 
     Attributes:
-        shown: what it would write.
-        meaning: of that; empty where it says so itself.
-        count: rollouts that it would leave; None where that is not counted.
+        shown: the text that it would insert.
+        meaning: of that text; empty if it is obvious.
+        count: number of rollouts that would match; None if not counted.
         text: the whole filter with it.
-        caret: where writing goes on then, in UTF-16 units, as browsers count.
-        goes_on: whether there is more to be suggested there.
+        caret: position of the caret after it, in UTF-16 units, as browsers count.
+        goes_on: True if there are further suggestions at the caret.
     """
 
     shown: str
@@ -51,7 +51,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class SuggestionsPage:
-    """What `_suggestions.html` shows: what could be meant by the line `where`."""
+    """Context of `rollouts/_suggestions.html`: suggestions for the line `where`."""
 
     where: str
     suggestions: list[Suggestion]
@@ -59,7 +59,7 @@ class SuggestionsPage:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """`written` takes the place of what is there; `value` is what it is compared by."""
+    """A possible suggestion: `written` is inserted, `value` is compared with what was typed."""
 
     value: str
     written: str
@@ -70,7 +70,7 @@ class _Candidate:
 
 @router.get("/runs/{name}/suggestions")
 def suggestions(request: Request, source: SourceOfPages, name: str, where: str = "", at: int | None = None) -> Response:
-    """For the text `where` with the cursor at `at`, in UTF-16 units; at its end where it is not told."""
+    """Suggests for the text `where` with the caret at `at`, in UTF-16 units, or at its end."""
     cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
     place = place_at(where, cursor)
     with source.reading() as db:
@@ -107,7 +107,7 @@ def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candi
 
 
 def _terms(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
-    """Values of a field, with its name before them."""
+    """Returns values of a field, with the field's name in front."""
     known = _known(db, summary, facets, name)
     return [_Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count) for it in known]
 
@@ -117,12 +117,12 @@ def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> 
     if field.kind == Kind.TIME:
         found = [_Candidate(age, age, "ago") for age in _AGES]
     if field.optional:
-        found.append(_Candidate(ABSENT, ABSENT, "it has none"))
+        found.append(_Candidate(ABSENT, ABSENT, "absent"))
     return [_Candidate(it.value, f"{it.written} ", it.meaning, it.count) for it in found]
 
 
 def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
-    """The values of a field, counted where `facets` are there."""
+    """Returns the values of a field, with counts if `facets` are given."""
     counted = _counted(facets) if facets else {}
     if name in counted:
         values = counted[name]
@@ -139,7 +139,7 @@ def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str
 
 
 def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
-    """Counts under what else the line says, where that can be read."""
+    """Counts values under the rest of the filter, if that can be read."""
     if summary.rollouts > _COUNTED:
         return None
     try:
@@ -160,7 +160,9 @@ def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
 
 
 def _matching(candidates: list[_Candidate], written: str) -> list[_Candidate]:
-    """Those that begin with it, then those that hold it; one that is written out already is no suggestion."""
+    """Returns candidates that start with the text, then those that contain it, without one that is typed out
+    already.
+    """
     wanted = written.casefold()
     begin = [it for it in candidates if it.value.casefold().startswith(wanted)]
     hold = [it for it in candidates if wanted in it.value.casefold() and it not in begin]
@@ -176,7 +178,7 @@ def _suggestion(text: str, place: Place, candidate: _Candidate) -> Suggestion:
 
 
 def _units(text: str) -> bytes:
-    """Two bytes for each unit that a browser counts."""
+    """Encodes text with two bytes for each unit that a browser counts."""
     return text.encode("utf-16-le", "replace")
 
 
@@ -185,5 +187,5 @@ _MEANINGS: dict[str, Callable[[str], str]] = {
     "stop": lambda value: words.stop_reason(value).meaning.split(" In filters")[0],
     "error": lambda value: words.stop_reason(StopReason(value)).meaning.split(" In filters")[0],
     "scored": lambda value: words.SCORED[Scored(value)].meaning,
-    "is": lambda value: {Is.STARRED.value: "by a reader"}[value],
+    "is": lambda value: {Is.STARRED.value: "by a user"}[value],
 }

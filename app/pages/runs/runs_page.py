@@ -1,4 +1,4 @@
-"""The list of runs, which is also what a new user sees first: search, tags, and what is compared with what."""
+"""The list of runs, which is also what a new user sees first: search, tags, and the choice of runs to compare."""
 
 import hashlib
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ class RunLine:
     """One row of the table.
 
     Attributes:
-        seconds: from its beginning to its end, to its last sign of life where it died, else to now.
-        is_open: whether more may come of it.
+        seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
+        is_open: True if more may come.
     """
 
     listed: ListedRun
@@ -53,13 +53,13 @@ class RunLine:
 
 @dataclass(frozen=True)
 class RunsLive:
-    """What the corner says of what happens meanwhile.
+    """The live corner of the list.
 
     Attributes:
-        newest: number of the newest run when the table was made; what came later is new.
-        new: how many those are, of the runs that are wanted.
-        seen: stands for what may change in the rows that are shown.
-        every: seconds between two looks.
+        newest: number of the newest run when the list was made; later ones are new.
+        new: number of new runs that match.
+        seen: version of the rows shown.
+        every: seconds between two polls.
     """
 
     newest: int
@@ -70,17 +70,17 @@ class RunsLive:
 
 @dataclass(frozen=True)
 class RunsPage:
-    """What `runs.html`, `_runs.html` and `_listed.html` show.
+    """Context of `runs/runs.html`, `runs/_runs.html` and `runs/_listed.html`.
 
     Attributes:
-        database: where recordings are looked for.
-        exists: whether there is a file.
-        chosen: which runs are wanted.
-        counts: how many runs there are; none before the first.
+        database: address of the database.
+        exists: True if there is a database.
+        chosen: the filter.
+        counts: number of runs; zero before the first.
         lines: newest first.
         next: address of the lines that follow; None at the end.
-        is_first: whether the lines begin where the list does.
-        seen: of a page without any run, which kind it is: it looks whether it still is.
+        is_first: True if the lines start at the beginning of the list.
+        seen: kind of an empty page, which polls until it changes.
     """
 
     database: str
@@ -96,7 +96,7 @@ class RunsPage:
 
 @dataclass(frozen=True)
 class MoreRunsPage:
-    """What `_more_runs.html` shows: the lines that follow."""
+    """Context of `runs/_more_runs.html`: the lines that follow."""
 
     lines: list[RunLine]
     next: str | None
@@ -104,11 +104,11 @@ class MoreRunsPage:
 
 @dataclass(frozen=True)
 class RunsLivePage:
-    """What `_runs_live.html` shows.
+    """Context of `runs/_runs_live.html`.
 
     Attributes:
-        lines: those that may have changed; all of the first page where it follows what comes in.
-        next: as the page's own, where it follows.
+        lines: lines that may have changed; the whole first page if the list follows new runs.
+        next: address of the following lines, if the list follows.
     """
 
     chosen: RunFilter
@@ -121,7 +121,7 @@ class RunsLivePage:
 
 @router.get("/")
 def runs(request: Request, source: SourceOfPages) -> Response:
-    """The runs that are wanted, newest first; or how to record the first one."""
+    """Shows the matching runs, newest first, or how to record the first one."""
     for name in request.query_params:
         check_word("parameter", name, name, ("q", "state", "tag", "starred", "project", "after", "seen"))
     chosen = chosen_runs(request)
@@ -144,7 +144,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
 
 @router.get("/live")
 def live(request: Request, source: SourceOfPages) -> Response:
-    """What has become new since the list was made; 204 where nothing has."""
+    """Returns what changed since the list was made; 204 if nothing did."""
     chosen = chosen_runs(request)
     asked = request.query_params
     newest, shown = _whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
@@ -166,12 +166,12 @@ def live(request: Request, source: SourceOfPages) -> Response:
 
 
 async def _sent(request: Request) -> urls.Pairs:
-    """The fields of a form."""
+    """Reads the fields of a form."""
     body = b""
     async for piece in request.stream():
         body += piece
         if len(body) > _BODY_BYTES:
-            raise HTTPException(413, "Too many runs at once: tick fewer.")
+            raise HTTPException(413, "Too many runs at once: select fewer.")
     return parse_qsl(body.decode("latin-1"))
 
 
@@ -179,7 +179,7 @@ async def _sent(request: Request) -> urls.Pairs:
 def tag_runs(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, sent: Annotated[urls.Pairs, Depends(_sent)]
 ) -> Response:
-    """Gives the ticked runs a tag, or takes it from them, and shows the list that the ticks were made in."""
+    """Adds a tag to the selected runs, or removes it, and shows the same list again."""
     tag = tag_of(next((value for name, value in sent if name == "label"), ""))
     add = ("do", "untag") not in sent
     ticked = [value for name, value in sent if name == "run"][:_MOST_TICKED]
@@ -191,10 +191,10 @@ def tag_runs(
 
 
 def chosen_runs(request: Request) -> RunFilter:
-    """Which runs the address asks for.
+    """Reads the filter from the address.
 
     Raises:
-        FilterError: a state that there is not.
+        FilterError: there is no such state.
     """
     asked = request.query_params
     states = tuple(dict.fromkeys(filter(None, asked.getlist("state"))))
@@ -270,7 +270,7 @@ def _open(lines: Sequence[RunLine]) -> list[int]:
 
 
 def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int | None) -> RunsLive:
-    """`newest` is None where the list is made only now."""
+    """Builds the live corner. `newest` is None if the list is being made now."""
     if newest is None:
         newest, new = queries.newest_run(db), 0
     else:

@@ -1,4 +1,4 @@
-"""What can be wrong between reward functions: each thing that is looked for, found or not, with its figures."""
+"""Checks of the reward functions on one page: each one's result, with its figures."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LOOKED_FOR = ("reward_parts", "inconsistent", "disagreement", "hacking", "const
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence; `chosen`: the rollouts that it is of, None where there are none, or no filter says which."""
+    """A sentence; `chosen` selects its rollouts, None if there are none, or no filter does."""
 
     text: str
     chosen: RolloutFilter | None = None
@@ -34,16 +34,16 @@ class Said:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for.
+    """The result of one check.
 
     Attributes:
-        name: as a heading.
-        state: `found`, `fine`, or `unknown` where what it needs was not recorded.
-        said: what was found, in a line.
-        lines: the figures that this rests on.
-        definition: what was looked for, and whose threshold it is.
-        chosen: its rollouts; None where there are none, or no filter says which.
-        is_groups: whether it is about the groups that they are in.
+        name: heading.
+        state: `found`, `fine`, or `unknown` if its inputs were not recorded.
+        said: the result in one line.
+        lines: the figures behind it.
+        definition: the check, and the source of its threshold.
+        chosen: its rollouts; None if there are none, or no filter selects them.
+        is_groups: True if it is about the groups of these rollouts.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Finding:
 
 
 def findings(known: Diagnosed, here: Window) -> list[Finding]:
-    """Of the window's rollouts; what was found stands first."""
+    """Runs the checks on the window's rollouts; those that fired come first."""
     if not len(here.rows):
         return []
     scale = known.report.scale
@@ -72,18 +72,18 @@ def _finding(it: Diagnostic, run: Run, here: Window) -> Finding:
     definition = f"{it.definition} Threshold: {it.source}."
     lacks = it.missing(run)
     if lacks is not None:
-        return Finding(it.name, "unknown", f"Not recorded, or not there: {lacks}.", (), definition)
+        return Finding(it.name, "unknown", f"Not recorded: {lacks}.", (), definition)
     card = it.look(run)
     if card is not None:
         evidence = tuple(map(Said, card.evidence))
         return Finding(it.name, "found", card.title, evidence, definition, _read(here, card.where))
     make = _FIGURES.get(it.id)
     lines = tuple(make(run, here)) if make else ()
-    return Finding(it.name, "fine", "" if lines else "Nothing found.", lines, definition)
+    return Finding(it.name, "fine", "" if lines else "Below threshold.", lines, definition)
 
 
 def _read(here: Window, where: str) -> RolloutFilter | None:
-    """None of what the language does not know: a reward function may be called anything."""
+    """Parses a filter; None if the language cannot express it, since a reward function may have any name."""
     try:
         return here.only(where)
     except FilterError:
@@ -91,21 +91,21 @@ def _read(here: Window, where: str) -> RolloutFilter | None:
 
 
 def _cancellation(here: Window) -> Finding:
-    """Any group is shown; its card waits for a tenth of them."""
+    """Reports any group that cancels out; the diagnosis' card needs a tenth of them."""
     rows, groups = here.rows, cancels(here.rows)
     count, total = int(groups.sum()), len(groups)
-    definition = "Groups in which reward functions differ between rollouts, and their weighted sum does not."
+    definition = "Groups in which reward functions differ between rollouts but their weighted sum does not."
     if not count:
-        return Finding("Cancellation", "fine", "", (Said(f"In none of {total:,} groups."),), definition)
-    said = f"In {count:,} of {total:,} groups reward functions differ, and their sum does not."
+        return Finding("Cancellation", "fine", "", (Said(f"None in {total:,} groups."),), definition)
+    said = f"In {count:,} of {total:,} groups the reward functions differ but their weighted sum does not."
     first = np.unique(rows.group, return_index=True)[1][groups]  # any rollout opens its group
     chosen = _only(here, rows.id[first])
-    lines = (Said("Every advantage is 0 there: what one function takes, another gives back."),)
+    lines = (Said("All advantages of these groups are 0: the functions cancel out."),)
     return Finding("Cancellation", "found", said, lines, definition, chosen, is_groups=True)
 
 
 def _only(here: Window, found: Ints) -> RolloutFilter | None:
-    """None of none, and of so many that no address holds them."""
+    """Returns the filter of some rollouts; None for none, and for too many to list in an address."""
     said = exactly(found)
     return here.only(said) if said else None
 
@@ -115,15 +115,15 @@ def _twins(run: Run, here: Window) -> list[Said]:
     found = {name: spreads(values[known], same) for name, values in run.rows.values.items()}
     compared = np.logical_or.reduce([np.isfinite(spread) for spread in found.values()])
     if not compared.any():
-        return [Said("No completion was given twice to the same prompt: there is nothing to compare.")]
+        return [Said("No prompt got the same completion twice, so there is nothing to compare.")]
     differs = np.logical_or.reduce([np.nan_to_num(spread) > SAME for spread in found.values()])
     place: Bools = np.zeros(len(run.rows), bool)
     place[np.flatnonzero(known)[differs]] = True
-    whole = f"{compared.sum():,} rollouts have a twin, the same answer to the same prompt"
+    whole = f"{compared.sum():,} rollouts have a duplicate: the same completion of the same prompt"
     if not differs.any():
-        return [Said(f"{whole}; all were scored like it.")]
+        return [Said(f"{whole}; all duplicates got the same score.")]
     share = float(differs.sum() / compared.sum())
-    said = f"{whole}; {differs.sum():,} of them ({percent(share)}) were scored differently."
+    said = f"{whole}; {differs.sum():,} ({percent(share)}) were scored differently."
     return [Said(said, _only(here, run.rows.id[place]))]
 
 
@@ -131,10 +131,10 @@ def _environment(run: Run, here: Window) -> list[Said]:
     held = [it for name in run.rows.values if (it := against(run.rows, name)) is not None]
     said = []
     for it in held:
-        what = "pairs of a group are in opposite order" if it.is_pairs else "rollouts are judged differently"
+        what = "pairs within groups are in the opposite order" if it.is_pairs else "rollouts are judged differently"
         text = f"{it.name}: {percent(it.share)} of {it.compared:,} {what}."
         said.append(Said(text, _only(here, run.rows.id[it.odd])))
-    return said or [Said("Too few rollouts have both to compare.")]
+    return said or [Said("Too few rollouts have both rewards to compare.")]
 
 
 def _fallen(run: Run, _: Window) -> list[Said]:
@@ -142,21 +142,21 @@ def _fallen(run: Run, _: Window) -> list[Said]:
     if found is None:
         return []
     if not light:
-        return [Said("Every reward function counts: none can fall without the reward.")]
+        return [Said("Every reward function has weight, so none can fall unnoticed.")]
     before, after = found
     gain = rise(before.reward, after.reward)
-    said = [f"The reward went from {figure(gain.before)} to {figure(gain.after)}, first steps against last."]
+    said = [f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}."]
     for name in light:
         fall = rise(before.values[name], after.values[name])
-        said.append(f"{name}, which hardly counts, from {figure(fall.before)} to {figure(fall.after)}.")
+        said.append(f"{name} (almost no weight): {figure(fall.before)} to {figure(fall.after)}.")
     return [Said(text) for text in said]
 
 
 def _length(run: Run, _: Window) -> list[Said]:
     r = correlation(run.rows)
     if not np.isfinite(r):
-        return [Said("Either does not vary within groups.")]
-    return [Said(f"Reward and tokens a turn: r = {figure(r)} within groups.")]
+        return [Said("The reward or the length does not vary within groups.")]
+    return [Said(f"Reward and tokens per turn: r = {figure(r)} within groups.")]
 
 
 _FIGURES: Mapping[str, Callable[[Run, Window], list[Said]]] = {
@@ -165,4 +165,4 @@ _FIGURES: Mapping[str, Callable[[Run, Window], list[Said]]] = {
     "hacking": _fallen,
     "length": _length,
 }
-"""What each says where nothing is wrong."""
+"""The figures of each check that did not fire."""

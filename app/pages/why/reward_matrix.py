@@ -1,4 +1,4 @@
-"""What goes together within groups: reward functions with each other, and with what they are held against."""
+"""Correlations within groups: reward functions with each other, and with reward, environment and length."""
 
 import math
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from logs_ui.recorder.diagnosis.tables.reward_table import ENVIRONMENT, LENGTH, 
 from logs_ui.recorder.diagnosis.wording import figure, listed
 
 _BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where length.py calls it strong
-OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens a turn"}
+OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens per turn"}
 MEANING = {
     REWARD: "The weighted sum of all reward functions",
     ENVIRONMENT: "The environment's own reward, summed over its steps",
-    LENGTH: "Tokens that the model sampled, for each of its turns",
+    LENGTH: "Tokens that the model sampled per turn",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """How two things go together within groups.
+    """The correlation of two values within groups.
 
     Attributes:
-        r: None where it cannot be told.
-        shade: class of its colour.
-        title: the same in words.
-        address: of the rollouts that have both; None in the diagonal.
+        r: None if it cannot be computed.
+        shade: colour class.
+        title: description in words.
+        address: of the rollouts that have both; None on the diagonal.
     """
 
     r: float | None
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Correlations within groups: `heads` are (name, what it is), `lines` a function's name and its cells."""
+    """The correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
 
     heads: list[tuple[str, str]]
     lines: list[tuple[str, list[Cell]]]
@@ -51,7 +51,7 @@ def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here
     known = {REWARD: here.rows.reward, ENVIRONMENT: here.rows.env_reward_sum, LENGTH: here.rows.completion_tokens}
     others = [(name, OTHERS[name], fields[name]) for name in fields if np.isfinite(known[name]).any()]
     return Matrix(
-        heads=[(name, f"What {name} returned") for _, name, _ in columns]
+        heads=[(name, f"Value returned by {name}") for _, name, _ in columns]
         + [(title, MEANING[name]) for name, title, _ in others],
         lines=[
             (name, [_cell(run, here, found, (own, name, field), other) for other in (*columns, *others)])
@@ -68,14 +68,16 @@ def _cell(
     other: tuple[str, str, str],
 ) -> Cell:
     if one == other:
-        return Cell(None, "self", "The same", None)
+        return Cell(None, "self", "Same value", None)
     r = found[one[0], other[0]]
     names = listed([one[1], other[1]])
     # Only rollouts that were scored have a reward: `reward:none` is no term.
     terms = [f"-{field}:none" for field in (one[2], other[2]) if field != "reward"]
     address = urls.rollouts(run, here.only(" ".join(terms)))
     if math.isnan(r):
-        return Cell(None, "unknown", f"{names}: one of them does not vary within groups, or too few have both", address)
+        return Cell(
+            None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
+        )
     return Cell(r, _shade(r), f"{names}: r = {figure(r)} within groups", address)
 
 

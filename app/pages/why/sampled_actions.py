@@ -1,4 +1,4 @@
-"""What the newest rollouts did, action by action, as the page shows it."""
+"""The actions of the newest rollouts, read one by one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,20 +23,18 @@ from logs_ui.recorder.queries.filters.terms import Range, Term
 from logs_ui.recorder.storage.tables import Run
 
 SAMPLE = 200
-"""Rollouts whose actions are read one by one: the newest."""
+"""Number of newest rollouts whose actions are read."""
 
 _MOST_LINES = 10  # of a table
 _MOST_NAMED = 60  # rollouts that a link names one by one
 
 _known: "WeakKeyDictionary[Rows, dict[int | None, Sample]]" = WeakKeyDictionary()
-"""By the first step that was looked at."""
+"""By the first step of the window."""
 
 
 @dataclass(frozen=True)
 class Linked:
-    """A number of rollouts of the sample, and the address of them; None of none, and beyond _MOST_NAMED of those that
-    came last.
-    """
+    """A number of sampled rollouts, and their address: None for none; of more than _MOST_NAMED, the last ones."""
 
     count: int
     address: str | None
@@ -44,15 +42,15 @@ class Linked:
 
 @dataclass(frozen=True)
 class KindLine:
-    """Actions that are alike; see `action_sample.ActionKind`.
+    """Similar actions; see `action_sample.ActionKind`.
 
     Attributes:
-        example: the most frequent of them, and how often it was sent; None where all are the same.
-        different: how many of them differ.
-        share: of all actions, 0 to 1.
-        failed: share of them that the environment answered with an error.
+        example: the most frequent of them, and its count; None if all are identical.
+        different: number of distinct ones.
+        share: of all actions, from 0 to 1.
+        failed: share that the environment answered with an error.
         last_mean: mean reward of the rollouts that ended with one; None without any.
-        address: of all rollouts that mention it, as far as words can be looked for; None where they cannot.
+        address: of all rollouts that mention it; None if its words cannot be searched for.
     """
 
     kind: ActionKind
@@ -71,7 +69,7 @@ class KindLine:
 
 @dataclass(frozen=True)
 class SeenLine:
-    """An error, or an observation that came again; `after` are the kinds of action before it, most frequent first."""
+    """An error, or a repeated observation; `after` are the most frequent kinds of action before it."""
 
     seen: Seen
     rollouts: Linked
@@ -80,10 +78,10 @@ class SeenLine:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the newest rollouts did, one by one.
+    """The actions of the newest rollouts.
 
     Attributes:
-        beyond: kinds of action that are in no line.
+        beyond: number of kinds that are in no line.
         kinds, errors, repeated: the most frequent.
     """
 
@@ -95,7 +93,9 @@ class Sampled:
 
 
 def make_sampled(db: Connection, run: Run, rows: Rows, here: Window) -> Sampled | None:
-    """None where none of them holds an action. What was read holds as long as `rows`, which are all of the run."""
+    """Returns the sample, None if no rollout has an action. The sample is cached as long as `rows`, all rows of the
+    run, live.
+    """
     uid, of_run = run.uid, _known.setdefault(rows, {})
     if here.first not in of_run:
         of_run[here.first] = sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else [])
@@ -112,7 +112,7 @@ def make_sampled(db: Connection, run: Run, rows: Rows, here: Window) -> Sampled 
 
 
 def _newest(db: Connection, run_id: int, here: Window) -> Iterator[Played]:
-    """The rollouts that are opened: those of the window with the highest ids."""
+    """Yields the rollouts of the window with the highest ids."""
     ids = np.sort(here.rows.id)[-SAMPLE:]
     only = here.only()
     newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))

@@ -1,4 +1,4 @@
-"""The heat map of tasks by steps: its cells as they are coloured, said and linked."""
+"""The heat map of tasks by steps: text, colour and link of its cells."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +27,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
 from logs_ui.recorder.queries.filters.rollout_filter import Scored
 
 SHADES = 7
-"""Classes of a cell's colour, of equal width from the run's lowest reward to its best."""
+"""Number of colours, which divide the range from the run's lowest reward to its best equally."""
 
 _LOWEST_PERCENTILE = 1
 _SPELT_COLUMNS = 16  # so many, at most, are wide enough to say their value
@@ -37,45 +37,58 @@ _SHOWN = (15, 20)  # characters of a name: the first and the last
 
 LABELS: Final = {
     Label.NEVER: Word(
-        "never solved", "ban", "bad", f"{ATTEMPTS} attempts or more over the whole run, none of which solved it."
+        "never solved", "ban", "bad", f"At least {ATTEMPTS} attempts over the whole run, none of which solved the task."
     ),
     Label.FORGOTTEN: Word(
-        "no longer solved",
+        "regressed",
         "arrow-down",
         "warn",
-        f"Solved before, and then not once in {ATTEMPTS} attempts or more. At the rate of before, so many failures in a"
-        " row would be chance in fewer than 1 of 100 cases. The finding Regressed tasks asks for more: that it is no"
-        " chance among all tasks either, and that the mean reward fell.",
+        f"Solved before, then not once in at least {ATTEMPTS} attempts. At the earlier success rate, such a failure"
+        " streak has a probability below 1%. The check for regressed tasks asks for more: significance over all tasks,"
+        " and a lower mean reward.",
     ),
     Label.LEARNING: Word(
-        "learning", "activity", "positive", "Some of its attempts solve it, others do not: a policy can learn from it."
+        "learning",
+        "activity",
+        "positive",
+        "Some attempts solve the task and others do not: the policy can learn from it.",
     ),
     Label.SATURATED: Word(
-        "saturated by now",
+        "saturated",
         "check",
         "good",
-        f"{EASY:.0%} or more of its last attempts solve it, those of the steps that hold the last {ATTEMPTS}: there is"
-        " little left to learn. Its other figures are of all steps that are shown.",
+        f"At least {EASY:.0%} of the last attempts (the steps with the last {ATTEMPTS}) solve the task: little is left"
+        " to learn. The other figures cover all steps shown.",
     ),
-    Label.FEW: Word("few attempts", "hourglass", "quiet", f"Fewer than {ATTEMPTS} attempts: nothing can be said yet."),
+    Label.FEW: Word("few attempts", "hourglass", "quiet", f"Fewer than {ATTEMPTS} attempts: too few for a status."),
 }
-"""What a task's label says, in the order of the chips."""
+"""The word of each status, in the order of the chips."""
 
 REACHES: Final = {
-    Reach.CANNOT: Word("cannot", "", "bad", "Hardly a group has a single rollout that solves it: sampling more of them"
-                       " gives no signal. Make it easier, or show it how."),
-    Reach.RARELY: Word("rarely", "", "warn", f"It can: some groups have a rollout that solves it, though fewer than"
-                       f" {RARELY:.0%} of all attempts do. This is what training can amplify."),
-    Reach.SOMETIMES: Word("at times", "", "positive", f"{RARELY:.0%} to {EASY:.0%} of the attempts solve it."),
-    Reach.RELIABLY: Word("reliably", "", "good", f"{EASY:.0%} of the attempts or more solve it."),
-    Reach.UNKNOWN: Word(said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts within these steps."),
-}  # fmt: skip
-"""Whether the policy can solve a task, within the steps that are shown."""
+    Reach.CANNOT: Word(
+        "no success",
+        "",
+        "bad",
+        "Almost no group has a rollout that solves the task: more samples give no signal. Make the task easier, or add"
+        " demonstrations.",
+    ),
+    Reach.RARELY: Word(
+        "rare",
+        "",
+        "warn",
+        f"Some groups have a rollout that solves the task, but fewer than {RARELY:.0%} of all attempts do. Training can"
+        " amplify this.",
+    ),
+    Reach.SOMETIMES: Word("partial", "", "positive", f"{RARELY:.0%} to {EASY:.0%} of the attempts solve the task."),
+    Reach.RELIABLY: Word("reliable", "", "good", f"At least {EASY:.0%} of the attempts solve the task."),
+    Reach.UNKNOWN: Word(said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts in these steps."),
+}
+"""The word of each solvability, within the steps shown."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Steps of a column; `heading` is empty where its neighbours' need the room."""
+    """Steps of a column; `heading` is empty if there is no room for it."""
 
     title: str
     heading: str
@@ -83,11 +96,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A task in a column's steps.
+    """A task in the steps of one column.
 
     Attributes:
-        text: its mean reward, or an em dash where no rollout has one.
-        shade: classes: of its colour, `r0` to `r6`, and of its mark, `s1` to `s5`, by the share that solves the task.
+        text: mean reward, or an em dash if no rollout has one.
+        shade: classes of its colour, `r0` to `r6`, and of its mark, `s1` to `s5`, by the share solved.
     """
 
     text: str
@@ -98,13 +111,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A task, within the steps that are shown; see `task_table.Figures`.
+    """A task in the steps shown; see `task_table.Figures`.
 
     Attributes:
-        short: its name without its middle, where it is long: names of many tasks differ at the end.
-        evidence: what its label rests on, in a sentence.
+        short: its name without the middle if it is long: names of many tasks differ at the end.
+        evidence: a sentence behind its status.
         cells: one for each column; None without rollouts.
-        address, of_attempts: of its rollouts, and of those that have a reward.
+        address, of_attempts: of its rollouts, and of those with a reward.
     """
 
     task: str
@@ -124,7 +137,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Shade:
-    """A colour of the cells, and the rewards that have it."""
+    """A colour of the cells, and the range of rewards that it stands for."""
 
     name: str
     title: str
@@ -132,12 +145,12 @@ class Shade:
 
 @dataclass(frozen=True)
 class Heat:
-    """Some tasks by steps.
+    """Tasks by steps.
 
     Attributes:
-        width: steps of a column, but for the last, which may have fewer.
-        is_spelt: whether cells have the room to say their value.
-        low, high: rewards between which the shades are.
+        width: steps per column; the last column may have fewer.
+        is_spelt: True if the cells have room for their value.
+        low, high: range of the colours.
     """
 
     lines: list[Line]
@@ -150,16 +163,16 @@ class Heat:
 
 
 def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures, of_all: Labels, **where: Any) -> Heat:
-    """Of the tasks of these indices, in this order.
+    """Builds the heat map of some tasks, in the given order.
 
     Args:
         run: uid.
-        rows: of the steps that are shown.
+        rows: of the steps shown.
         scale: of the whole run.
         tasks: indices into `rows.tasks`.
-        of_tasks: of `rows`.
-        of_all: of the whole run.
-        where: parts of a filter that all links have.
+        of_tasks: figures of `rows`.
+        of_all: labels of the whole run.
+        where: filter parts that all links have.
     """
     columns = Columns.of(rows)
     low = float(np.nanpercentile(rows.reward, _LOWEST_PERCENTILE)) if np.isfinite(rows.reward).any() else 0.0
@@ -193,7 +206,7 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
 
 
 def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[Cell | None]:
-    """Of one task."""
+    """Builds the cells of one task."""
     of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
     of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[Cell | None] = []
@@ -226,7 +239,7 @@ def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float
     if not attempts:
         return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
     rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
-    return f"{where}mean reward {said.number(mean)} · {solved:,} of {said.plural(attempts, 'rollout')} solved it{rest}"
+    return f"{where}mean reward {said.number(mean)} · {solved:,} of {said.plural(attempts, 'rollout')} solved{rest}"
 
 
 def _shade(edges: Floats, mean: float, share: float) -> str:

@@ -1,4 +1,4 @@
-"""The page of what a run's rollouts did: which actions, first and last, what failed, what went in circles."""
+"""The page of a run's actions: the most frequent ones, first and last, errors and repeats."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _SURE = 3
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure of all rollouts; `text` is None where nothing tells it."""
+    """One figure of all rollouts; `text` is None if it was not recorded."""
 
     title: str
     text: str | None
@@ -42,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class HabitLine:
-    """See `actions.HabitFound`; `share` is of the rollouts that tell."""
+    """See `action_table.HabitFound`; `share` is of the rollouts for which it is recorded."""
 
     found: HabitFound
     share: float
@@ -51,12 +51,12 @@ class HabitLine:
 
 @dataclass(frozen=True)
 class ActionLine:
-    """Rollouts that began, or ended, with the same action.
+    """Rollouts with the same first, or last, action.
 
     Attributes:
-        action: None for those without any.
-        shown: as it can be read.
-        share: of all rollouts, 0 to 1.
+        action: None for rollouts without one.
+        shown: as text.
+        share: of all rollouts, from 0 to 1.
         solved: share of those that have a reward; None without any.
     """
 
@@ -75,10 +75,9 @@ class ActionTable:
     """The first, or the last, actions.
 
     Attributes:
-        different: how many there are.
-        beyond: how many rollouts have one that is in no line.
-        contrast: how the last ones of unsolved rollouts differ from those of solved ones, in a sentence; empty where
-            that may be chance.
+        different: number of distinct ones.
+        beyond: number of rollouts whose action is in no line.
+        contrast: a sentence on the last action typical of unsolved rollouts; empty if it may be chance.
     """
 
     title: str
@@ -90,14 +89,14 @@ class ActionTable:
 
 @dataclass(frozen=True)
 class WhyActionsPage:
-    """What `why_actions.html` shows.
+    """Context of `why/why_actions.html`.
 
     Attributes:
-        window: the steps that it is about.
-        fresh: how new it is; None where nothing is to come.
-        tiles: empty where no action was recorded.
+        window: the steps of the page.
+        fresh: how current the page is; None if nothing is to come.
+        tiles: empty if no action was recorded.
         firsts, lasts: None likewise.
-        sampled: None where the newest rollouts hold no action.
+        sampled: None if the newest rollouts have no action.
     """
 
     summary: RunSummary
@@ -112,7 +111,7 @@ class WhyActionsPage:
 
 @router.get("/runs/{name}/why/actions")
 def why_actions(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """The page; `steps` is `all`, or the last ones."""
+    """Shows the page; `steps` is `all`, or empty for the last steps."""
     for parameter in request.query_params:
         check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
@@ -151,21 +150,21 @@ def _tiles(uid: str, here: Window, firsts: Sequence[Tally]) -> list[Tile]:
             f"{acted:,} of {known:,}",
             urls.rollouts(uid, here.only("env_steps>0")),
         ),
-        Tile("Actions a rollout", _figure(steps), "on average", None),
+        Tile("Actions per rollout", _figure(steps), "on average", None),
         Tile(
-            "Different first actions",
+            "Distinct first actions",
             f"{len(taken):,}" if taken else None,
-            f"{percent(taken[0].rollouts / acted)} begin with the same" if taken and acted else "",
+            f"{percent(taken[0].rollouts / acted)} begin with the same one" if taken and acted else "",
             _of_action(uid, here.only(), "first_action", taken[0].value) if taken else None,
         ),
         Tile(
-            "Actions that raise an error",
+            "Actions with an error",
             percent(float(np.nansum(errors) / np.nansum(steps))) if np.nansum(steps) else None,
             f"{int(np.nansum(errors)):,} of {int(np.nansum(steps)):,}",
             urls.rollouts(uid, here.only("env_errors>0")),
         ),
         Tile(
-            "Tool calls a rollout",
+            "Tool calls per rollout",
             _figure(calls),
             "in the model's messages",
             urls.rollouts(uid, here.only("tool_calls>0")),
@@ -210,8 +209,8 @@ def _table(uid: str, here: Window, column: str, found: Sequence[Tally]) -> Actio
 
 
 def _contrast(found: Sequence[Tally]) -> str:
-    """Of the last action that is most typical of unsolved rollouts, where its share is _SURE standard errors above that
-    in solved ones.
+    """Finds the last action most typical of unsolved rollouts, if its share there is _SURE standard errors above its
+    share in solved ones.
     """
     solved, unsolved = sum(it.solved for it in found), sum(it.scored - it.solved for it in found)
     if not solved or not unsolved:
@@ -223,11 +222,13 @@ def _contrast(found: Sequence[Tally]) -> str:
     if of_unsolved - of_solved <= _SURE * error:
         return ""
     what = "without any action" if most.value is None else f"with {readable(most.value)}"
-    return f"{percent(of_unsolved)} of the unsolved rollouts end {what}, and {percent(of_solved)} of the solved ones."
+    return (
+        f"{percent(of_unsolved)} of the unsolved rollouts end {what}, against {percent(of_solved)} of the solved ones."
+    )
 
 
 def readable(action: str) -> str:
-    """Less the metadata that OpenEnv sends with every action, where it is empty."""
+    """Removes the empty metadata that OpenEnv sends with every action."""
     return action.replace(',"metadata":{}', "").replace('"metadata":{},', "")
 
 

@@ -1,4 +1,4 @@
-"""The cards of a diagnosis as pages show them: in the order in which they explain each other."""
+"""The cards of a diagnosis as the page shows them, ordered by which explains which."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,8 +27,8 @@ class Line:
     Attributes:
         points: of the line.
         end: the last of them.
-        since: from where on it is bad, to the right; None where that cannot be told.
-        limit: how high the threshold lies; None where the trend is held against no fixed one.
+        since: position from which it is bad; None if unknown.
+        limit: position of the threshold; None without a fixed one.
         first, last: (step, value).
     """
 
@@ -45,13 +45,13 @@ class Shown:
     """A card.
 
     Attributes:
-        share: of all that is lost, from 0 to 1.
-        diagnostic: None of one that this process does not know.
+        share: of the whole loss, from 0 to 1.
+        diagnostic: None for one that this process does not know.
         follows_from: id and name of the cards above it that explain it.
-        follows: those below it that it explains.
-        count: of its rollouts; None where its filter cannot be read.
-        address: of exactly its rollouts, likewise.
-        set: the threshold that somebody set; None: the diagnostic's own.
+        follows: the cards below it that it explains.
+        count: number of its rollouts; None if its filter cannot be read.
+        address: of exactly its rollouts; None likewise.
+        set: the threshold that a user set; None for the default.
     """
 
     card: Card
@@ -66,14 +66,14 @@ class Shown:
 
 
 def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[Shown]:
-    """Dearest first; those that another explains are in that one's `follows`.
+    """Returns the cards, largest impact first; a card explained by another one is in that one's `follows`.
 
     Args:
         cards: of a report.
-        lost: what all causes together cost.
+        lost: loss of all causes together.
         settings: those in force.
-        run: whose uid the addresses name.
-        count: how many rollouts a filter has.
+        run: uid for the addresses.
+        count: counts the rollouts of a filter.
     """
     shown = {card.id: _shown(card, lost, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
@@ -83,19 +83,19 @@ def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: st
 
 
 def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, Shown]) -> Shown:
-    """The one at the top of those that explain it."""
+    """Returns the topmost of the cards that explain this one."""
     above = parents(card, cards)
     return _top(above[0], cards, shown) if above else shown[card.id]
 
 
 def thinned(trend: Trend, most: int = _POINTS) -> Trend:
-    """Every n-th, and the last, where there are more."""
+    """Returns every n-th point, and the last, if there are too many."""
     every = -(-len(trend) // most)
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
 def line(trend: Trend, since: int | None, limit: float | None = None) -> Line | None:
-    """None of fewer than two points."""
+    """Builds a trend; None for fewer than two points."""
     if len(trend) < 2:
         return None
     shown = thinned(trend)
@@ -120,7 +120,7 @@ def line(trend: Trend, since: int | None, limit: float | None = None) -> Line | 
 
 
 def fine(report: Report) -> list[Diagnostic]:
-    """Those that were looked at, and found nothing."""
+    """Returns the diagnostics that ran and did not fire."""
     found = {it.id for it in report.cards} | {it.id for it in report.missing}
     return [it for it in DIAGNOSTICS if it.id not in found]
 
@@ -144,7 +144,7 @@ def _name(card: Card) -> str:
 
 
 def _filter(where: str) -> RolloutFilter | None:
-    """None of what the language does not know: anybody may register a diagnostic."""
+    """Parses a card's filter; None if the language cannot express it, since users may register diagnostics."""
     try:
         return parse_where(where)
     except FilterError:

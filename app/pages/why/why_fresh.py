@@ -1,4 +1,4 @@
-"""How new the pages beside Why are, which stand still while their run goes on."""
+"""Shows how current the diagnosis' subpages are. They do not update themselves while their run goes on."""
 
 from dataclasses import dataclass
 
@@ -17,14 +17,14 @@ _POLL_SECONDS = 5
 
 @dataclass(frozen=True)
 class Fresh:
-    """What is known of a run that is alive since a page of it was made.
+    """Changes of a live run since a page was made.
 
     Attributes:
-        address: where it looks for news.
-        every: seconds between two looks.
-        is_old: whether anything of the run has changed since the page was made.
-        more: rollouts that have begun since.
-        is_running: whether the run has been heard of lately.
+        address: address to poll.
+        every: seconds between two polls.
+        is_old: True if the run changed since the page was made.
+        more: number of rollouts that began since.
+        is_running: True if the run sent a heartbeat lately.
     """
 
     address: str
@@ -36,13 +36,13 @@ class Fresh:
 
 @dataclass(frozen=True)
 class FreshPage:
-    """What `_why_fresh.html` shows."""
+    """Context of `why/_why_fresh.html`."""
 
     fresh: Fresh
 
 
 def fresh_of(summary: RunSummary) -> Fresh | None:
-    """Of a page that is made now; None where nothing is to come."""
+    """Returns the state for a page that is being made; None if nothing is to come."""
     return _fresh(summary, _moment(summary), summary.rollouts) if _is_alive(summary) else None
 
 
@@ -50,15 +50,15 @@ def fresh_of(summary: RunSummary) -> Fresh | None:
 def fresh(
     request: Request, source: SourceOfPages, name: str, seen: str = "", made: str = "", rollouts: str = ""
 ) -> Response:
-    """Whether the run has gone on since a page was made; 204 where nothing has changed since it was last asked.
+    """Returns the changes since a page was made; 204 without new ones since the last poll.
 
     Args:
         request: of htmx.
         source: of the run.
         name: of the run.
-        seen: its moment when it was last asked.
-        made: its moment when the page was made.
-        rollouts: how many it had then.
+        seen: version of the run at the last poll.
+        made: version of the run when the page was made.
+        rollouts: number of rollouts then.
     """
     with source.reading() as db:
         summary = queries.run_summary(db, id_of(queries.find_run(db, name)))

@@ -1,4 +1,4 @@
-"""Why the rewards of a run are low: where they went, and what to change."""
+"""The diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,15 +38,15 @@ _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 @dataclass(frozen=True)
 class Why:
-    """What is said of some rollouts.
+    """The diagnosis of some rollouts.
 
     Attributes:
         cards: see `make_cards`.
-        number: of cards, with those that follow from others.
-        fine: diagnostics that found nothing.
-        missing: those that lack what they need.
-        too_few: whether there is too little to tell causes apart.
-        said: where the best reward comes from.
+        number: of cards, including those that follow from others.
+        fine: diagnostics that did not fire.
+        missing: diagnostics that lack an input.
+        too_few: True if there are too few rollouts to tell causes apart.
+        said: source of the best reward.
     """
 
     fall: Fall
@@ -61,12 +61,12 @@ class Why:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the form offers.
+    """The options of the form.
 
     Attributes:
-        tasks: those of most rollouts, by name; empty where no rollout has one.
-        evals: empty where there is but one.
-        steps: whether they say anything.
+        tasks: those with the most rollouts, by name; empty if no rollout names one.
+        evals: empty if there is only one.
+        steps: True if there are several steps.
     """
 
     tasks: list[str]
@@ -76,19 +76,19 @@ class Choices:
 
 @dataclass(frozen=True)
 class WhyPage:
-    """What `why.html` and `_why.html` show.
+    """Context of `why/why.html` and `why/_why.html`.
 
     Attributes:
-        why: None where no rollout came to an end.
-        chosen: of which rollouts.
-        is_all: whether nobody chose any.
-        ended: how many rollouts of the run did, and of how many steps.
-        needed: how many it takes of each.
-        sample: which steps of a large run were looked at; None where all were.
-        panel: what all of it is held against.
-        refresh: where a run that is alive looks for news; None where none is to come.
-        every: seconds between two looks.
-        is_new: whether it is the whole page.
+        why: None if no rollout ended.
+        chosen: the selection of rollouts.
+        is_all: True without a selection.
+        ended: number of ended rollouts of the run, and of their steps.
+        needed: number of each that a diagnosis needs.
+        sample: steps read of a large run; None if all were read.
+        panel: the settings.
+        refresh: address to poll while the run is alive; None if nothing is to come.
+        every: seconds between two polls.
+        is_new: True for a full page load.
     """
 
     summary: RunSummary
@@ -107,10 +107,10 @@ class WhyPage:
 
 @dataclass(frozen=True)
 class WhyShortPage:
-    """What `_why-short.html` shows, on a run's overview, too.
+    """Context of `why/_why-short.html`, which the overview includes too.
 
     Attributes:
-        short: None where it is still to be asked for.
+        short: None if the browser has to request it.
     """
 
     summary: RunSummary
@@ -129,7 +129,7 @@ def why(
     eval: str = "",  # noqa: A002 - as the address has it
     seen: str = "",
 ) -> Response:
-    """The page; of the last steps, or of those rollouts that are chosen."""
+    """Shows the page for the last steps, or for a selection of rollouts."""
     for parameter in request.query_params.keys() - {"seen", WAIT}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     chosen = Slice.of(step_min, step_max, task, eval)
@@ -169,7 +169,7 @@ def why(
 
 @router.get("/runs/{name}/why/short")
 def short(request: Request, source: SourceOfPages, name: str) -> Response:
-    """What the overview says of it, where that has not waited for it."""
+    """Returns the short diagnosis for an overview that did not wait for it."""
     with source.reading() as db:
         run = queries.find_run(db, name)
         summary = queries.run_summary(db, id_of(run))
@@ -178,7 +178,7 @@ def short(request: Request, source: SourceOfPages, name: str) -> Response:
 
 
 def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:
-    """Raises FilterError: there is no such rollout."""
+    """Diagnoses the selection. Raises FilterError if it has no rollouts."""
     run = summary.run
     report, looked = report_of(db, run, known, chosen)
 

@@ -1,4 +1,4 @@
-"""The reward functions of a run against each other, against its environment's own reward, and against length."""
+"""The page of a run's reward functions: their shares, correlations and checks."""
 
 from dataclasses import dataclass
 
@@ -50,11 +50,11 @@ class FunctionLine:
     """One reward function.
 
     Attributes:
-        sparkline: of the mean of what it returned, by step.
+        sparkline: of its raw mean by step.
         bar: of its share of the variance.
-        all: address of the rollouts that it gave a number.
-        below: of those that it gave less than its best; None where that is not told.
-        nothing: of those that it gave no number.
+        all: address of the rollouts for which it returned a number.
+        below: of those with less than its best value; None if that is unknown.
+        nothing: of those without a number.
     """
 
     it: Function
@@ -67,12 +67,12 @@ class FunctionLine:
 
 @dataclass(frozen=True)
 class SumLine:
-    """The reward, or the environment's own: what functions are held against.
+    """The reward, or the environment's own reward, for comparison with the functions.
 
     Attributes:
         nothing: share of the scored rollouts without one.
-        left: to the best that is known; None where none is.
-        below: address of the rollouts that have less than that; None likewise.
+        left: headroom to the best known value; None without one.
+        below: address of the rollouts below that value; None likewise.
     """
 
     name: str
@@ -88,20 +88,20 @@ class SumLine:
 
 @dataclass(frozen=True)
 class WhyRewardsPage:
-    """What `why_rewards.html` shows.
+    """Context of `why/why_rewards.html`.
 
     Attributes:
-        window: the steps that it is about.
-        fresh: how new it is; None where nothing is to come.
-        verdict: what it comes to, a sentence.
-        lines: the reward functions, the one that decides most first.
-        sums: what they are held against.
-        unscored: how many rollouts got a number from none of them, and their address.
-        matrix: None where there is nothing to hold against each other.
-        kinds: (class of its colour, name) of each function, in the order of the picture.
-        stacks: what each function decides by step, of the whole run; empty for one function, and fewer than two steps.
-        findings: what was looked for, found or not.
-        spread: address of the groups, those first whose rewards differ most.
+        window: the steps of the page.
+        fresh: how current the page is; None if nothing is to come.
+        verdict: one sentence.
+        lines: the reward functions, largest variance share first.
+        sums: the rewards to compare them with.
+        unscored: number of rollouts without a number from any function, and their address.
+        matrix: None without reward functions.
+        kinds: (colour class, name) of each function, in the order of the chart.
+        stacks: variance shares by step, for the whole run; empty for one function, and fewer than two steps.
+        findings: results of the checks.
+        spread: address of the groups, largest spread first.
     """
 
     summary: RunSummary
@@ -120,7 +120,7 @@ class WhyRewardsPage:
 
 @router.get("/runs/{name}/why/rewards")
 def why_rewards(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """The page; `steps` is `all` for all steps in place of the last ones."""
+    """Shows the page; `steps` is `all`, or empty for the last steps."""
     for parameter in request.query_params:
         check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
@@ -160,19 +160,21 @@ def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
 
 def _verdict(found: list[Function], here: Window) -> str:
     if not found:
-        return "No reward function's value is recorded."
+        return "No reward function values are recorded."
     shared = [it for it in found if it.share is not None]
     left = max((it for it in found if it.left is not None), key=lambda it: it.left or 0.0, default=None)
     if not shared:
-        return f"Rewards differ within no group of {here.said}: no reward function decides anything."
+        return f"All groups of {here.said} have zero variance: no reward function explains a difference."
     if len(found) == 1:
-        rest = f"; {figure(left.left or 0.0)} is left to win" if left else ""
-        return f"{found[0].name} is the only reward function: all that differs within groups is its doing{rest}."
+        rest = f"; its headroom is {figure(left.left or 0.0)}" if left else ""
+        return f"{found[0].name} is the only reward function and explains all within-group reward variance{rest}."
     first = found[0]
-    decides = f"{first.name} decides {percent(first.share or 0.0)} of what differs within groups"
+    explains = f"{first.name} explains {percent(first.share or 0.0)} of within-group reward variance"
     if left is None or not left.left:
-        return f"{decides}; nothing is left to win."
-    return f"{decides}; most is left to win by {left.name}: {figure(left.left)}."
+        return f"{explains}; no function has headroom left."
+    if left is first:
+        return f"{explains} and has the most headroom ({figure(left.left)})."
+    return f"{explains}; {left.name} has the most headroom ({figure(left.left)})."
 
 
 def _line(run: str, it: Function, here: Window) -> FunctionLine:
@@ -222,7 +224,7 @@ def _kinds(found: list[Function]) -> list[tuple[str, str]]:
 
 
 def _stacks(run: str, known: Diagnosed, names: list[str], here: Window) -> list[Stack]:
-    """Some steps together where there are many: a step has few groups."""
+    """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(names) < 2 or len(known.rows.steps) < 2:
         return []
     bins = Bins.of(known.rows, _MOST_STACKS)

@@ -1,4 +1,4 @@
-"""What a run's diagnosis is held against, as somebody sets it on the page that shows it."""
+"""The settings of a run's diagnosis: their form, and what stores it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Field:
 
     Attributes:
         field: its name in the form.
-        value: as it was set; empty where it was not.
-        otherwise: what holds then.
+        value: as set; empty if it is not.
+        otherwise: the default.
     """
 
     field: str
@@ -45,8 +45,8 @@ class Panel:
     """The form.
 
     Attributes:
-        thresholds: of what was found, where that is one figure, and of what somebody set.
-        is_saved: whether somebody set any of it here, or by the command line.
+        thresholds: of diagnostics that fired and have a single one, and of those that a user set.
+        is_saved: True if a user set any of it, here or on the command line.
         place: where it is stored.
     """
 
@@ -57,15 +57,15 @@ class Panel:
 
 
 def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
-    """As the settings in force are."""
+    """Builds the form from the settings in force."""
     own, scale = known.settings, known.report.scale
     best, solved = (brief(round(it, 6)) for it in (scale.best, scale.solved))
     limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
     return Panel(
         fields=[
-            Field("max_reward", "Best reward", "What a perfect rollout gets.", _written(own.max_reward), best),
-            Field("solved_at", "Solved from", "The reward that counts as solved.", _written(own.solved_at), solved),
-            Field("steps", "Steps", "How many of the last steps are looked at.", str(own.steps), ""),
+            Field("max_reward", "Best reward", "Reward of a perfect rollout.", _written(own.max_reward), best),
+            Field("solved_at", "Solved if reward ≥", "Threshold for success.", _written(own.solved_at), solved),
+            Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(own.steps), ""),
         ],
         thresholds=[
             Field(f"{_THRESHOLD}{name}", _NAMES.get(name, name), name, _written(own.thresholds.get(name)), brief(limit))
@@ -78,10 +78,11 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
 
 @router.post("/runs/{name}/why/settings")
 def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
-    """Takes `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset`: none of it.
+    """Stores `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset` deletes all of
+    them.
 
     Raises:
-        SettingsError: one is no number, or out of its range; or they do not go together.
+        SettingsError: a value is not a number or out of range, or the values contradict each other.
     """
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -95,7 +96,7 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
 
 
 def _settings(form: Mapping[str, str], before: Settings) -> Settings:
-    """Thresholds that the form does not name stay."""
+    """Reads the form; thresholds that it does not name are kept."""
     given = {field.removeprefix(_THRESHOLD): field for field in form if field.startswith(_THRESHOLD)}
     kept = {name: value for name, value in before.thresholds.items() if name not in given}
     set_here = {name: value for name, field in given.items() if (value := _number(form, field)) is not None}
@@ -110,7 +111,7 @@ def _settings(form: Mapping[str, str], before: Settings) -> Settings:
 
 
 def _number(form: Mapping[str, str], field: str) -> float | None:
-    """None where nothing is written."""
+    """Reads a number; None for an empty field."""
     written = form.get(field, "").strip().replace("\u2212", "-")
     try:
         return float(written) if written else None

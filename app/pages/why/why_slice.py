@@ -1,4 +1,4 @@
-"""Which rollouts the page that says why rewards are low is about, and the report on them."""
+"""A selection of rollouts for the diagnosis, and the report on it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +21,11 @@ from logs_ui.recorder.storage.tables import Run
 
 @dataclass(frozen=True)
 class Slice:
-    """Rollouts that somebody chose; none of it: those of the last steps.
+    """A selection of rollouts; empty for those of the last steps.
 
     Attributes:
-        step_min, step_max: inclusive; None: the run's own first and last, where the other is given.
-        task, eval: empty: any.
+        step_min, step_max: inclusive; None for the run's first and last if the other is given.
+        task, eval: empty for any.
     """
 
     step_min: int | None = None
@@ -35,20 +35,20 @@ class Slice:
 
     @classmethod
     def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
-        """As an address has them.
+        """Reads a selection from an address.
 
         Raises:
-            FilterError: no whole numbers, or the first is above the last.
+            FilterError: not whole numbers, or the first is above the last.
         """
         given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
         low, high = (read_whole(name, text) if text else None for name, text in given)
         if low is not None and high is not None and low > high:
-            raise FilterError("step_min", f"there is no step from {low} to {high}: change sides")
+            raise FilterError("step_min", f"there is no step from {low} to {high}: swap them")
         return cls(low, high, task, eval_name)
 
     @property
     def pairs(self) -> dict[str, Any]:
-        """As an address has it."""
+        """The selection as parameters of an address."""
         return {"step_min": self.step_min, "step_max": self.step_max, "task": self.task, "eval": self.eval}
 
     @property
@@ -60,7 +60,7 @@ _ALL = Slice()
 
 
 def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Looked]:
-    """On those rollouts, by the scale of the whole run and with the trends up to there; and how many they are.
+    """Diagnoses the selection on the scale of the whole run, with the trends up to its last step.
 
     Raises:
         FilterError: there is no such rollout.
@@ -70,10 +70,8 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     before = known.rows.where(_up_to(known.rows, chosen))
     own = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
     if not len(own):
-        read = f": so large a run is looked at in part, {known.report.sample}" if known.report.sample else ""
-        raise FilterError(
-            "step_min" if chosen.has_steps else "task", f"no rollout that came to an end is among these{read}"
-        )
+        read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
+        raise FilterError("step_min" if chosen.has_steps else "task", f"this selection has no rollout that ended{read}")
     within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
     scale = known.report.scale
     if len(own) < FEW_ROLLOUTS:
@@ -97,7 +95,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
 
 
 def _up_to(rows: Rows, chosen: Slice) -> Bools:
-    """(N,) of its task and eval, up to its last step."""
+    """Returns (N,) True for rows of its task and eval up to its last step."""
     found: Bools = rows.step <= (rows.step.max() if chosen.step_max is None else chosen.step_max)
     for name, word, codes, known in (
         ("task", chosen.task, rows.task, rows.tasks),
@@ -110,7 +108,7 @@ def _up_to(rows: Rows, chosen: Slice) -> Bools:
 
 
 def _terms(chosen: Slice) -> list[str]:
-    """Of a filter."""
+    """Returns the selection as terms of a filter."""
     low, high = ("" if it is None else it for it in (chosen.step_min, chosen.step_max))
     steps = [f"step:{low}..{high}"] if chosen.has_steps else []
     return [

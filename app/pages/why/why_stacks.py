@@ -1,4 +1,4 @@
-"""Pictures by step, of what adds up to a whole: where the pieces lie; the templates draw them."""
+"""Stacked charts by step; the templates draw them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from logs_ui.recorder.diagnosis.rollout_rows import Rows
 
 @dataclass(frozen=True)
 class Piece:
-    """In parts of a stack's height of 100, from its top.
+    """A part of a stack, from its top; a stack's height is 100.
 
     Attributes:
-        kind: class of its colour.
+        kind: colour class.
     """
 
     kind: str
@@ -21,11 +21,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stack:
-    """One step, or some that follow one another; `x` and `width` in parts of 100.
+    """One step, or several consecutive ones; `x` and `width` are in units of a chart that is 100 wide.
 
     Attributes:
-        cells: what each kind comes to, as a table has it.
-        steps, label: in words: which steps, and all of it.
+        cells: value of each kind, for the table.
+        steps, label: in words: the steps, and the whole stack.
         address: of its rollouts or groups.
     """
 
@@ -40,7 +40,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Bins:
-    """The steps of some rollouts in at most so many parts, each of as many steps."""
+    """Steps in bins of equal width."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ class Bins:
 
     @classmethod
     def of(cls, rows: Rows, most: int) -> "Bins":
-        """Of at least one rollout."""
+        """Bins the steps of at least one rollout into at most `most` bins."""
         first, last = int(rows.steps[0]), int(rows.steps[-1])
         return cls(first, last, -(-(last - first + 1) // most))
 
@@ -57,19 +57,19 @@ class Bins:
         return (self.last - self.first) // self.together + 1
 
     def ends(self, place: int) -> tuple[int, int]:
-        """First and last step of one."""
+        """First and last step of a bin."""
         low = self.first + place * self.together
         return low, min(low + self.together - 1, self.last)
 
     def stack(self, place: int, values: Sequence[float], kinds: Sequence[str], cells: Sequence[tuple[str, str]],
               address: str) -> Stack:  # fmt: skip
-        """What is below 0 has no piece.
+        """Builds the stack of a bin. Negative values have no piece.
 
         Args:
-            place: from 0.
+            place: index of the bin, from 0.
             values: of each kind.
             kinds: from bottom to top.
-            cells: (name, what it comes to) of each kind; "" where it is left out of the words.
+            cells: (name, text) of each kind; an empty text or "0" is left out of the label.
             address: see `Stack`.
         """
         low, high = self.ends(place)

@@ -1,4 +1,4 @@
-"""The page of a run's tasks: which are never solved, forgotten or saturated, and how each went step by step."""
+"""The page of a run's tasks: their status, their solvability, and their rewards step by step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ PAGE_SIZE = 50
 SORTS: Final = {
     "worst": "least solved first",
     "mean": "lowest mean first",
-    "gap": "can, but rarely, first",
+    "gap": "largest pass@k gap first",
     "attempts": "most attempts first",
     "task": "by name",
 }
@@ -51,12 +51,12 @@ _PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
 
 @dataclass(frozen=True)
 class Choice:
-    """What the address asks for.
+    """The parameters of the address.
 
     Attributes:
-        label: of the tasks; empty for all.
-        q: part of their names, in either case.
-        steps: `last` for those that the diagnosis looks at; empty for all.
+        label: status of the tasks; empty for all.
+        q: part of their names, case-insensitive.
+        steps: `last` for the steps of the diagnosis; empty for all.
         page: from 1.
     """
 
@@ -68,7 +68,7 @@ class Choice:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "Choice":
-        """Raises FilterError: an unknown parameter or word."""
+        """Reads the address. Raises FilterError for an unknown parameter or word."""
         for parameter in given:
             check_word(parameter, "parameter", parameter, _PARAMETERS)
         found = cls(
@@ -84,7 +84,7 @@ class Choice:
         return found
 
     def address(self, run: str, **parts: Any) -> str:
-        """Of the same with some parts set anew; another selection begins with its first page."""
+        """Returns the address with some parameters changed; a new selection starts at its first page."""
         it = replace(self, **{"page": 1, **parts})
         sort, page = "" if it.sort == "worst" else it.sort, "" if it.page == 1 else it.page
         return urls.why_tasks(run, label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
@@ -92,7 +92,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Chip:
-    """The tasks of one label."""
+    """The tasks of one status."""
 
     word: Word
     count: int
@@ -102,10 +102,10 @@ class Chip:
 
 @dataclass(frozen=True)
 class Found:
-    """The tasks of a choice, and the page of them that is shown.
+    """The matching tasks, and the page of them that is shown.
 
     Attributes:
-        count: how many there are, of which `first` to `last` are shown, from 1.
+        count: number of tasks, of which `first` to `last` are shown, from 1.
         previous, next: addresses; None at the ends.
     """
 
@@ -118,16 +118,16 @@ class Found:
 
 @dataclass(frozen=True)
 class WhyTasksPage:
-    """What `why_tasks.html` shows.
+    """Context of `why/why_tasks.html`.
 
     Attributes:
-        chips: by label.
-        window: the steps that figures and columns are of; labels are of all.
-        fresh: how new it is; None where nothing is to come.
-        tasks: how many the run has; 0 where no rollout names one.
-        unnamed: rollouts that name none, and are in no line.
-        solved, solved_said: the reward from which on a rollout solved its task, and where that comes from.
-        k: rollouts of a group, as most have: what pass@k is about.
+        chips: by status.
+        window: the steps of figures and columns; the status covers all steps.
+        fresh: how current the page is; None if nothing is to come.
+        tasks: number of the run's tasks; 0 if no rollout names one.
+        unnamed: number of rollouts that name none, and are in no line.
+        solved, solved_said: the threshold for solved, and its source.
+        k: usual size of a group, for pass@k.
         heat: None without tasks.
     """
 
@@ -147,7 +147,7 @@ class WhyTasksPage:
 
 @router.get("/runs/{name}/why/tasks")
 def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
-    """The page."""
+    """Shows the page."""
     choice = Choice.of(request.query_params)
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -200,7 +200,7 @@ def _chips(uid: str, of_all: Labels, choice: Choice) -> list[Chip]:
 
 
 def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: Choice) -> Ints:
-    """Indices of the tasks of a choice that have rollouts within its steps."""
+    """Returns indices of the matching tasks that have rollouts in these steps."""
     wanted = of_tasks.rollouts > 0
     if choice.label:
         wanted &= of_all.label == choice.label
@@ -211,7 +211,7 @@ def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: Choice) -> 
 
 
 def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
-    """Those with equal keys by name; those without a figure last, as the worst are those that were tried often."""
+    """Sorts tasks, by name among equals; those without a figure come last."""
     by_name = np.empty(len(rows.tasks), np.int64)
     by_name[sorted(range(len(rows.tasks)), key=rows.tasks.__getitem__)] = np.arange(len(rows.tasks))
     gap = of_tasks.pass_k - of_tasks.pass_1
@@ -228,7 +228,7 @@ def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
 
 
 def _paged(uid: str, chosen: Ints, choice: Choice) -> tuple[Found, Ints]:
-    """The last page, where there is none of that number."""
+    """Returns a page of tasks, or the last page if the number is too high."""
     pages = max(-(-len(chosen) // PAGE_SIZE), 1)
     page = min(choice.page, pages)
     begin = (page - 1) * PAGE_SIZE
@@ -239,7 +239,7 @@ def _paged(uid: str, chosen: Ints, choice: Choice) -> tuple[Found, Ints]:
 
 
 def _ended(run: Run) -> dict[str, Any]:
-    """A run that is alive has rollouts that no figure counts yet."""
+    """Returns filter parts that leave out running rollouts of a live run, which no figure counts yet."""
     if run.state != RunState.RUNNING:
         return {}
     return {"terms": (Term("status", (Status.RUNNING.value,), negated=True),)}

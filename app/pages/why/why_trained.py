@@ -1,4 +1,4 @@
-"""Which rollouts of a run moved its policy and why the others did not, and whether the policy moves at all."""
+"""The page on the use of rollouts in training: what each contributed, and whether the policy is updating."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ _POINTS = 150  # of a sparkline
 
 @dataclass(frozen=True)
 class OutcomeLine:
-    """What became of some of the rollouts; `share` is of all of them, 0 to 1.
+    """Rollouts with the same outcome; `share` is of all of them, from 0 to 1.
 
     Attributes:
-        tokens: that the model sampled in them.
-        address: of exactly these rollouts; None where no filter says which they are.
+        tokens: number of tokens that the model sampled in them.
+        address: of exactly these rollouts; None if no filter selects them.
     """
 
     outcome: Outcome
@@ -62,7 +62,7 @@ class OutcomeLine:
 
 @dataclass(frozen=True)
 class SignalLine:
-    """One of the trainer's own figures, and how it went."""
+    """One of the trainer's metrics, and its course."""
 
     signal: Signal
     sparkline: charts.Sparkline | None
@@ -70,7 +70,7 @@ class SignalLine:
 
 @dataclass(frozen=True)
 class MaskLine:
-    """What a mask may have taken; None as `address` where nothing is to be opened."""
+    """Rollouts that a mask may have excluded; `address` is None without any."""
 
     mask: Mask
     address: str | None
@@ -78,7 +78,7 @@ class MaskLine:
 
 @dataclass(frozen=True)
 class Aside:
-    """Rollouts that are not among those of the page."""
+    """Rollouts that the page does not cover."""
 
     word: Word
     said: str
@@ -88,20 +88,20 @@ class Aside:
 
 @dataclass(frozen=True)
 class WhyTrainedPage:
-    """What `why_trained.html` shows.
+    """Context of `why/why_trained.html`.
 
     Attributes:
-        window: the steps that all but the picture is about.
-        fresh: how new it is; None where nothing is to come.
-        verdict: what it comes to, a sentence.
-        is_bad: whether that is nothing that should be so.
-        lines: what became of the rollouts, most of them first; those that were trained on stand at the top.
-        kinds: the outcomes that there are in the whole run, in the order of the picture.
-        stacks: by step, of the whole run; empty for fewer than two steps.
-        tokens: None where nothing is trained.
-        remarks: on what the lines rest on, a sentence each.
-        asides: what else the run has.
-        config: the trainer's arguments that decide of it, as (name, value).
+        window: the steps of the page, except for the chart.
+        fresh: how current the page is; None if nothing is to come.
+        verdict: one sentence.
+        is_bad: True if the verdict is a warning.
+        lines: outcomes, rollouts that were trained on first, then the most frequent.
+        kinds: outcomes that occur in the run, in the order of the chart.
+        stacks: by step, for the whole run; empty for fewer than two steps.
+        tokens: None without training.
+        remarks: sentences on the definitions used.
+        asides: other rollouts of the run.
+        config: relevant arguments of the trainer, as (name, value).
     """
 
     summary: RunSummary
@@ -122,7 +122,7 @@ class WhyTrainedPage:
 
 @router.get("/runs/{name}/why/trained")
 def why_trained(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """The page; `steps` is `all` for all steps in place of the last ones."""
+    """Shows the page; `steps` is `all`, or empty for the last steps."""
     for parameter in request.query_params:
         check_word(parameter, "parameter", parameter, ("steps", WAIT))
     with source.reading() as db:
@@ -198,7 +198,7 @@ def _address(run: str, here: Window, said: str) -> str | None:
 
 
 def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Stack]:
-    """Some steps together where there are many."""
+    """Builds the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
     bins = Bins.of(rows, _MOST_STACKS)
@@ -231,18 +231,18 @@ def _thinned(trend: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], .
 
 def _verdict(here: Window, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
     if here.mode != Mode.TRAIN:
-        return "This run trains no policy: all of its rollouts are an evaluation's.", False
+        return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
     if not total:
-        return "No rollout has come to an end yet.", False
+        return "No rollout has ended yet.", False
     trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
     if trained is None:
-        return f"None of the {total:,} rollouts of {here.said} moved the policy.", True
+        return f"None of the {total:,} rollouts of {here.said} contributed to the gradient.", True
     said = f"{trained.rollouts:,} of {total:,} rollouts of {here.said} ({percent(trained.share)})"
     still = next((it for it in shown if it.is_bad and it.name != "entropy"), None)
     if still is not None:
-        return f"{said} have something to train on, and the policy does not move: {still.clause}.", True
-    return f"{said} moved the policy.", trained.share < 0.5
+        return f"{said} could be trained on, but the policy is not updating: {still.clause}.", True
+    return f"{said} contributed to the gradient.", trained.share < 0.5
 
 
 def _masks(run: str, here: Window, found: Ints, known: Diagnosed) -> list[MaskLine]:
@@ -258,9 +258,9 @@ def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
     found, scale, beta = {line.outcome for line in lines}, known.report.scale, known.config.get("beta")
     dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP}
     source = scale.said if known.settings.solved_at is None else "as set"
-    said = [f"What counts as solved: a reward of {figure(scale.solved)} or more ({source})."] if found & dead else []
+    said = [f"Solved if reward ≥ {figure(scale.solved)} ({source})."] if found & dead else []
     if isinstance(beta, float) and beta and found & {*dead, Outcome.NO_ADVANTAGE}:
-        said.append(f"beta is {beta:g}: the KL penalty pulls on those whose advantage is 0, too.")
+        said.append(f"beta is {beta:g}: the KL penalty also applies to rollouts with advantage 0.")
     return said
 
 
@@ -272,7 +272,7 @@ def _asides(db: Connection, run: Run, mode: Mode) -> list[Aside]:
     wanted = (
         (words.STATUSES[Status.RUNNING], "still running", running),
         (
-            Word("evaluation", "flag", "quiet", "No gradient comes of it."),
+            Word("evaluation", "flag", "quiet", "Never trained on."),
             "of evaluations, never trained on",
             evaluated,
         ),

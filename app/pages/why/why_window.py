@@ -1,4 +1,4 @@
-"""The steps that a page of the diagnosis is about: the last ones, as its cards, or all."""
+"""The steps that a page of the diagnosis covers: the last ones, as in its cards, or all."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -19,7 +19,9 @@ _lock = threading.Lock()
 
 
 def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure:
-    """What `make` gives, made once for the same rollouts and settings. It must hold no addresses."""
+    """Caches what `make` returns for the same rollouts and settings. It must not contain addresses, which depend on the
+    request.
+    """
     key = (what, repr(known.settings))
     with _lock:
         of_rows = _known.setdefault(known.rows, {})
@@ -31,12 +33,12 @@ def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure
 
 @dataclass(frozen=True)
 class Window:
-    """Some steps of a run, and the rollouts that came to an end in them.
+    """Some steps of a run, and the rollouts that ended in them.
 
     Attributes:
         first, last: None for a run without rollouts.
-        is_all: whether they are all of its steps, though fewer could be asked for.
-        choice: (what it is called, its address, whether it is this one); empty where there is nothing to choose.
+        is_all: True if they are all of its steps.
+        choice: (title, address, is chosen) of each option; empty without a choice.
         sample: see `Report.sample`.
     """
 
@@ -55,11 +57,11 @@ class Window:
         return f"step {self.last:,}" if self.first == self.last else f"steps {self.first:,}\u2013{self.last:,}"
 
     def only(self, where: str = "") -> RolloutFilter:
-        """The filter that has those of its rollouts that a line of the filter language leaves; one that names steps of
-        its own is about those.
+        """Returns the filter that selects the window's rollouts that match `where`; steps in `where` replace the
+        window's.
 
         Raises:
-            FilterError: the line cannot be read.
+            FilterError: `where` cannot be read.
         """
         is_open = self.first is None or "step:" in where
         steps = [] if is_open else [f"step:{self.first}..{self.last}"]
@@ -67,12 +69,16 @@ class Window:
 
 
 def window(diagnosed: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> Window:
-    """Args:
+    """Returns the window asked for.
+
+    Args:
+        diagnosed: the diagnosis.
+        mode: of its rollouts.
         wanted: "", `last` or `all`.
-        address: of the same page for each of them.
+        address: returns the page's address for each of them.
 
     Raises:
-        FilterError: it is none of these.
+        FilterError: `wanted` is none of these.
     """
     check_word("steps", "steps", wanted or LAST, (LAST, ALL))
     rows, looked_at, sample = diagnosed.rows, diagnosed.report.steps, diagnosed.report.sample

@@ -100,7 +100,7 @@ def test_export_takes_the_filter_language(db: Path, tmp_path: Path) -> None:
 def test_export_replaces_a_file_only_when_told_to(db: Path, tmp_path: Path) -> None:
     output = tmp_path / "a.csv"
     output.write_text("mine")
-    assert "is there already" in refused("export", "first", "-o", output, "--db", db)
+    assert "already exists" in refused("export", "first", "-o", output, "--db", db)
     assert output.read_text() == "mine"
     assert typed("export", "first", "-o", output, "--db", db, "--force").returncode == 0
     assert output.read_text().startswith("run,")

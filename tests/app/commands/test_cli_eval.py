@@ -110,7 +110,7 @@ def test_where_all_rollouts_fail_nothing_was_evaluated(folder: Path, server: Mod
     server.gives(Reply(refused("too\x1b[2J long"), status=400))
     done = evaluate(folder, "my_evals:sums", *served(server))
     assert done.returncode == 2
-    assert "All rollouts failed. The first:" in done.stderr.splitlines()[-1]
+    assert "All rollouts failed. First error:" in done.stderr.splitlines()[-1]
     assert "too\N{REPLACEMENT CHARACTER}[2J long" in done.stderr
     assert "\x1b" not in done.stderr
 

@@ -126,7 +126,7 @@ def test_an_answer_without_an_action_is_marked_whatever_was_sent_for_it() -> Non
     ]
     found = cards([{"role": "user", "content": "?"}, *[assistant(it["text"]) for it in entries]], actions=entries)
     marks = [card.anomaly for card in found if card.role == "assistant"]
-    assert marks == ["no action was found in it", None, "no action was found in it", None]
+    assert marks == ["no action was parsed", None, "no action was parsed", None]
 
 
 @pytest.mark.parametrize("call", [None, [], "x", {"seconds": "a", "finish": {"a": 1}}, {"error": 3, "seconds": []}])

@@ -220,8 +220,8 @@ def test_what_a_task_is_called_reaches_no_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--threshold", "truncation"], "--threshold 'truncation' is no threshold: write it as truncation=0.1."),
-        (["--threshold", "truncation=x"], "is no number"),
+        (["--threshold", "truncation"], "--threshold 'truncation' is not a threshold: write it as truncation=0.1."),
+        (["--threshold", "truncation=x"], "is not a number"),
         (["--threshold", "truncation=nan"], "must be a finite number, not nan."),
         (["--threshold", "turn_limit=-1"], "The threshold of turn_limit is a number from 0 to 1, not -1."),
         (["--threshold", "truncation=1.5"], "from 0 to 1, not 1.5."),
@@ -272,7 +272,7 @@ def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_
     back = typed("diagnose", "low", "--db", db, "--json", "--reset")
     assert settings(db) == recorded
     assert json.loads(back.stdout)["best"] == 2.0
-    assert "as it was recorded again" in back.stderr
+    assert "settings are reset" in back.stderr
     typed("diagnose", "low", "--db", db, "--save", "--steps", "3")
     typed("diagnose", "low", "--db", db, "--reset", "--save", "--max-reward", "4")
     assert settings(db) == replace(recorded, max_reward=4.0), "what was saved before is gone"

@@ -204,5 +204,5 @@ def test_what_cannot_be_partitioned_says_so_in_a_line(db: Path, tmp_path: Path) 
     with pytest.raises(FilterError):
         export_partitions("long", tmp_path / "out", db, where="status:eror")
     said = refused("export", "long", "-o", tmp_path / "out", "--db", db, "--partition-by", "step", "-f", "csv")
-    assert "Partitions are Parquet's: leave out --partition-by, or --format csv." in said
+    assert "Only Parquet can be partitioned: leave out --partition-by or --format csv." in said
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

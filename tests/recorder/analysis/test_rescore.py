@@ -347,13 +347,11 @@ def test_the_command_shows_what_changes(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "mean reward 0.429 -> 0.429 (+0.000) over 7 of 7 rollouts (100.0%)" in lines
-    assert "another reward 4 of 7 rollouts (57.1%)" in lines
-    assert (
-        "groups 2 teach with both, 0 dead with both, 1 were dead and would teach, 0 taught and would be dead" in lines
-    )
-    assert "another best 1 of 2 groups that teach with both (50.0%)" in lines
+    assert "different reward 4 of 7 rollouts (57.1%)" in lines
+    assert "groups 2 mixed with both, 0 dead with both, 1 dead before, mixed after, 0 mixed before, dead after" in lines
+    assert "different best rollout 1 of 2 groups mixed with both (50.0%)" in lines
     uid = load_run(db=folder / "a.db")["run"][0]
-    assert f"dead, and would teach: http://127.0.0.1:7070/runs/{uid}/groups/1" in lines
+    assert f"dead before, mixed after: http://127.0.0.1:7070/runs/{uid}/groups/1" in lines
     assert f"http://127.0.0.1:7070/runs/{uid}/rollouts/1 1 0.000 1.000 +1.000" in lines
 
 
@@ -390,9 +388,12 @@ def test_a_function_of_the_folder_that_the_command_is_run_in_is_found(folder: Pa
         (("--reward", "mine:number"), "mine has a int of that name: number should be a function."),
         (("--reward", "mine"), "mine names no function: write it as mine:function."),
         (("--reward", "nix:f"), "There is no module nix, looked for from the current folder on"),
-        (("--reward", "mine:short=a"), "--reward mine:short=a: 'a' is no weight. Write it as mine:short=0.5."),
-        (("--reward", "mine:short", "-o", "b.txt"), "b.txt does not tell a format: name it .csv, .parquet or .jsonl."),
-        (("--reward", "mine:short", "--prompts", "both"), "Prompts are messages or text, not 'both'."),
+        (("--reward", "mine:short=a"), "--reward mine:short=a: 'a' is not a weight. Write it as mine:short=0.5."),
+        (
+            ("--reward", "mine:short", "-o", "b.txt"),
+            "The suffix of b.txt names no format: use .csv, .parquet or .jsonl.",
+        ),
+        (("--reward", "mine:short", "--prompts", "both"), "--prompts 'both': must be messages or text."),
     ],
 )
 def test_what_is_misspelt_is_one_line(folder: Path, arguments: tuple[str, ...], said: str) -> None:

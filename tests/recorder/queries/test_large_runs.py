@@ -194,7 +194,7 @@ def test_pages_say_what_they_looked_at(db: Path, monkeypatch: pytest.MonkeyPatch
         assert "in the newest 100" in client.get("/runs/large?where=turns%3E%3D1").text
         assert "in the newest" not in client.get("/runs/large").text
         assert "100 newest rollouts" in client.get("/runs/large?sort=longest").text
-        assert "None found" in client.get("/runs/large?where=turns%3E%3D99&sort=longest").text
+        assert "No rollouts found" in client.get("/runs/large?where=turns%3E%3D99&sort=longest").text
 
 
 def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,13 +373,13 @@ def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them
         for page in OF_WHY:
             html = client.get(f"/runs/large/why{page}").text
             command = f"logs-ui diagnose large --db {db} --all"
-            assert f"So large a run is looked at in part: {read}. <code>{command}</code>" in html
+            assert f"The run is large, so a sample is read: {read}. <code>{command}</code>" in html
             (every,) = set(re.findall(r'href="([^"]*why/\w+\?steps=(?:all|last))"', html)) or {""}
             if every:
                 assert read in client.get(every).text
         beyond = client.get("/runs/large/why?step_max=1")
         assert beyond.status_code == 422
-        assert f"so large a run is looked at in part, {read}" in beyond.text
+        assert f"of this large run a sample is read: {read}" in beyond.text
 
 
 @pytest.mark.parametrize("place", ["", "?steps=all", *(f"/why{page}" for page in OF_WHY), "/groups?kind=mixed"])

@@ -168,7 +168,7 @@ print(int(load_run(db=db).starred.sum()))
 print(book.place)
 with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
     html = client.get("/runs/latest/overview").text
-    print(re.sub("<[^>]*>", "", re.findall("Kept in .*cannot be written to", html)[-1]))
+    print(re.sub("<[^>]*>", "", re.findall("Stored in .*is not writable", html)[-1]))
 """
 
 
@@ -188,7 +188,7 @@ def test_in_a_folder_that_is_read_only_now_what_was_written_stays_and_more_goes_
         given = [str(folder / "runs.db"), str(data), subject(db, 2).row, str(db)]
         done = subprocess.run([sys.executable, "-c", READ_ONLY, *given], capture_output=True, text=True, check=True)
         first, second, path, said = done.stdout.splitlines()
-        assert said == f"Kept in {path}, as the folder of the database cannot be written to"
+        assert said == f"Stored in {path}, because the database's folder is not writable"
         assert (first, second) == ("1", "2")
         assert Path(path).is_relative_to(data)
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

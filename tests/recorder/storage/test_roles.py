@@ -160,10 +160,10 @@ def test_a_reader_sees_every_page_and_is_told_what_cannot_be_changed(users: User
             assert answer.status_code == 200, name
             assert not re.search(r'action="[^"]*/(notes|settings|tags)"', answer.text), name
         overview = client.get("/runs/made/overview").text
-        assert "The user of the database may only read" in overview
+        assert "The database user may only read" in overview
         refused = client.post("/runs/made/notes", data={"note": "typed"})
         assert refused.status_code == 403
-        assert "The user of the database may only read" in refused.text
+        assert "The database user may only read" in refused.text
     assert export_run("made", "csv", tmp_path / "a.csv", as_text(users.guest)) > 0
 
 

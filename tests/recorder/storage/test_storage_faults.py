@@ -296,7 +296,7 @@ def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: 
         process.end()
     command: list[str | Path] = [LOGS_UI, "db", "ingest", "--db", db]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{process.acknowledged} changes of rollouts taken into {db}.\n"
+    assert done.stdout == f"{process.acknowledged} changes of rollouts stored in {db}.\n"
     with sqlite3.connect(db) as connection:
         assert connection.execute("SELECT count(*) FROM evaluation_row").fetchone() == (process.acknowledged,)
     done = subprocess.run(command, capture_output=True, text=True, check=True)

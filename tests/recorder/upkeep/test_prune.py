@@ -240,10 +240,10 @@ def pruned(stock: Path, tmp_path: Path) -> Iterator[tuple[Path, TestClient, int]
 def test_pages_say_that_text_was_pruned(pruned: tuple[Path, TestClient, int]) -> None:
     _, client, rollout = pruned
     page = client.get(f"/runs/old/rollouts/{rollout}").text
-    assert "Its text was pruned" in page
+    assert "The text was pruned" in page
     assert "Tokens were pruned" in client.get(f"/runs/old/rollouts/{rollout}?view=tokens").text
     assert "&#34;pruned&#34;: &#34;2" in client.get(f"/runs/old/rollouts/{rollout}?view=raw").text
-    assert "Its text was pruned." in client.get(urls.column("old", rollout)).text
+    assert "The text of this rollout was pruned." in client.get(urls.column("old", rollout)).text
     assert "56 rollouts of this run were pruned" in client.get("/runs/old").text
     for address in ("/runs/old/overview", "/runs/old/groups", "/runs/old/why", urls.group("old", rollout)):
         assert client.get(address).status_code == 200, address
@@ -266,7 +266,7 @@ def test_what_needs_text_says_that_it_was_pruned(
     )
     with pytest.raises(SystemExit):
         main()
-    assert "All 52 rollouts were pruned: without their messages there is nothing" in capsys.readouterr().err
+    assert "All 52 rollouts were pruned, so there are no messages to score" in capsys.readouterr().err
 
 
 def test_words_that_were_indexed_before_are_still_found(stock: Path, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_the_command_says_first_and_takes_when_told_to(
     assert logs_ui() == (
         1,
         "",
-        "logs-ui: Say what to prune: --older-than, --keep-every, --where or --run; all of them must hold.\n",
+        "logs-ui: Choose what to prune with --older-than, --keep-every, --where or --run; rollouts must match all of them.\n",
     )
 
 
@@ -342,7 +342,7 @@ def test_ctrl_c_says_what_it_leaves(
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == (
-        "Stopped. What was pruned until then stays so; the same command goes on with the rest.\n"
+        "Stopped. Rollouts pruned so far stay pruned; run the same command again for the rest.\n"
     )
 
 

@@ -9,7 +9,7 @@
       button.disabled = ticked.size < Number(button.dataset.needs) || ticked.size > Number(button.dataset.most ?? Infinity);
     }
     const said = document.querySelector("[data-ticked]");
-    if (said) said.textContent = ticked.size ? `${ticked.size} ticked${ticked.size > 6 ? ", 6 at most can be compared" : ""}` : "";
+    if (said) said.textContent = ticked.size ? `${ticked.size} selected${ticked.size > 6 ? "; compare at most 6" : ""}` : "";
   };
   const read = (box) => box.checked ? ticked.add(box.value) : ticked.delete(box.value);
 

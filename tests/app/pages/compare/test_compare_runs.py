@@ -109,7 +109,7 @@ def test_up_to_six_runs_and_no_more(client: TestClient, engine: Engine) -> None:
 
 
 def test_with_fewer_than_two_runs_it_asks_for_more(client: TestClient) -> None:
-    assert "Choose two runs or more" in page(client)
+    assert "Choose at least two runs" in page(client)
     html = page(client, A)
     assert "Choose one more run" in html
     assert f'<option value="{B}">' in html
@@ -224,7 +224,7 @@ def _said(html: str) -> str:
 
 def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
     html = page(client, A, B, steps="common", k=1)
-    assert "gets a 1 from solved, which gives nothing but 0 and 1." in _said(html)
+    assert "gets a 1 from solved, which returns only 0 and 1." in _said(html)
     row = EvaluationRow
     wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
     with engine.connect() as connection:
@@ -261,7 +261,7 @@ def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path
         highest = connection.scalars(ranked).all()
     with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
         html = page(client, A, B)
-    found = re.search(r"reaches a reward of ([\d.]+), which one in a hundred of these rollouts", _said(html))
+    found = re.search(r"reaches a reward of ([\d.]+), the better run’s 99th percentile", _said(html))
     assert found
     assert min(abs(float(found[1]) - (reward or 0.0)) for reward in highest[:4]) < 1e-3
     engine.dispose()
@@ -293,7 +293,7 @@ def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, m
     found = re.search(r"A: steps (\d+) to 6, B: steps (\d+) to 6\.", html)
     assert found
     assert found[1] == found[2] != "1"  # both from the same step on
-    assert "only its last 50,000 rollouts" in html
+    assert "Only the last 50,000 rollouts" in html
 
 
 def test_runs_without_a_step_in_common_say_so(client: TestClient, engine: Engine) -> None:
@@ -327,12 +327,12 @@ def test_sources_that_differ_are_compared_line_by_line(client: TestClient) -> No
     assert "lr = &lt;b&gt;1e-4&lt;/b&gt;" in added
     assert "binary" in html
     assert re.search(r"extra</bdi></span></h2><span[^>]*>≠ differs", html)
-    assert re.search(r"The same in all</h2>.*Chat template", html, re.DOTALL)
+    assert re.search(r"Identical in all runs</h2>.*Chat template", html, re.DOTALL)
 
 
 def test_runs_of_which_nothing_is_stored_are_named(client: TestClient) -> None:
     html = page(client, A, C)
-    assert "No sources are stored of this run" in html
+    assert "No sources are stored for this run" in html
     assert "≠ differs" not in html  # nobody knows
 
 

@@ -138,10 +138,10 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
     worst, best = ["look", "left"], ["look", "right", "stop"]
     html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
     said = text_of(html)
-    assert said.startswith("Where the best and the worst part at turn 2 compare whole best, gen 1 1.000")
-    assert "The first turn is the same 1 do look → look is done" in said
+    assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
+    assert "The first turn is identical 1 do look → look is done" in said
     assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
-    assert "what followed 3 do stop → stop is done +2.000 nothing: it ended" in said
+    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in said
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
 
@@ -149,17 +149,17 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
     said = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
     assert "at turn 2" in said
-    assert said.count("it had ended") == 1
-    assert "right it had ended action: do right" in said
+    assert said.count("already ended") == 1
+    assert "right already ended action: do right" in said
 
 
 def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     said = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
     assert said.startswith(
-        "Where two of them part at the first turn all failed: the rewards are alike, and nothing is learnt"
+        "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
     )
     said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
-    assert said.startswith("Where two of them part nowhere: their actions are the same, turn by turn all passed: ")
+    assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
 
 
 def test_what_a_model_said_is_no_markup(tmp_path: Path) -> None:

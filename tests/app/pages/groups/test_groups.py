@@ -192,7 +192,7 @@ def test_groups_of_an_evaluation_are_told_from_those_of_the_training(client: Tes
     assert [row_id for row_id, line in lines if 'class="mode"' in line] == [
         row_id for row_id, _ in lines if modes[int(row_id)] == "eval"
     ]
-    switch = re.findall(r'<nav class="switch" aria-label="Groups of which mode">(.*?)</nav>', html)[0]
+    switch = re.findall(r'<nav class="switch" aria-label="Mode">(.*?)</nav>', html)[0]
     links = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(\w+)</a>', switch)}
     assert list(links) == ["all", "train", "eval"]
     assert "sort=lowest-mean" in links["eval"]
@@ -368,7 +368,7 @@ def test_of_many_completions_only_the_first_are_opened(address: Address) -> None
         late = columns(html)[-1]
         piece = client.get(f"/runs/{RUN}/groups/{late}/column").text
         assert '<section class="turn"' in piece
-        assert f'href="/runs/{RUN}/rollouts/{late}">Its turns' in html, "which reads without JavaScript"
+        assert f'href="/runs/{RUN}/rollouts/{late}">Show turns' in html, "which reads without JavaScript"
 
 
 def test_nothing_that_a_model_wrote_becomes_markup(client: TestClient, engine: Engine) -> None:
@@ -444,15 +444,15 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
             db.execute(update(RolloutPayload).where(is_row).values(content=content))
     html = client.get(f"/runs/{RUN}/groups/{first.id}").text
     best, equal, *others = re.split(r'(?=<article class="completion")', html)[1:]
-    assert "the others begin to part here" in best
-    assert "parts from the best" not in equal
+    assert "first divergence" in best
+    assert "diverges from best" not in equal
     for other in others:
-        before, mark, after = other.partition("parts from the best here")
+        before, mark, after = other.partition("diverges from best here")
         assert mark
         assert (before.count('<section class="turn"'), after.count('<section class="turn"')) == (1, 1)
     ids = columns(html)
     both = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[-1]}").text
-    assert "They part at turn 2" in both
+    assert "They diverge at turn 2" in both
     assert re.search(r'id="turn-1"(?! open)', both), "what is equal is folded"
     assert re.search(r'id="turn-2" open', both)
     assert "<mark>a</mark>" in both
@@ -461,7 +461,7 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
     assert "+1, done" in told
     assert "-0.5" in told
     alike = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text
-    assert "Their actions are the same" in alike
+    assert "Their actions are identical" in alike
     assert "<mark" not in alike
 
 

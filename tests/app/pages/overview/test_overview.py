@@ -174,7 +174,7 @@ def test_one_step_of_the_page_agrees_with_its_rows(client: TestClient, engine: E
 
 def test_train_and_evaluations_stand_apart(client: TestClient) -> None:
     train = client.get(f"/runs/{RUN}/overview").text
-    assert f"steps {STEPS - 9}\u2013{STEPS}, change against the 10 before" in text_of(train)
+    assert f"steps {STEPS - 9}\u2013{STEPS}, change from the 10 before" in text_of(train)
     switch = re.findall(r'<a href="([^"]+)"([^>]*)>(?:train|eval) <span', train)
     assert [bool(chosen) for _, chosen in switch] == [True, False]
     held_out = client.get(unescape(switch[1][0]), follow_redirects=False)
@@ -271,7 +271,7 @@ def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(cl
     assert "vllm" not in searched
     assert "1 of 4" in searched
     assert 'class="structured"' not in html
-    assert "No figure is called so" in client.get(f"/runs/{RUN}/overview?q=zzz").text
+    assert "No metric has that name" in client.get(f"/runs/{RUN}/overview?q=zzz").text
 
 
 def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, engine: Engine) -> None:

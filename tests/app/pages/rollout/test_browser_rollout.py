@@ -236,7 +236,7 @@ def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, 
     dead = row_id(engine, RUN, col(EvaluationRow.step) == 2)
     for view in ("timeline", "tokens", "raw"):
         quiet_page.goto(f"{url}/{dead}?view={view}")
-        expect(quiet_page.locator(".trained")).to_contain_text("Did not move the policy: its advantage is 0: all")
+        expect(quiet_page.locator(".trained")).to_contain_text("Not used in training: its advantage is 0: all")
     quiet_page.goto(f"{url}/{SHORT}")
     expect(quiet_page.locator(".trained")).to_contain_text(re.compile(r"Sampled [\d,]+ tokens, trained on [\d,]+, adv"))
 

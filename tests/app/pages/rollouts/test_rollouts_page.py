@@ -76,7 +76,7 @@ def test_why_it_ended_and_what_could_not_be_read_are_columns(client: TestClient)
     html = client.get(f"/runs/{RUN}?cols=cause,parse_failures&where=-cause:none").text
     assert heads(html) == ["ID", "Cause", "Unparsed"]
     causes = set(re.findall(r'<td class="text"><bdi>([^<]+)</bdi></td>', html))
-    assert causes <= {*(it.name for it in CAUSES), "came to its end"}
+    assert causes <= {*(it.name for it in CAUSES), "ended normally"}
     assert len(causes) > 1
 
 
@@ -227,7 +227,7 @@ def test_an_export_that_fails_says_so(client: TestClient, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(export_jobs, "write_run", broken)
     page = client.post(f"/runs/{RUN}/exports?format=csv", headers=OURS)
-    assert "The file could not be made" in page.text
+    assert "The export failed" in page.text
     assert "RuntimeError: no such codec" in page.text
 
 
@@ -238,7 +238,7 @@ def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: p
     jobs = export_jobs.Jobs(path)
     working = [jobs.start(RUN, "csv", "x.csv", RolloutFilter()) for _ in range(export_jobs.MOST)]
     assert [jobs.find(RUN, job.id) for job in working] == working
-    with pytest.raises(export_jobs.TooManyExportsError, match="wait for one of them"):
+    with pytest.raises(export_jobs.TooManyExportsError, match="wait for one, or"):
         jobs.start(RUN, "csv", "x.csv", RolloutFilter())
     go.set()
     for job in working:

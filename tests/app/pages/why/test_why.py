@@ -169,10 +169,10 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     said = text_of(html[html.index('class="verdict"') :])
     first = report.cards[0]
     assert said.index(first.title) < said.index("Where the reward went")
-    assert f"Mean reward {report.fall.mean:.3f} of 1.000 : on average a rollout loses {report.fall.lost:.3f}" in said
+    assert f"Mean reward {report.fall.mean:.3f} of 1.000 , average loss {report.fall.lost:.3f} per rollout" in said
     assert first.suggestion in said
     assert "best reward 1.000: the run's 99th percentile" in said
-    unscored = int(re.findall(r", of which (\d+) without a reward count as 0", said)[0])
+    unscored = int(re.findall(r", (\d+) without a reward counted as 0", said)[0])
     assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
     for card in report.cards:
         assert f'id="card-{card.id}"' in html
@@ -260,7 +260,7 @@ def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
     table = clients["low"].get(unescape(address)).text
     row = re.findall(r'<tr id="row-(\d+)"', table)[0]
     said = text_of(clients["low"].get(urls.rollout(latest(folder / "low.db"), int(row))).text)
-    assert "ended by truncated lost by it \u22121.200" in said
+    assert "cause truncated reward lost \u22121.200" in said
 
 
 # --- Nothing to say
@@ -268,9 +268,9 @@ def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
 
 def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient], folder: Path) -> None:
     html = page_of(clients, "well", folder)
-    assert "Nothing found that holds rewards down" in html
-    assert "What to change" not in html
-    assert "Looked at and fine" in html
+    assert "No cause of low rewards found" in html
+    assert "Findings and fixes" not in html
+    assert "Checked, below threshold" in html
     assert "Not recorded" in html
     assert "needs" in html[html.index("Not recorded") :]
     assert "Where the reward went" in html
@@ -281,10 +281,10 @@ def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestC
     verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
     short = clients["half"].get(urls.why_short(latest(folder / "half.db"))).text
     for html in (verdict, short):
-        assert "No diagnostic says why rewards are low" in html
-        assert "Nothing found" not in html
+        assert "No diagnostic fired" in html
+        assert "No cause of" not in html
         assert "tone-good" not in html
-    assert "Where the reward went is shown below." in verdict
+    assert "The waterfall below shows where the reward went." in verdict
     assert 'class="of-wrong_answer"' in short
     assert 'class="thin-fall"' in short
     assert "<ol>" not in short
@@ -303,30 +303,30 @@ def test_a_figure_that_was_bad_before_is_bad_again() -> None:
 
 def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient], folder: Path) -> None:
     said = text_of(page_of(clients, "early", folder))
-    assert "Too early to say" in said
-    assert "Needs 32 rollouts of 2 steps, has 8 rollouts of 1 step." in said
-    assert "Looked at and fine" not in said
+    assert "Too early for a diagnosis" in said
+    assert "The diagnosis needs 32 rollouts from 2 steps; the run has 8 rollouts from 1 step." in said
+    assert "Checked, below threshold" not in said
 
 
 def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient], folder: Path) -> None:
     said = text_of(page_of(clients, "low", folder, step_min=4, step_max=4))
-    assert "Too few rollouts to say" in said
-    assert "among these there are 24" in said
+    assert "Too few rollouts for a diagnosis" in said
+    assert "this selection has 24" in said
     assert "Where the reward went" in said
 
 
 def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient], folder: Path) -> None:
     said = text_of(page_of(clients, "none", folder))
-    assert "No rollout has come to an end yet." in said
-    assert "from 32 rollouts of 2 steps on" in said
+    assert "No rollout has ended yet." in said
+    assert "The diagnosis needs 32 rollouts from 2 steps." in said
 
 
 @pytest.mark.parametrize(
     ("query", "says"),
     [
         ("step_min=x", "step_min &#39;x&#39; is not a whole number"),
-        ("step_min=9&step_max=3", "change sides"),
-        ("step_min=900", "no rollout that came to an end is among these"),
+        ("step_min=9&step_max=3", "swap them"),
+        ("step_min=900", "this selection has no rollout that ended"),
         ("task=task+9", "unknown task &#39;task 9&#39;"),
         ("eval=plantd", "&#39;planted&#39;"),
         ("tsk=1", "unknown parameter"),
@@ -401,7 +401,7 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
         first = client.get(urls.overview(uid)).text
         assert f'hx-get="{urls.why_short(uid)}" hx-trigger="load"' in first
-        assert f'<a href="{urls.why(uid)}">see what holds them down</a>' in first
+        assert f'<a href="{urls.why(uid)}">Open diagnosis</a>' in first
         short = client.get(urls.why_short(uid), headers=fragment("why-short")).text
         then = client.get(urls.overview(uid)).text
         assert 'hx-trigger="load"' not in then
@@ -417,7 +417,7 @@ def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_o
     clients: dict[str, TestClient], folder: Path
 ) -> None:
     calm = clients["well"].get(urls.why_short(latest(folder / "well.db"))).text
-    assert "Nothing found that holds rewards down" in calm
+    assert "No cause of low rewards found" in calm
     assert "<ol>" not in calm
     early = clients["early"].get(urls.why_short(latest(folder / "early.db"))).text
     assert early.strip() == '<div id="why-short" hidden></div>'
@@ -431,7 +431,7 @@ def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str
     try:
         page.goto(url + urls.why(run))
         heads = page.locator(".waterfall thead th")
-        expect(heads).to_have_text(["Cause", "Reward", "Of the loss", "Rollouts"])
+        expect(heads).to_have_text(["Cause", "Reward", "Share of loss", "Rollouts"])
         assert heads.evaluate_all("all => all.every((it) => it.scrollWidth <= it.clientWidth)")
         expect(page.locator(".waterfall .of-mean td:last-child")).to_be_visible()
         page.goto(url + urls.overview(run))
@@ -507,9 +507,9 @@ def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_writte
     flush()
     with BackgroundServer(db) as server:
         page.goto(server.url + urls.why(latest(db)))
-        expect(page.get_by_role("heading", name="No rollout has come to an end yet.")).to_be_visible()
+        expect(page.get_by_role("heading", name="No rollout has ended yet.")).to_be_visible()
         record(1, 8)
-        expect(page.locator("#verdict")).to_have_text("Too early to say")
+        expect(page.locator("#verdict")).to_have_text("Too early for a diagnosis")
         page.locator("#settings summary").click()
         page.get_by_label("Best reward", exact=True).fill("3")
         record(2, 40)
@@ -523,7 +523,7 @@ def test_without_a_script_the_form_and_the_links_do_the_same(browser: Browser, u
     page = browser.new_page(java_script_enabled=False)
     uid = latest(folder / "low.db")
     page.goto(url + urls.overview(uid))
-    page.get_by_role("link", name=re.compile("see what holds them down|what to change|findings")).click()
+    page.get_by_role("link", name=re.compile("Open diagnosis|findings")).click()
     page.get_by_label("First step").fill("2")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator(".basis")).to_contain_text("steps 2\u201320")

@@ -195,12 +195,12 @@ def test_each_figure_leads_to_its_rollouts(client: TestClient) -> None:
         row for row in re.findall(r"<tr>.*?</tr>", html, re.DOTALL) if "is &lt;b&gt;" in row and "spark-cell" in row
     ]
     assert opened(client, other, "67%") == "32"
-    assert re.search(r'">1 rollout</a> got a number from none of them', html)
+    assert re.search(r'">1 rollout</a> got no number from any function', html)
 
 
 def test_groups_that_cancel_out_are_opened(client: TestClient) -> None:
     html = page_of(client, RUN)
-    assert "In 4 of 12 groups reward functions differ, and their sum does not." in html
+    assert "In 4 of 12 groups the reward functions differ but their weighted sum does not." in html
     address = re.findall(r'<a href="([^"]*)">Groups</a>', html)[0 if html.count(">Groups</a>") == 1 else -1]
     table = client.get(unescape(address)).text
     assert "<strong>4</strong> groups" in table
@@ -210,7 +210,7 @@ def test_what_the_trainer_and_the_environment_say_stands_in_the_matrix(client: T
     html = page_of(client, RUN)
     heads = re.findall(r'<th scope="col" title="[^"]*">([^<]*)</th>', html.partition('id="together"')[2])
     assert heads[0] == "good"
-    assert heads[-3:] == ["reward", "environment", "tokens a turn"]
+    assert heads[-3:] == ["reward", "environment", "tokens per turn"]
     assert "+1.00" in html  # good is what the environment says
 
 
@@ -237,14 +237,16 @@ def test_a_hostile_name_is_a_name(client: TestClient) -> None:
 
 def test_with_one_function_the_page_says_what_it_still_can(client: TestClient) -> None:
     html = page_of(client, SINGLE)
-    assert "only is the only reward function: all that differs within groups is its doing; 0.5 is left to win." in html
-    assert "With one reward function there is nothing to weigh against each other" in html
+    assert (
+        "only is the only reward function and explains all within-group reward variance; its headroom is 0.5." in html
+    )
+    assert "There is only one reward function" in html
     assert "Cancellation" not in html
-    assert "Not recorded, or not there: two reward functions" in html
+    assert "Not recorded: two reward functions" in html
 
 
 def test_without_functions_it_says_so(client: TestClient) -> None:
-    assert "No reward function&#39;s value is recorded." in page_of(client, PLAIN)
+    assert "No reward function values are recorded." in page_of(client, PLAIN)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

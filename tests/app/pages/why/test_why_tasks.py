@@ -216,9 +216,9 @@ def test_a_cell_leads_to_exactly_its_rollouts(client: TestClient) -> None:
     cells_ = links(page(client))
     assert len(cells_) > 100
     for address, title in cells_[::17]:
-        mean, attempts, more = re.findall(
-            r"mean reward (\S+) · .* of (\d+) rollouts? solved it(?:, (\d+) more)?", title
-        )[0]
+        mean, attempts, more = re.findall(r"mean reward (\S+) · .* of (\d+) rollouts? solved(?:, (\d+) more)?", title)[
+            0
+        ]
         assert counted(client, address) == (int(attempts) + int(more or 0), mean)
 
 
@@ -295,7 +295,7 @@ def test_orders_are_what_they_say(client: TestClient) -> None:
 
 def test_a_search_is_for_a_part_of_the_name_in_either_case(client: TestClient) -> None:
     assert tasks_of(page(client, RUN, "?q=BRANCH")) == ["recover a deleted branch"]
-    assert "No task is as asked for" in page(client, RUN, "?q=nothing-of-the-kind")
+    assert "No task matches" in page(client, RUN, "?q=nothing-of-the-kind")
 
 
 def test_a_hostile_name_is_text(client: TestClient) -> None:
@@ -316,7 +316,7 @@ def test_the_last_steps_have_figures_of_their_own(client: TestClient) -> None:
 
 
 def test_the_page_says_what_counts_as_solved(client: TestClient) -> None:
-    assert re.search(r"Solved: a reward of [\d.]+ or more, the run&#39;s 99th percentile", page(client))
+    assert re.search(r"Solved if reward ≥ [\d.]+, the run&#39;s 99th percentile", page(client))
 
 
 def test_without_task_names_the_page_says_how_to_get_them(client: TestClient) -> None:
@@ -350,9 +350,11 @@ def test_a_page_beside_why_stands_still_and_says_when_its_run_has_gone_on(
     with engine.begin() as db:
         db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=col(Run.changed) + 1))
     news = client.get(unescape(poll), headers=fragment("fresh"))
-    assert 'The run has gone on since this was made: <a href="">renew</a>' in unescape(" ".join(news.text.split()))
+    assert 'The run has changed since this page was made: <a href="">reload</a>' in unescape(
+        " ".join(news.text.split())
+    )
     (again,) = re.findall(r'hx-get="([^"]+)"', news.text)
     assert client.get(unescape(again), headers=fragment("fresh")).status_code == 204
     fewer = re.sub(r"rollouts=\d+", "rollouts=1", unescape(poll).replace("seen=", "seen=0"))
-    assert "more rollouts since this was made" in client.get(fewer, headers=fragment("fresh")).text
+    assert "more rollouts since this page was made" in client.get(fewer, headers=fragment("fresh")).text
     assert 'id="fresh"' not in client.get(f"/runs/{RUN}/why/{beside}").text, "nothing is to come"

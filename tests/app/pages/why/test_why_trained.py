@@ -332,8 +332,8 @@ def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Eng
         opened = client.get(links(html)[name]).text
         assert f"<strong>{found[outcome]:,.0f}</strong> rollouts" in opened
     assert f"{found[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
-    assert "and the policy does not move: learning_rate is 0 since step 11." in html
-    assert "the KL penalty pulls on those whose advantage is 0, too" in html
+    assert "but the policy is not updating: learning_rate is 0 since step 11." in html
+    assert "the KL penalty also applies to rollouts with advantage 0" in html
     assert "of evaluations, never trained on" in html
 
 
