@@ -13,24 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from logs_ui.app import error_pages
-from logs_ui.app.pages.compare import compare_runs_page
-from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
-from logs_ui.app.pages.overview import overview_page
-from logs_ui.app.pages.rollout import image_route, rollout_page
-from logs_ui.app.pages.rollouts import export_page, rollouts_live, rollouts_page, suggestions
+from logs_ui.app import error_pages, pages
 from logs_ui.app.pages.rollouts.export_jobs import Jobs
-from logs_ui.app.pages.runs import runs_page
-from logs_ui.app.pages.why import (
-    why_actions,
-    why_fresh,
-    why_page,
-    why_rewards,
-    why_settings,
-    why_tasks,
-    why_trained,
-)
-from logs_ui.app.parts import figures, notes_forms, safe_text, step_charts, timeline, words
+from logs_ui.app.parts import figures, safe_text, step_charts, timeline, words
 from logs_ui.app.web import urls
 from logs_ui.app.web.indexer import Indexer
 from logs_ui.app.web.ingesting import Ingesting
@@ -87,26 +72,8 @@ def create_app(
     app.state.jobs = jobs
     app.state.notebook = Notebook(db)
     app.state.templates = make_templates(source.refusal, db_option(db))
-    app.include_router(runs_page.router)
-    app.include_router(compare_runs_page.router)
-    app.include_router(overview_page.router)
-    app.include_router(why_page.router)
-    app.include_router(why_settings.router)
-    app.include_router(rollouts_page.router)
-    app.include_router(rollouts_live.router)
-    app.include_router(export_page.router)
-    app.include_router(suggestions.router)
-    app.include_router(rollout_page.router)
-    app.include_router(groups_page.router)
-    app.include_router(group_page.router)
-    app.include_router(compare_rollouts_page.router)
-    app.include_router(why_actions.router)
-    app.include_router(why_fresh.router)
-    app.include_router(why_tasks.router)
-    app.include_router(why_rewards.router)
-    app.include_router(why_trained.router)
-    app.include_router(image_route.router)
-    app.include_router(notes_forms.router)
+    for router in pages.ROUTERS:
+        app.include_router(router)
     app.get("/healthz")(healthz)
     app.mount("/static", _Static(directory=_STATIC), name="static")
     error_pages.install(app)
@@ -139,21 +106,8 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(figures, name)
-        for name in (
-            "age",
-            "brief",
-            "count",
-            "duration",
-            "moment",
-            "number",
-            "percent",
-            "signed",
-            "significant",
-            "tokens",
-        )
-    }
+    formats = ("age", "brief", "count", "duration", "moment", "number", "percent", "signed", "significant", "tokens")
+    environment.filters |= {name: getattr(figures, name) for name in formats}
     environment.filters |= {"block": safe_text.block, "label": safe_text.label, "line": safe_text.line}
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}

@@ -34,7 +34,7 @@ from urllib.request import urlopen
 from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
-from logs_ui.app.parts.view import Kind, View, print_view
+from logs_ui.app.parts.view import View, ViewKind, print_view
 from logs_ui.app.web import urls
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Dimension, Measure
@@ -92,7 +92,7 @@ def addresses(db: Path) -> dict[str, str]:
     sorts = [sort for sort in Sort if sort != Sort.NEWEST]
     found |= {f"order: {sort}": urls.rollouts(run, RolloutFilter(sort=sort)) for sort in sorts}
     for name, (rows, columns, of) in _PIVOTS.items():
-        view = View(kind=Kind.PIVOT, rows=rows, columns=columns, of=of)
+        view = View(kind=ViewKind.PIVOT, rows=rows, columns=columns, of=of)
         found[f"pivot: {name}"] = urls.rollouts(run, view=print_view(view))
     return found
 

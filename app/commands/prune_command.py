@@ -50,7 +50,7 @@ def prune(
     """
     if older_than is None and keep_every is None and where is None and not run:
         raise LogsUIError(
-            "Choose what to prune with --older-than, --keep-every, --where or --run; rollouts must match all of them."
+            "Choose what to prune: --older-than, --keep-every, --where or --run. Rollouts must match all."
         )
 
     def take(*, dry_run: bool) -> Pruned:

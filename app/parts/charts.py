@@ -33,7 +33,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Column:
+class HistogramBin:
     """One bin of a histogram, in a box of 100 by 100.
 
     Attributes:
@@ -167,7 +167,7 @@ def _axis(steps: tuple[int, ...]) -> _Axis:
     return _Axis(tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
 
 
-def columns(histogram: Histogram, chosen: Range) -> list[Column]:
+def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
     """Builds a histogram's bins; small counts beside large ones stay visible."""
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
@@ -181,7 +181,7 @@ def columns(histogram: Histogram, chosen: Range) -> list[Column]:
         label = f"{low:.3g} to {high:.3g}: {count:,}".replace("-", "\u2212")
         ends = None if index == 0 else _rounded(low, histogram), None if is_last else _rounded(high, histogram)
         found.append(
-            Column(
+            HistogramBin(
                 round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
             )
         )

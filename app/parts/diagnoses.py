@@ -47,7 +47,7 @@ def diagnosed(db: Connection, run: Run) -> Diagnosed:
         return known.diagnosed
 
 
-def remembered(db: Connection, run: Run) -> Diagnosed | None:
+def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
     """Returns the cached diagnosis; None if there is none, or it is out of date."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)
     return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import charts, words
-from logs_ui.app.web import remembered
+from logs_ui.app.web import page_cache
 from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.urls import Pairs
 from logs_ui.recorder import queries
@@ -54,7 +54,7 @@ class Choice:
 class RewardChart:
     """The histogram above the reward range; `zero` is the place of reward 0 in percent, None if it is outside."""
 
-    columns: list[charts.Column]
+    columns: list[charts.HistogramBin]
     low: float
     high: float
     zero: float | None
@@ -97,7 +97,7 @@ def make_form(
     db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
 ) -> FilterForm:
     """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong."""
-    facets = remembered.facets(db, summary, chosen)
+    facets = page_cache.facets(db, summary, chosen)
     written = dict(given) if mistake else {}
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
@@ -112,7 +112,7 @@ def make_form(
         scored=[Choice(v, n, v in chosen.words("scored"), words.SCORED[Scored(v)]) for v, n in scored.items()],
         tasks=[Choice(v, n, v in chosen.words("task")) for v, n in facets.tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
-        rewards=_reward_chart(remembered.figure(db, summary, queries.reward_histogram, chosen), chosen),
+        rewards=_reward_chart(page_cache.figure(db, summary, queries.reward_histogram, chosen), chosen),
         typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
         rest=print_where(chosen.without(*_COLUMN, *(("mode",) if modes else ()))),
         sort=chosen.sort,

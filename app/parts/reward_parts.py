@@ -9,7 +9,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 
 
 @dataclass(frozen=True)
-class Part:
+class RewardPart:
     """One reward function's part of the reward: value times weight; `odd` is set if the value was not finite."""
 
     name: str
@@ -19,11 +19,11 @@ class Part:
     odd: str | None
 
 
-def reward_parts(row: EvaluationRow) -> list[Part]:
+def reward_parts(row: EvaluationRow) -> list[RewardPart]:
     """Returns the parts in the order of the reward functions."""
     weights, odd = row.reward_weights or {}, row.odd_rewards or {}
     return [
-        Part(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
+        RewardPart(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))
         for name, value in (row.rewards or {}).items()
     ]
 

@@ -48,7 +48,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True)
-class Line:
+class StepLine:
     """One metric by step.
 
     Attributes:
@@ -82,7 +82,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Chart:
+class StepChart:
     """Lines over the steps, in one box.
 
     Attributes:
@@ -93,7 +93,7 @@ class Chart:
     id: str
     title: str
     form: Form
-    lines: list[Line]
+    lines: list[StepLine]
     note: str = ""
 
     @property
@@ -107,7 +107,7 @@ class Chart:
     def written(self, value: float | None) -> str:
         return written(value, self.form)
 
-    def drawn(self, steps: Sequence[int]) -> list[tuple[Line, list[str]]]:
+    def drawn(self, steps: Sequence[int]) -> list[tuple[StepLine, list[str]]]:
         """Returns the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
         known = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
         low, high = min(known, default=0.0), max(known, default=1.0)
@@ -150,7 +150,7 @@ def written(value: float | None, form: Form) -> str:
     return figures.number(value)
 
 
-def make_charts(steps: Sequence[Step]) -> list[Chart]:
+def make_charts(steps: Sequence[Step]) -> list[StepChart]:
     """Builds the charts that have any value."""
     charts = [
         _reward(steps),
@@ -207,33 +207,33 @@ def smoothed(values: Values, counts: Sequence[int]) -> Values:
     return found
 
 
-def _reward(steps: Sequence[Step]) -> Chart:
+def _reward(steps: Sequence[Step]) -> StepChart:
     means = [mean(step.reward_sum, step.scored) for step in steps]
     low, high = [step.reward_p10 for step in steps], [step.reward_p90 for step in steps]
-    lines = [Line("p10\u2013p90", "band", 1, low, high=high)]
+    lines = [StepLine("p10\u2013p90", "band", 1, low, high=high)]
     if len(steps) < _SMOOTHED_FROM:
-        lines.append(Line("mean", "thick", 1, means))
+        lines.append(StepLine("mean", "thick", 1, means))
     else:
-        lines.append(Line("mean", "thin", 1, means))
-        lines.append(Line("smoothed mean", "thick", 1, smoothed(means, [step.scored for step in steps])))
-    return Chart("reward", "Reward by step", Form.NUMBER, lines)
+        lines.append(StepLine("mean", "thin", 1, means))
+        lines.append(StepLine("smoothed mean", "thick", 1, smoothed(means, [step.scored for step in steps])))
+    return StepChart("reward", "Reward by step", Form.NUMBER, lines)
 
 
-def _components(steps: Sequence[Step]) -> Chart:
+def _components(steps: Sequence[Step]) -> StepChart:
     """Draws weighted values, so that the parts sum to the mean reward."""
     lines = []
     for place, name in enumerate(reward_functions(steps)):
         of_step = [(step, step.rewards.get(name)) for step in steps]
         counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
         raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
-        lines.append(Line(name, "line", place % _COLOURS + 1, counted, raw=raw))
-    return Chart("components", "Reward functions", Form.NUMBER, lines, "weighted; they sum to the mean reward")
+        lines.append(StepLine(name, "line", place % _COLOURS + 1, counted, raw=raw))
+    return StepChart("components", "Reward functions", Form.NUMBER, lines, "weighted; they sum to the mean reward")
 
 
 def _measure(
     name: str, title: str, form: Form, steps: Sequence[Step], sums: Callable[[Step], tuple[float, int]]
-) -> Chart:
-    return Chart(name, title, form, [Line("mean", "line", 1, [mean(*sums(step)) for step in steps])])
+) -> StepChart:
+    return StepChart(name, title, form, [StepLine("mean", "line", 1, [mean(*sums(step)) for step in steps])])
 
 
 def _shares(
@@ -243,12 +243,12 @@ def _shares(
     colours: Mapping[str, int],
     word_of: Callable[[str], Word],
     counts: Callable[[Step], dict[str, int]],
-) -> Chart:
+) -> StepChart:
     """Draws one layer per value. Rollouts without one, such as running ones without a stop reason, leave a gap."""
     there = {value for step in steps for value, count in counts(step).items() if count}
     lines = []
     for value in [*(value for value in colours if value in there), *sorted(there - colours.keys())]:
         shares = [mean(counts(step).get(value, 0), step.rollouts) for step in steps]
         word = word_of(value)
-        lines.append(Line(word.text, "area", colours.get(value, _COLOURS), shares, word=word))
-    return Chart(name, title, Form.SHARE, lines)
+        lines.append(StepLine(word.text, "area", colours.get(value, _COLOURS), shares, word=word))
+    return StepChart(name, title, Form.SHARE, lines)

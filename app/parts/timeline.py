@@ -48,7 +48,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallResult:
     """One reset or step of the environment, or a model call that brought no answer.
 
     Attributes:
@@ -95,7 +95,7 @@ class Card:
     content: Text | None
     reasoning: Text | None = None
     calls: list[ToolCall] = field(default_factory=list)
-    answer: Answer | None = None
+    answer: CallResult | None = None
     tokens: int | None = None
     anomaly: str | None = None
     seconds: float | None = None
@@ -255,7 +255,7 @@ def _answer(action: dict[str, Any], index: int) -> Card:
     error = safe_text.shown(ended.get("error"))
     recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
     seen = action.get("observation")
-    answer = Answer(
+    answer = CallResult(
         turn=turn,
         action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
         observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")),
@@ -291,7 +291,7 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
     return [*before, replace(card, turn=turn)]
 
 
-def _says_the_same(card: Card, answer: Answer) -> bool:
+def _says_the_same(card: Card, answer: CallResult) -> bool:
     """True if the message contains the observation or one of its texts; very short texts occur in any message."""
     if card.content is None or not answer.observation:
         return False

@@ -13,7 +13,7 @@ NAMES = ("view", "rows", "columns", "of", "cols", "col")
 """Parameters of the view; all others belong to the filter."""
 
 
-class Kind(StrEnum):
+class ViewKind(StrEnum):
     """The two ways of showing rollouts."""
 
     TABLE = "table"
@@ -29,7 +29,7 @@ class View:
         shown: keys of the table's columns; None for the default.
     """
 
-    kind: Kind = Kind.TABLE
+    kind: ViewKind = ViewKind.TABLE
     rows: Dimension = Dimension.TASK
     columns: Dimension = Dimension.STEP
     of: Measure = Measure.REWARD
@@ -37,11 +37,11 @@ class View:
 
     @property
     def is_pivot(self) -> bool:
-        return self.kind == Kind.PIVOT
+        return self.kind == ViewKind.PIVOT
 
     def as_pairs(self, kind: str) -> Pairs:
         """Returns the parameters of the same columns and pivot as a table or as a pivot."""
-        return print_view(replace(self, kind=Kind(kind)))
+        return print_view(replace(self, kind=ViewKind(kind)))
 
 
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
@@ -59,7 +59,7 @@ def parse_view(pairs: Pairs) -> View:
     given = {name: value for name, value in pairs if value.strip()}
     default = View()
     return View(
-        kind=Kind(_word("view", given.get("view", default.kind), Kind)),
+        kind=ViewKind(_word("view", given.get("view", default.kind), ViewKind)),
         rows=Dimension(_word("rows", given.get("rows", default.rows), Dimension)),
         columns=Dimension(_word("columns", given.get("columns", default.columns), Dimension)),
         of=Measure(_word("of", given.get("of", default.of), Measure)),

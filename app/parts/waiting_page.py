@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.parts.diagnoses import is_diagnosed
-from logs_ui.app.web import htmx, remembered, urls
+from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import RunSummary
@@ -67,7 +67,7 @@ def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Ca
     if not _is_for_people(request):
         return None
     summary = queries.run_summary(db, id_of(run))
-    if summary.rollouts < queries.LARGE or remembered.knows(db, run, ask):
+    if summary.rollouts < queries.LARGE or page_cache.knows(db, run, ask):
         return None
     return _shown(request, WaitingPage(summary, f"{part}/{part}.html", part, "", in_part=False, whole=_whole(request)))
 

@@ -13,7 +13,7 @@ _DEAREST = 3  # of the overview
 
 
 @dataclass(frozen=True)
-class Looked:
+class Coverage:
     """The rollouts that a report covers.
 
     Attributes:
@@ -28,7 +28,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Short:
+class ShortDiagnosis:
     """The diagnosis of the last steps in short.
 
     Attributes:
@@ -37,18 +37,18 @@ class Short:
     """
 
     fall: Fall
-    looked: Looked
+    looked: Coverage
     cards: list[Card]
     more: int
     too_few: bool
 
 
-def in_short(run: str, known: Diagnosed) -> Short:
+def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
     """Returns the short diagnosis of the run with that uid."""
     report = known.report
     looked = looked_at(known.rows, report)
     cards = dearest(report.cards)
-    return Short(
+    return ShortDiagnosis(
         fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
         looked=looked,
         cards=cards[:_DEAREST],
@@ -57,13 +57,13 @@ def in_short(run: str, known: Diagnosed) -> Short:
     )
 
 
-def looked_at(rows: Rows, report: Report) -> Looked:
+def looked_at(rows: Rows, report: Report) -> Coverage:
     """Counts the rows that a report covers."""
     first, last = report.steps or (0, -1)
     own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
     can_tell = judged(own)
     unscored = can_tell & np.isnan(own.reward)
-    return Looked(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
+    return Coverage(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
 
 
 def dearest(cards: tuple[Card, ...]) -> list[Card]:

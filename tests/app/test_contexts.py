@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +15,6 @@ import logs_ui.app
 from logs_ui.app.main import make_templates
 
 _TEMPLATES = Path(__file__).parents[2] / "templates"
-
-
-_OF_PAGES = {
-    "ColumnPage": "groups/_column.html",
-    "CompareRolloutsPage": "groups/compare_rollouts.html",
-    "ComparePage": "compare/compare_runs.html",
-    "ErrorPage": "error.html",
-    "ExportPage": "rollouts/export.html",
-    "GroupPage": "groups/group.html",
-    "GroupsPage": "groups/groups.html",
-    "LiveGroupsPage": "groups/_groups_live.html",
-    "LivePage": "rollouts/_live.html",
-    "LoggedPage": "overview/_logged.html",
-    "MarksPage": "_notes.html",
-    "MoreGroupsPage": "groups/_more_groups.html",
-    "MorePage": "rollouts/_more.html",
-    "MoreRunsPage": "runs/_more_runs.html",
-    "OverviewPage": "overview/overview.html",
-    "PreviewPage": "overview/_preview.html",
-    "RolloutPage": "rollout/rollout.html",
-    "RolloutsPage": "rollouts/rollouts.html",
-    "RunsLivePage": "runs/_runs_live.html",
-    "RunsPage": "runs/runs.html",
-    "StarPage": "_star.html",
-    "SuggestionsPage": "rollouts/_suggestions.html",
-    "TablePage": "overview/steps.html",
-    "WaitingPage": "waiting.html",
-    "WhyPage": "why/why.html",
-    "FreshPage": "why/_why_fresh.html",
-    "WhyShortPage": "why/_why-short.html",
-    "WhyActionsPage": "why/why_actions.html",
-    "WhyTasksPage": "why/why_tasks.html",
-    "WhyRewardsPage": "why/why_rewards.html",
-    "WhyTrainedPage": "why/why_trained.html",
-}
 
 
 def contexts() -> dict[str, Any]:
@@ -62,15 +28,22 @@ def contexts() -> dict[str, Any]:
     }
 
 
+def template_of(page: str) -> str:
+    """The first template that the docstring of a page's class names: "Context of `runs/runs.html` ..."."""
+    named = re.match(r"Context of `([^`]+)`", contexts()[page].__doc__ or "")
+    assert named, f"the docstring of {page} begins with: Context of `TEMPLATE`"
+    return named[1]
+
+
 @pytest.mark.parametrize("page", sorted(contexts()))
 def test_every_field_of_a_page_is_shown_and_nothing_else_is_asked_for(page: str) -> None:
-    asked = names_asked_for(make_templates(), _OF_PAGES[page])
+    asked = names_asked_for(make_templates(), template_of(page))
     assert asked == {field.name for field in dataclasses.fields(contexts()[page])}
 
 
 @pytest.mark.parametrize("page", sorted(contexts()))
-def test_a_page_says_what_its_fields_are(page: str) -> None:
-    assert _OF_PAGES[page].rpartition("/")[2].removeprefix("_") in (contexts()[page].__doc__ or "")
+def test_a_page_names_the_template_that_it_is_the_context_of(page: str) -> None:
+    assert (_TEMPLATES / template_of(page)).is_file()
 
 
 def names_asked_for(environment: Environment, template: str) -> set[str]:

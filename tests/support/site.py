@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import Engine
 
-from logs_ui.app.parts.view import Kind, View, print_view
+from logs_ui.app.parts.view import View, ViewKind, print_view
 from logs_ui.app.web import urls
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries.filters.rollout_filter import Sort, parse_where
@@ -36,7 +36,7 @@ def _pages(engine: Engine, name: str) -> dict[str, str]:
         "rollouts-filtered": urls.rollouts(run.uid, low),
         "rollouts-searched": urls.rollouts(run.uid, parse_where("text:guess")),
         "rollouts-empty": urls.rollouts(run.uid, parse_where("status:aborted reward>=0.5 step:3..")),
-        "pivot": urls.rollouts(run.uid, view=print_view(View(kind=Kind.PIVOT))),
+        "pivot": urls.rollouts(run.uid, view=print_view(View(kind=ViewKind.PIVOT))),
         "groups": urls.groups(run.uid),
         "group": urls.group(run.uid, row),
         "why": urls.why(run.uid),

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.compare.run_curves import POINTS, Axis, Chart, make_chart
+from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_chart
 from logs_ui.app.pages.compare.run_differences import (
     Comparison,
-    Setting,
-    Settings,
+    RunSetting,
+    RunSettings,
     WorkingTree,
     comparisons,
     facts,
@@ -24,7 +24,7 @@ from logs_ui.app.parts.reward_parts import yes_or_no
 from logs_ui.app.parts.safe_text import clean
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
@@ -46,7 +46,7 @@ router = APIRouter()
 
 
 @dataclass(frozen=True)
-class Choice:
+class CompareChoice:
     """The parameters of the page's address.
 
     Attributes:
@@ -82,7 +82,7 @@ class Choice:
         return replace(self, **parts).address  # type: ignore[arg-type]
 
 
-_DEFAULTS = vars(Choice(()))
+_DEFAULTS = vars(CompareChoice(()))
 
 
 @dataclass(frozen=True)
@@ -138,17 +138,17 @@ class ComparePage:
         sources: source texts of the runs; `unknown` lists the runs for which none are stored.
     """
 
-    choice: Choice
+    choice: CompareChoice
     mode: str
     runs: list[ComparedRun]
     others: list[ListedRun]
     figures: list[str]
     modes: list[str]
-    chart: Chart | None
+    chart: CurveChart | None
     tasks: Tasks | None
-    facts: list[Setting]
-    arguments: Settings
-    versions: Settings
+    facts: list[RunSetting]
+    arguments: RunSettings
+    versions: RunSettings
     sources: list[Comparison]
     trees: list[WorkingTree]
     unknown: list[int]
@@ -177,7 +177,7 @@ def source_text(source: SourceOfPages, digest: str) -> Response:
     return Response(clean(found[digest]), media_type="text/plain", headers=headers)
 
 
-def _choice(request: Request, db: Connection) -> Choice:
+def _choice(request: Request, db: Connection) -> CompareChoice:
     """Reads the choice from the request.
 
     Raises:
@@ -208,7 +208,7 @@ def _choice(request: Request, db: Connection) -> Choice:
     if runs and figure != REWARD:
         logged = {name for uid in runs for name in queries.scalar_names(db, id_of(queries.find_run(db, uid)))}
         check_word("figure", "figure of these runs", figure, [REWARD, *sorted(logged)])
-    return Choice(
+    return CompareChoice(
         runs=runs,
         x=Axis(given.get("x", Axis.STEP)),
         figure=figure,
@@ -232,7 +232,7 @@ def _number(name: str, written: str, *, low: float = -1e300, high: float = 1e300
     return number
 
 
-def _page(db: Connection, choice: Choice) -> ComparePage:
+def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     listed = queries.these_runs(db, [id_of(queries.find_run(db, uid)) for uid in choice.runs])
     by_uid = {each.summary.run.uid: each for each in listed}
     runs = [
@@ -274,7 +274,7 @@ def _figures(db: Connection, ids: Sequence[int]) -> list[str]:
     return [REWARD, *sorted({name for name in names if names.count(name) > 1})]
 
 
-def _chart(db: Connection, runs: Sequence[ComparedRun], choice: Choice, mode: str) -> Chart | None:
+def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> CurveChart | None:
     ids = [id_of(run.summary.run) for run in runs]
     if choice.figure == REWARD:
         curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
@@ -283,7 +283,7 @@ def _chart(db: Connection, runs: Sequence[ComparedRun], choice: Choice, mode: st
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
 
 
-def _tasks(db: Connection, ids: Sequence[int], choice: Choice, mode: str) -> Tasks:
+def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str) -> Tasks:
     sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
     own = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
     common = (max(first for first, _ in own), min(last for _, last in own)) if own else (0, 0)

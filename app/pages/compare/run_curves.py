@@ -23,7 +23,7 @@ class Axis(StrEnum):
 
 
 @dataclass(frozen=True)
-class Series:
+class RunCurve:
     """One run's curve, in a box of 100 by 100.
 
     Attributes:
@@ -44,7 +44,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Chart:
+class CurveChart:
     """Curves on common axes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Chart:
         table: step and the value of each run, None if it has none there.
     """
 
-    series: list[Series]
+    series: list[RunCurve]
     across: list[str]
     up: list[str]
     zero: float | None
@@ -62,7 +62,7 @@ class Chart:
     table: list[tuple[int, list[float | None]]]
 
 
-def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> Chart | None:
+def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> CurveChart | None:
     """Builds the chart of the runs, in their order; None if there are fewer than two values."""
     placed = [_placed(curve, axis) for curve in curves]
     known = [value for curve in placed for _, _, value in curve if value is not None]
@@ -80,7 +80,7 @@ def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axi
 
     labels = [significant(tick) for tick in across]
     window = max(_steps_of(curve) for curve in placed) / _SMOOTHED_OVER
-    return Chart(
+    return CurveChart(
         series=[_series(index, curve, window, x, y) for index, curve in enumerate(placed)],
         across=[*labels[:-1], f"{labels[-1]} {name}"],
         up=[significant(tick) for tick in up],
@@ -109,14 +109,14 @@ def _steps_of(curve: _Placed) -> int:
 
 def _series(
     index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
-) -> Series:
+) -> RunCurve:
     """Builds one curve. `window` is in steps and the same for all curves, so that a short curve is as smooth as the
     others.
     """
     known = [value for _, _, value in curve if value is not None]
     parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
     reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))
-    return Series(
+    return RunCurve(
         index=index,
         smoothed=[_points(_smoothed(part, reach), x, y) for part in parts],
         exact=[_points(part, x, y) for part in parts] if reach else [],

@@ -26,7 +26,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """A named value of each run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Several settings of one kind.
 
     Attributes:
@@ -51,7 +51,7 @@ class Settings:
         differing, total: number of settings.
     """
 
-    shown: list[Setting]
+    shown: list[RunSetting]
     differing: int
     total: int
 
@@ -147,7 +147,7 @@ class WorkingTree:
     is_cut: bool
 
 
-def facts(summaries: Sequence[RunSummary]) -> list[Setting]:
+def facts(summaries: Sequence[RunSummary]) -> list[RunSetting]:
     """Returns the most important settings; those that no run has are left out."""
     rows: dict[str, list[Any]] = {
         "model": [it.run.model for it in summaries],
@@ -160,17 +160,17 @@ def facts(summaries: Sequence[RunSummary]) -> list[Setting]:
         "resumes": [it.run.parent for it in summaries],
     }
     found = [
-        Setting(name, [None if value is None else str(value) for value in values]) for name, values in rows.items()
+        RunSetting(name, [None if value is None else str(value) for value in values]) for name, values in rows.items()
     ]
     return [setting for setting in found if any(value is not None for value in setting.values)]
 
 
-def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> Settings:
+def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> RunSettings:
     """Compares values by name; a name that a run lacks is None for it."""
     names = sorted({name for each in values for name in each})
-    found = [Setting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
+    found = [RunSetting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
     differing = [setting for setting in found if setting.differs]
-    return Settings(found if everything else differing, len(differing), len(found))
+    return RunSettings(found if everything else differing, len(differing), len(found))
 
 
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:

@@ -15,7 +15,7 @@ _Results = Mapping[str, Sequence[GroupResult]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TaskCell:
     """A task in one run.
 
     Attributes:
@@ -42,7 +42,7 @@ class TaskLine:
     """
 
     task: str
-    cells: list[Cell | None]
+    cells: list[TaskCell | None]
     difference: float | None
     against: int
     bar: Bar | None
@@ -86,7 +86,7 @@ def group_sizes(results: Iterable[_Results]) -> list[int]:
     return sorted({group.scored for run in results for groups in run.values() for group in groups})
 
 
-def _line(task: str, cells: list[Cell | None]) -> TaskLine:
+def _line(task: str, cells: list[TaskCell | None]) -> TaskLine:
     first = cells[0]
     # Rounded: means of the same rewards, added up in another order, are no difference.
     others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
@@ -99,13 +99,13 @@ def _with_bar(line: TaskLine, scale: Scale) -> TaskLine:
     return TaskLine(line.task, line.cells, line.difference, line.against, bar)
 
 
-def _cell(groups: Sequence[GroupResult], k: int) -> Cell | None:
+def _cell(groups: Sequence[GroupResult], k: int) -> TaskCell | None:
     rollouts = sum(group.scored for group in groups)
     if not rollouts:
         return None
     chances = [pass_at(group.scored, group.solved, k) for group in groups if group.scored >= k]
     mean = sum(group.reward_sum for group in groups) / rollouts
-    return Cell(mean, sum(chances) / len(chances) if chances else None, rollouts)
+    return TaskCell(mean, sum(chances) / len(chances) if chances else None, rollouts)
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:

@@ -10,7 +10,7 @@ from logs_ui.app.parts import timeline, turns
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import Differ, Segment, equal_segments
 from logs_ui.app.parts.filter_form import checked_filter
-from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Fields, Text
 from logs_ui.app.parts.turns import Turn
 from logs_ui.app.web import htmx
@@ -83,7 +83,7 @@ class Aligned:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ComparedFigure:
     """A figure of both rollouts; None for one that lacks it."""
 
     name: str
@@ -102,8 +102,8 @@ class Worth:
     """The value of one reward function for both; None for a rollout without one."""
 
     name: str
-    a: Part | None
-    b: Part | None
+    a: RewardPart | None
+    b: RewardPart | None
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class CompareRolloutsPage:
     chosen: RolloutFilter
     rewards: list[Worth]
     scale: Scale
-    figures: list[Figure]
+    figures: list[ComparedFigure]
     prompt: Aligned
     turns: list[Aligned]
     parts_at: int | None
@@ -274,13 +274,13 @@ def _worths(a: EvaluationRow, b: EvaluationRow) -> list[Worth]:
     return [Worth(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
 
 
-def _figures(a: EvaluationRow, b: EvaluationRow) -> list[Figure]:
+def _figures(a: EvaluationRow, b: EvaluationRow) -> list[ComparedFigure]:
     known = (
         ("reward", "number"), ("advantage", "signed"), ("turns", "count"), ("prompt_tokens", "count"),
         ("completion_tokens", "count"), ("env_tokens", "count"), ("seconds", "duration"),
     )  # fmt: skip
     found = [
-        Figure(_FIGURES.get(name, name.replace("_", " ")), kind, getattr(a, name), getattr(b, name))
+        ComparedFigure(_FIGURES.get(name, name.replace("_", " ")), kind, getattr(a, name), getattr(b, name))
         for name, kind in known
     ]
     return [figure for figure in found if figure.a is not None or figure.b is not None]

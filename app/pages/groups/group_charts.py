@@ -49,7 +49,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Part:
+class KindPart:
     """The groups of one kind in a stack; a stack's height is 100."""
 
     kind: Kind
@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Stack:
+class KindStack:
     """Groups of one step, or of several consecutive ones, by kind.
 
     Attributes:
@@ -71,7 +71,7 @@ class Stack:
     step_max: int
     x: float
     width: float
-    parts: list[Part]
+    parts: list[KindPart]
     counts: list[int]
     steps: str
     label: str
@@ -98,7 +98,7 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
     return Strip(pills, at(0.0), None if mean is None else at(mean), _in_words(rewards))
 
 
-def stacks(tallies: Iterable[Tally], kinds: Sequence[Kind]) -> list[Stack]:
+def stacks(tallies: Iterable[Tally], kinds: Sequence[Kind]) -> list[KindStack]:
     """Builds a stack per step, with the kinds in the given order from below; more than 60 steps are binned."""
     by_step = sorted(tallies, key=lambda tally: tally.step)
     if not by_step:
@@ -114,11 +114,13 @@ def stacks(tallies: Iterable[Tally], kinds: Sequence[Kind]) -> list[Stack]:
     return found
 
 
-def _stack(steps: tuple[int, int], place: tuple[float, float], counts: Counter[Kind], kinds: Sequence[Kind]) -> Stack:
+def _stack(
+    steps: tuple[int, int], place: tuple[float, float], counts: Counter[Kind], kinds: Sequence[Kind]
+) -> KindStack:
     low, high = steps
     said = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
     groups = ", ".join(f"{counts[kind]:,} {words.GROUP_KINDS[kind].text}" for kind in kinds if counts[kind])
-    return Stack(
+    return KindStack(
         step_min=low,
         step_max=high,
         x=round(place[0], 3),
@@ -130,13 +132,13 @@ def _stack(steps: tuple[int, int], place: tuple[float, float], counts: Counter[K
     )
 
 
-def _parts(counts: Counter[Kind], kinds: Sequence[Kind]) -> list[Part]:
+def _parts(counts: Counter[Kind], kinds: Sequence[Kind]) -> list[KindPart]:
     parts, top = [], 100.0
     for kind in kinds:
         if counts[kind]:
             height = 100 * counts[kind] / counts.total()
             top -= height
-            parts.append(Part(kind, round(top, 2), round(height, 2)))
+            parts.append(KindPart(kind, round(top, 2), round(height, 2)))
     return parts
 
 

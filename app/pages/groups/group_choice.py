@@ -10,7 +10,7 @@ _ALL_DEAD = "dead"
 
 
 @dataclass(frozen=True)
-class Choice:
+class GroupChoice:
     """The order of the groups, and their kind: a `Kind`, `dead`, or empty for any."""
 
     sort: GroupSort = GroupSort.NEWEST
@@ -27,7 +27,7 @@ class Choice:
         return bool(self.kind) or self.sort != GroupSort.NEWEST
 
 
-def choice_of(given: urls.Pairs) -> Choice:
+def choice_of(given: urls.Pairs) -> GroupChoice:
     """Reads the choice from an address, and uses it in all addresses of groups of this request.
 
     Raises:
@@ -39,4 +39,4 @@ def choice_of(given: urls.Pairs) -> Choice:
     if kind:
         check_word("kind", "kind of groups", kind, [_ALL_DEAD, *(word.value for word in Kind)])
     urls.ordering(sort, kind)
-    return Choice(GroupSort(sort), kind)
+    return GroupChoice(GroupSort(sort), kind)

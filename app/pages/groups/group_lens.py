@@ -15,7 +15,7 @@ FOLLOWED = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class TurnLine:
     """A turn in one line.
 
     Attributes:
@@ -35,7 +35,7 @@ class Ending:
     """One of the two after the divergence: its next turns, and the number of further ones."""
 
     side: Side
-    turns: list[Line]
+    turns: list[TurnLine]
     more: int
 
 
@@ -54,7 +54,7 @@ class Lens:
     a: Ending
     b: Ending
     is_dead: bool
-    same: list[Line]
+    same: list[TurnLine]
     turn: Aligned | None
     worth: tuple[float | None, float | None]
 
@@ -116,8 +116,8 @@ def _own(turn: Turn | None) -> list[Card] | None:
     return [*([turn.said] if turn.said else []), *sent]
 
 
-def _line(turn: Turn) -> Line:
-    return Line(turn.number, _did(turn), _heard(turn), _reward(turn))
+def _line(turn: Turn) -> TurnLine:
+    return TurnLine(turn.number, _did(turn), _heard(turn), _reward(turn))
 
 
 def _reward(turn: Turn | None) -> float | None:

@@ -10,17 +10,17 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.groups import group_charts
 from logs_ui.app.pages.groups.group_charts import Strip
-from logs_ui.app.pages.groups.group_choice import Choice, choice_of
+from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.pages.groups.group_lens import Lens, lens_of
 from logs_ui.app.parts import timeline, turns, words
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.filter_form import checked_filter
-from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card
 from logs_ui.app.parts.turns import Turn
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Kind, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
@@ -37,7 +37,7 @@ router = APIRouter()
 
 
 @dataclass(frozen=True)
-class Column:
+class CompletionColumn:
     """One completion of the group.
 
     Attributes:
@@ -49,7 +49,7 @@ class Column:
     """
 
     row: EvaluationRow
-    parts: list[Part]
+    parts: list[RewardPart]
     turns: list[Turn] | None
     parts_at: int | None
     is_best: bool
@@ -75,7 +75,7 @@ class GroupPage:
     summary: RunSummary
     chosen: RolloutFilter
     first: int
-    columns: list[Column]
+    columns: list[CompletionColumn]
     prompt: list[Card]
     asked: EvaluationRow
     kind: Kind
@@ -95,7 +95,7 @@ class ColumnPage:
     """Context of `groups/_column.html`: the turns of one completion."""
 
     summary: RunSummary
-    column: Column
+    column: CompletionColumn
 
 
 @router.get("/runs/{name}/groups/{row_id}")
@@ -132,7 +132,7 @@ def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> R
 
 
 def _page(
-    db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, choice: Choice,
+    db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, choice: GroupChoice,
     wanted: Sequence[int],
 ) -> GroupPage:  # fmt: skip
     run, run_id = summary.run, id_of(summary.run)
@@ -178,7 +178,7 @@ def _opened(db: Connection, run_id: int, row_ids: Iterable[int]) -> dict[int, li
     return {row_id: timeline.make_timeline(rollout) for row_id, rollout in found.items()}
 
 
-def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) -> list[Column]:
+def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) -> list[CompletionColumn]:
     best = min(rows, key=queries.by_reward).id or 0
     of_best = opened.get(best)
     partings = {
@@ -188,7 +188,7 @@ def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) ->
     }
     first = min((number for number in partings.values() if number is not None), default=None)
     return [
-        Column(
+        CompletionColumn(
             row=row,
             parts=reward_parts(row),
             turns=opened.get(row.id or 0),

@@ -9,13 +9,13 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.groups import group_charts
-from logs_ui.app.pages.groups.group_choice import Choice, choice_of
+from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage, Kind, RunSummary, Survey
@@ -36,7 +36,7 @@ router = APIRouter()
 
 
 @dataclass(frozen=True)
-class Line:
+class GroupLine:
     """One group of the table, the strip of its rewards, and the ids of its best and worst rollout; None if fewer than
     two have a reward.
     """
@@ -47,10 +47,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Lines:
+class GroupLines:
     """Some lines of the table, and the address of the following ones; None at the end."""
 
-    lines: list[Line]
+    lines: list[GroupLine]
     next: str | None
 
 
@@ -77,7 +77,7 @@ class Overview:
     survey: Survey
     counts: list[tuple[Kind, int]]
     dead: int
-    stacks: list[group_charts.Stack]
+    stacks: list[group_charts.KindStack]
 
     @property
     def scored(self) -> int:
@@ -86,7 +86,7 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class Live:
+class GroupsLive:
     """The live corner of the table.
 
     Attributes:
@@ -119,12 +119,12 @@ class GroupsPage:
     chosen: RolloutFilter
     where: str
     chips: list[FilterPart]
-    choice: Choice
+    choice: GroupChoice
     modes: list[ModeLink]
     overview: Overview
-    rows: Lines
+    rows: GroupLines
     is_first: bool
-    live: Live
+    live: GroupsLive
     mistake: FilterError | None
     meant: str | None
 
@@ -135,7 +135,7 @@ class MoreGroupsPage:
 
     summary: RunSummary
     chosen: RolloutFilter
-    rows: Lines
+    rows: GroupLines
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ class LiveGroupsPage:
 
     summary: RunSummary
     chosen: RolloutFilter
-    choice: Choice
+    choice: GroupChoice
     overview: Overview
-    rows: Lines
+    rows: GroupLines
     follows: bool
-    live: Live
+    live: GroupsLive
 
 
 @router.get("/runs/{name}/groups")
@@ -209,7 +209,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
         rows = _rows(db, run, chosen, choice, None, ends, None)
     else:
         unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
-        rows = Lines(_changed_lines(db, run, unfinished, seen, now.seen, ends), None)
+        rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen, ends), None)
     page = LiveGroupsPage(
         summary=summary,
         chosen=chosen,
@@ -223,7 +223,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
 
 
 def _page(
-    db: Connection, run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None, *,
+    db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, *,
     given: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> GroupsPage:  # fmt: skip
     ends = queries.reward_ends(db, id_of(run))
@@ -248,7 +248,7 @@ def _page(
     )
 
 
-def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> list[ModeLink]:
+def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice) -> list[ModeLink]:
     known = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
     if len(known) < 2:
         return []
@@ -261,7 +261,7 @@ def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: Choice) -> l
 
 def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
     """Shows the page with one line that names the error in the filter."""
-    page = _page(db, run, repaired(given, mistake), Choice(), None, given=given, mistake=mistake)
+    page = _page(db, run, repaired(given, mistake), GroupChoice(), None, given=given, mistake=mistake)
     return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
 
 
@@ -269,7 +269,7 @@ def _of_filter(given: urls.Pairs) -> urls.Pairs:
     return [(name, value) for name, value in given if name not in _OWN]
 
 
-def _address(run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None = None) -> str:
+def _address(run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None = None) -> str:
     return urls.groups(run.uid, chosen, sort=choice.sort, kind=choice.kind, after=after)
 
 
@@ -285,16 +285,16 @@ def _overview(survey: Survey) -> Overview:
 
 
 def _rows(
-    db: Connection, run: Run, chosen: RolloutFilter, choice: Choice, after: Cursor | None, ends: Ends,
+    db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, ends: Ends,
     survey: Survey | None,
-) -> Lines:  # fmt: skip
+) -> GroupLines:  # fmt: skip
     found = _found(db, id_of(run), chosen, choice, after, ends, survey)
     following = _address(run, chosen, choice, found.next) if found.next else None
-    return Lines(_lines(found.groups, ends), following)
+    return GroupLines(_lines(found.groups, ends), following)
 
 
 def _found(
-    db: Connection, run_id: int, chosen: RolloutFilter, choice: Choice, after: Cursor | None, ends: Ends,
+    db: Connection, run_id: int, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, ends: Ends,
     survey: Survey | None,
 ) -> GroupPage:  # fmt: skip
     if not choice.needs_survey:
@@ -304,9 +304,9 @@ def _found(
     return queries.surveyed_groups(db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE)
 
 
-def _lines(found: list[Group], ends: Ends) -> list[Line]:
+def _lines(found: list[Group], ends: Ends) -> list[GroupLine]:
     scale = Scale.over([end for end in ends if end is not None])
-    return [Line(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
+    return [GroupLine(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
 
 
 def _ends(group: Group) -> tuple[int, int] | None:
@@ -314,7 +314,9 @@ def _ends(group: Group) -> tuple[int, int] | None:
     return (max(known)[2], min(known)[2]) if len(known) > 1 else None
 
 
-def _live(db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: Choice, newest: int | None) -> Live:
+def _live(
+    db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: GroupChoice, newest: int | None
+) -> GroupsLive:
     """Builds the live corner. `newest` is None if the page is being made now."""
     run, run_id = summary.run, id_of(summary.run)
     new = Count(0, exact=True)
@@ -326,10 +328,10 @@ def _live(db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: Ch
     seen = f"{run.changed}.{summary.state}"
     address = urls.groups_live(run.uid, chosen, sort=choice.sort, kind=choice.kind, newest=newest, seen=seen)
     every: dict[Any, int] = {RunState.RUNNING.value: 3, "died": 10}
-    return Live(newest, seen, new, address, every.get(summary.state))
+    return GroupsLive(newest, seen, new, address, every.get(summary.state))
 
 
-def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str, ends: Ends) -> list[Line]:
+def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str, ends: Ends) -> list[GroupLine]:
     """Returns the lines of the page that may have changed since it last polled. A new state of the run changes its
     running groups too.
     """

@@ -25,7 +25,7 @@ class CurveGroup:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigEntry:
     """A name and its value; `is_structured` for an object or list too long to stand beside the name."""
 
     name: str
@@ -47,8 +47,8 @@ class Logged:
     search: str
     groups: list[CurveGroup]
     single: list[tuple[str, float | None]]
-    config: list[Setting]
-    versions: list[Setting]
+    config: list[ConfigEntry]
+    versions: list[ConfigEntry]
 
 
 def make_logged(run: Run, curves: Sequence[ScalarCurve], search: str) -> Logged:
@@ -91,7 +91,7 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
     return (_FIRST.index(bare) if bare in _FIRST else len(_FIRST), curve.name)
 
 
-def _found(values: dict[str, Any], search: str) -> list[Setting]:
+def _found(values: dict[str, Any], search: str) -> list[ConfigEntry]:
     """Returns the matching settings, simple ones first, then by name. None is shown: an argument left out is a decision
     too.
     """
@@ -100,6 +100,6 @@ def _found(values: dict[str, Any], search: str) -> list[Setting]:
     return sorted(found, key=lambda it: (it.is_structured, it.name))
 
 
-def _setting(name: str, value: Any) -> Setting:
+def _setting(name: str, value: Any) -> ConfigEntry:
     written = safe_text.as_json(value) if value is None else safe_text.shown(value)
-    return Setting(name, written, isinstance(value, dict | list) and len(written) > _SHORT_VALUE)
+    return ConfigEntry(name, written, isinstance(value, dict | list) and len(written) > _SHORT_VALUE)

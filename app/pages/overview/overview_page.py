@@ -9,16 +9,16 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.overview.logged_values import Logged, make_logged
-from logs_ui.app.pages.overview.step_tiles import RECENT, Tile, Window, make_tiles
+from logs_ui.app.pages.overview.step_tiles import RECENT, StepTile, TileWindow, make_tiles
 from logs_ui.app.parts import charts, notes_forms, words
-from logs_ui.app.parts.diagnoses import diagnosed, remembered
+from logs_ui.app.parts.diagnoses import cached_diagnosis, diagnosed
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
-from logs_ui.app.parts.step_charts import Chart, FunctionMean, function_means, make_charts, mean
-from logs_ui.app.parts.why_short import Short, in_short
+from logs_ui.app.parts.step_charts import FunctionMean, StepChart, function_means, make_charts, mean
+from logs_ui.app.parts.why_short import ShortDiagnosis, in_short
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Histogram, RunSummary, Series
@@ -45,7 +45,7 @@ class SeriesLink:
 
 
 @dataclass(frozen=True)
-class Part:
+class ValueShare:
     """A value that some of the last rollouts have; `share` is of all of them, from 0 to 1."""
 
     word: Word
@@ -86,12 +86,12 @@ class Steps:
     last: int
     before: int
     has_steps: bool
-    tiles: list[Tile]
+    tiles: list[StepTile]
     points: list[int]
     thinned: int | None
-    charts: list[Chart]
-    statuses: list[Part]
-    stop_reasons: list[Part]
+    charts: list[StepChart]
+    statuses: list[ValueShare]
+    stop_reasons: list[ValueShare]
     tasks: list[TaskLine]
     functions: list[FunctionMean]
     histogram: "Rewards | None"
@@ -103,7 +103,7 @@ class Steps:
 class Rewards:
     """A histogram of an evaluation's rewards."""
 
-    columns: list[charts.Column]
+    columns: list[charts.HistogramBin]
     low: float
     high: float
 
@@ -127,7 +127,7 @@ class OverviewPage:
     choice: list[SeriesLink]
     steps: Steps | None
     has_why: bool
-    short: Short | None
+    short: ShortDiagnosis | None
     logged: Logged
     marks: Marks
     refresh: str | None
@@ -152,7 +152,7 @@ class TablePage:
     """
 
     summary: RunSummary
-    chart: Chart
+    chart: StepChart
     points: list[int]
     addresses: list[str]
 
@@ -256,9 +256,9 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     return htmx.fragment(request, "overview/_preview.html", page)
 
 
-def _short(db: Connection, run: Run, *, is_new: bool) -> Short | None:
+def _short(db: Connection, run: Run, *, is_new: bool) -> ShortDiagnosis | None:
     """Returns the diagnosis in short. A page load does not wait for one that is not made yet; a poll makes it."""
-    known = remembered(db, run) if is_new else diagnosed(db, run)
+    known = cached_diagnosis(db, run) if is_new else diagnosed(db, run)
     return None if known is None else in_short(run.uid, known)
 
 
@@ -296,7 +296,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
     found = rested(db, run_id, queries.steps, chosen)
     is_thinned = len(found) < chosen.steps
-    window = Window.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else found)
+    window = TileWindow.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else found)
     first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)
     within = {**only, **({"step_min": first, "step_max": last} if has_steps else {})}
     any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
@@ -322,7 +322,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
     )
 
 
-def _parts(run: str, window: Window, name: str, within: dict[str, Any]) -> list[Part]:
+def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
     """Counts a property over the last steps, most frequent value first."""
     counts: dict[str, int] = {}
     for step in window.recent:
@@ -332,7 +332,7 @@ def _parts(run: str, window: Window, name: str, within: dict[str, Any]) -> list[
     word_of = words.status_word if name == "statuses" else words.stop_reason
     known = {*Status, *StopReason}
     return [
-        Part(
+        ValueShare(
             word_of(value),
             count,
             mean(count, rollouts) or 0.0,

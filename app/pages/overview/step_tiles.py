@@ -16,14 +16,14 @@ Figure = Callable[[Sequence[Step]], float | None]
 
 
 @dataclass(frozen=True)
-class Window:
+class TileWindow:
     """The last steps that have a reward, and as many before them; `before` may be empty."""
 
     recent: list[Step]
     before: list[Step]
 
     @classmethod
-    def of(cls, last: Sequence[Step]) -> "Window":
+    def of(cls, last: Sequence[Step]) -> "TileWindow":
         """Splits `last`, which has at least twice RECENT steps if the run has so many."""
         scored = [step.step for step in last if step.scored] or [step.step for step in last]
         start = scored[-RECENT:][0] if scored else 0
@@ -35,7 +35,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Tile:
+class StepTile:
     """One figure.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Kind:
     is_better_high: bool = False
 
 
-def make_tiles(window: Window, steps: Sequence[Step]) -> list[Tile]:
+def make_tiles(window: TileWindow, steps: Sequence[Step]) -> list[StepTile]:
     """Builds the tiles whose figure is known; the sparklines cover `steps`."""
     kinds = [
         _Kind("Mean reward", Form.NUMBER, _reward, "Mean over the rollouts that have a reward.", is_better_high=True),
@@ -83,7 +83,7 @@ def make_tiles(window: Window, steps: Sequence[Step]) -> list[Tile]:
     return [tile for kind in kinds if (tile := _tile(kind, window, steps)) is not None]
 
 
-def _tile(kind: _Kind, window: Window, steps: Sequence[Step]) -> Tile | None:
+def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | None:
     now, before = kind.figure(window.recent), kind.figure(window.before)
     if now is None:
         return None
@@ -92,7 +92,7 @@ def _tile(kind: _Kind, window: Window, steps: Sequence[Step]) -> Tile | None:
     if change is not None and kind.is_better_high:
         tone = "positive" if change > 0 else "negative" if change < 0 else "quiet"
     points = [(step.step, value) for step in _thinned(steps) if (value := kind.figure([step])) is not None]
-    return Tile(
+    return StepTile(
         kind.name,
         written(now, kind.form),
         None if change is None else _signed(change, kind.form),
@@ -132,7 +132,7 @@ def _mean_of(name: str) -> Figure:
     return lambda steps: mean(_sum(steps, f"{name}_sum"), int(_sum(steps, f"{name}_known")))
 
 
-def _solved(steps: Sequence[Step], window: Window) -> list[_Kind]:
+def _solved(steps: Sequence[Step], window: TileWindow) -> list[_Kind]:
     best = yes_or_no([*steps, *window.recent, *window.before])
     if best is None:
         return []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import words
-from logs_ui.app.parts.diagnoses import remembered
+from logs_ui.app.parts.diagnoses import cached_diagnosis
 from logs_ui.app.parts.loss_waterfall import ICONS
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
@@ -37,7 +37,7 @@ def loss_of(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     cause = cause_of(row)
     if cause is None:
         return None
-    known = remembered(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
+    known = cached_diagnosis(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
     best = None if known is None else known.report.scale.best
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):

@@ -15,12 +15,12 @@ from logs_ui.app.parts import notes_forms as notes
 from logs_ui.app.parts.charts import Scale, stacked
 from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
-from logs_ui.app.parts.reward_parts import Part, reward_parts
+from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Text
 from logs_ui.app.parts.words import Word
-from logs_ui.app.web import htmx, remembered, urls
+from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
-from logs_ui.app.web.remembered import is_long
+from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
@@ -103,7 +103,7 @@ class RolloutPage:
     trained: Training | None
     tokens: TokenView | None
     raw: Text | None
-    parts: list[Part]
+    parts: list[RewardPart]
     scale: Scale
     group: list[Member]
     strip: Scale
@@ -160,7 +160,7 @@ def _page(
 ) -> RolloutPage:
     row = found.row
     summary = queries.run_summary(db, id_of(run))
-    total = remembered.figure(db, summary, queries.count, chosen)
+    total = page_cache.figure(db, summary, queries.count, chosen)
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
     parts = reward_parts(row)

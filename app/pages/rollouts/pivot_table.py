@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import figures, words
-from logs_ui.app.parts.view import Kind, View
+from logs_ui.app.parts.view import View, ViewKind
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
@@ -22,7 +22,7 @@ _SHARES = (Measure.TRUNCATED, Measure.ERRORS)
 
 
 @dataclass(frozen=True)
-class Shown:
+class PivotCell:
     """A cell, a heading, or a sum.
 
     Attributes:
@@ -39,12 +39,12 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Line:
+class PivotRow:
     """A row: its heading, a cell for each column (None without rollouts), and its total."""
 
-    heading: Shown
-    cells: list[Shown | None]
-    overall: Shown
+    heading: PivotCell
+    cells: list[PivotCell | None]
+    overall: PivotCell
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class PivotTable:
         shades: colour classes from low to high.
     """
 
-    columns: list[Shown]
-    lines: list[Line]
-    totals: list[Shown]
-    overall: Shown
+    columns: list[PivotCell]
+    lines: list[PivotRow]
+    totals: list[PivotCell]
+    overall: PivotCell
     rows_beyond: int
     columns_beyond: int
     counted: int | None
@@ -86,7 +86,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
         except (_CannotBeSaidError, FilterError):
             return None
 
-    def cell(row: Heading, column: Heading) -> Shown | None:
+    def cell(row: Heading, column: Heading) -> PivotCell | None:
         it = found.cells.get((row, column))
         if it is None:
             return None
@@ -95,7 +95,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
     return PivotTable(
         columns=[_heading(view.columns, it, narrowed((view.columns, it))) for it in found.columns],
         lines=[
-            Line(
+            PivotRow(
                 _heading(view.rows, row, narrowed((view.rows, row))),
                 [cell(row, column) for column in found.columns],
                 _shown(found.of_rows[row], view.of, narrowed((view.rows, row))),
@@ -153,18 +153,18 @@ class _Heat:
 
 def _as_table(view: View) -> urls.Pairs:
     """Returns the view of a cell's rollouts: the same columns, as a table."""
-    return view.as_pairs(Kind.TABLE)
+    return view.as_pairs(ViewKind.TABLE)
 
 
 def _value(cell: Cell, measure: Measure) -> float | None:
     return float(cell.count) if measure == Measure.COUNT else cell.mean
 
 
-def _shown(cell: Cell, measure: Measure, link: str | None, heat: str = "") -> Shown:
+def _shown(cell: Cell, measure: Measure, link: str | None, heat: str = "") -> PivotCell:
     value = _value(cell, measure)
     rollouts = figures.plural(cell.count, "rollout")
     known = "" if measure == Measure.COUNT or cell.known == cell.count else f", {cell.known:,} with a value"
-    return Shown(_written(value, measure), f"{rollouts}{known}", link, heat)
+    return PivotCell(_written(value, measure), f"{rollouts}{known}", link, heat)
 
 
 def _written(value: float | None, measure: Measure) -> str:
@@ -180,17 +180,17 @@ _WRITTEN: dict[Measure, Callable[[float], str]] = {
 }
 
 
-def _heading(dimension: Dimension, heading: Heading, link: str | None) -> Shown:
+def _heading(dimension: Dimension, heading: Heading, link: str | None) -> PivotCell:
     value, until = heading.value, heading.until
     if value is None:
-        return Shown("none", f"without a {words.DIMENSIONS[dimension]}", link)
+        return PivotCell("none", f"without a {words.DIMENSIONS[dimension]}", link)
     if until is not None:
-        return Shown(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
+        return PivotCell(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
     if dimension == Dimension.STATUS:
-        return Shown(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
+        return PivotCell(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
     if dimension == Dimension.STOP:
-        return Shown(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
-    return Shown(f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS[dimension]} {value}", link)
+        return PivotCell(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
+    return PivotCell(f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS[dimension]} {value}", link)
 
 
 def _terms(dimension: Dimension, heading: Heading) -> list[Term]:

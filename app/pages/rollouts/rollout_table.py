@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.table_columns import Columns, make_columns
 from logs_ui.app.parts.view import View
-from logs_ui.app.web import remembered, urls
+from logs_ui.app.web import page_cache, urls
 from logs_ui.app.web.open_database import id_of
-from logs_ui.app.web.remembered import is_long
+from logs_ui.app.web.page_cache import is_long
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
@@ -85,7 +85,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRollouts:
     """Number of matching rows, and their mean reward; None without one.
 
     Attributes:
@@ -114,7 +114,7 @@ class Searched:
 
 
 @dataclass(frozen=True)
-class Live:
+class TableLive:
     """The live corner of the table.
 
     Attributes:
@@ -168,30 +168,30 @@ def lines_of(
     return Rows(lines, columns, following, _scale(db, summary.run), said, chosen, summary.run.uid, looked_at)
 
 
-def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Found:
-    count = remembered.figure(db, summary, queries.count, chosen)
-    is_part = any(remembered.window_of(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
+def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:
+    count = page_cache.figure(db, summary, queries.count, chosen)
+    is_part = any(page_cache.window_of(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
     window = queries.WINDOW if is_part else None
-    return Found(count, remembered.figure(db, summary, queries.mean_reward, chosen), window)
+    return FoundRollouts(count, page_cache.figure(db, summary, queries.mean_reward, chosen), window)
 
 
 def live_of(
     db: Connection, run: Run, chosen: RolloutFilter, *, trouble: str | None, newest: int | None = None, seen: str = ""
-) -> Live:
+) -> TableLive:
     """Builds the live corner. `newest` is None if the page is being made now; `trouble` is the indexer's."""
     summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
         # What is above the newest of all is above the newest that matches, which may lie anywhere in a large run.
-        any_row = remembered.window_of(db, summary, queries.count, chosen) is not None
-        newest = remembered.figure(db, summary, queries.newest_row, RolloutFilter() if any_row else chosen)
+        any_row = page_cache.window_of(db, summary, queries.count, chosen) is not None
+        newest = page_cache.figure(db, summary, queries.newest_row, RolloutFilter() if any_row else chosen)
     else:
         new = queries.new_since(db, id_of(run), chosen, newest)
     searched = _searched(db, summary, chosen, trouble)
     indexed = searched.indexed if searched else 0
     often = 2 if summary.rollouts < _MANY else 10
     every = {RunState.RUNNING.value: often, "died": 10}.get(summary.state)
-    return Live(
+    return TableLive(
         summary=summary,
         chosen=chosen,
         newest=newest,
@@ -203,7 +203,7 @@ def live_of(
     )
 
 
-def beside(live: Live, rows: Rows) -> Live:
+def beside(live: TableLive, rows: Rows) -> TableLive:
     """Adapts the corner to a first page: rows that are shown are not new, even if they came after `newest` was read."""
     top = rows.lines[0].id or 0 if rows.lines and rows.chosen.sort == Sort.NEWEST else 0
     return replace(live, newest=max(live.newest, top))

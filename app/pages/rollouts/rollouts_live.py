@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.rollouts.rollout_table import (
-    Found,
-    Live,
+    FoundRollouts,
     Rows,
+    TableLive,
     beside,
     found_of,
     lines_of,
@@ -43,10 +43,10 @@ class LivePage:
     summary: RunSummary
     chosen: RolloutFilter
     view: View
-    live: Live
+    live: TableLive
     form: FilterForm
     chips: list[FilterPart]
-    found: Found
+    found: FoundRollouts
     rows: Rows
     follows: bool
     mistake: None = None

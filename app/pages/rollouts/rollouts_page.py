@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.rollouts.pivot_table import PivotTable, make_pivot
 from logs_ui.app.pages.rollouts.rollout_table import (
-    Found,
-    Live,
+    FoundRollouts,
     Rows,
+    TableLive,
     beside,
     found_of,
     lines_of,
@@ -22,8 +22,7 @@ from logs_ui.app.parts.filter_form import FilterForm, checked_filter, make_form,
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.parts.view import View, parse_view, print_view, split
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
-from logs_ui.app.web import htmx, urls
-from logs_ui.app.web import remembered as remembered_figures
+from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import Source, SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
@@ -67,12 +66,12 @@ class RolloutsPage:
     chosen: RolloutFilter
     form: FilterForm
     chips: list[FilterPart]
-    found: Found
+    found: FoundRollouts
     view: View
     rows: Rows
     pivot: PivotTable | None
     is_first: bool
-    live: Live
+    live: TableLive
     without: list[Without]
     mistake: FilterError | None
     meant: str | None
@@ -102,7 +101,7 @@ def _answer(request: Request, source: Source, db: Connection, name: str) -> Resp
     place = request.query_params.get("after")
     view = parse_view(shown)
     if "choose" not in request.query_params and view.shown is None:
-        view = replace(view, shown=remembered(request))
+        view = replace(view, shown=remembered_columns(request))
     urls.showing(print_view(view))
     page = _Maker(request, source, db, run, view)
     try:
@@ -116,13 +115,13 @@ def _answer(request: Request, source: Source, db: Connection, name: str) -> Resp
     canonical = [*print_filter(chosen), *print_view(view)]
     asked = [*given, *shown] if "choose" not in request.query_params else None
     if htmx.target(request) is None and (name != run.uid or asked != canonical):
-        return remember(request, view, RedirectResponse(here, 303))
+        return remember_columns(request, view, RedirectResponse(here, 303))
     if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
         return frame
     made = htmx.render(
         request, "rollouts/rollouts.html", page.make(chosen, after), fragments=("results",), address=here
     )
-    return remember(request, view, made)
+    return remember_columns(request, view, made)
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,7 @@ class _Maker:
             is_first=after is None,
             live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
             without=[
-                Without(chip, remembered_figures.figure(db, now.summary, queries.count, chip.without))
-                for chip in fallback
+                Without(chip, page_cache.figure(db, now.summary, queries.count, chip.without)) for chip in fallback
             ],
             mistake=mistake,
             meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
@@ -184,7 +182,7 @@ def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
     return f"load_run({run.uid!r}, db={without_password(absolute(db))!r}{where})"
 
 
-def remembered(request: Request) -> tuple[str, ...] | None:
+def remembered_columns(request: Request) -> tuple[str, ...] | None:
     """Returns the columns last chosen in this browser; None without any, or if this version does not know them."""
     try:
         return parse_columns([unquote(request.cookies.get(_COOKIE, ""))])
@@ -192,7 +190,7 @@ def remembered(request: Request) -> tuple[str, ...] | None:
         return None
 
 
-def remember(request: Request, view: View, response: Response) -> Response:
+def remember_columns(request: Request, view: View, response: Response) -> Response:
     """Stores the columns in a cookie if the user just chose them; a link with columns changes nothing."""
     if "choose" in request.query_params:
         if view.shown is None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import words
-from logs_ui.app.web import htmx, remembered
+from logs_ui.app.web import htmx, page_cache
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
@@ -147,7 +147,7 @@ def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
         queries.check_names(db, id_of(summary.run), beside)
     except FilterError:
         beside = RolloutFilter()
-    return remembered.facets(db, summary, beside)
+    return page_cache.facets(db, summary, beside)
 
 
 def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:

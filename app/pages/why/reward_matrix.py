@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.app.pages.why.why_window import Window
+from logs_ui.app.pages.why.why_window import StepWindow
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.tables.reward_table import ENVIRONMENT, LENGTH, REWARD, key
@@ -21,7 +21,7 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class CorrelationCell:
     """The correlation of two values within groups.
 
     Attributes:
@@ -42,10 +42,10 @@ class Matrix:
     """The correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
 
     heads: list[tuple[str, str]]
-    lines: list[tuple[str, list[Cell]]]
+    lines: list[tuple[str, list[CorrelationCell]]]
 
 
-def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here: Window) -> Matrix:
+def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here: StepWindow) -> Matrix:
     columns = [(key(name), name, rewards(name)) for name in names]
     fields = {REWARD: "reward", ENVIRONMENT: "env_reward_sum", LENGTH: "completion_tokens"}
     known = {REWARD: here.rows.reward, ENVIRONMENT: here.rows.env_reward_sum, LENGTH: here.rows.completion_tokens}
@@ -62,23 +62,23 @@ def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here
 
 def _cell(
     run: str,
-    here: Window,
+    here: StepWindow,
     found: dict[tuple[str, str], float],
     one: tuple[str, str, str],
     other: tuple[str, str, str],
-) -> Cell:
+) -> CorrelationCell:
     if one == other:
-        return Cell(None, "self", "Same value", None)
+        return CorrelationCell(None, "self", "Same value", None)
     r = found[one[0], other[0]]
     names = listed([one[1], other[1]])
     # Only rollouts that were scored have a reward: `reward:none` is no term.
     terms = [f"-{field}:none" for field in (one[2], other[2]) if field != "reward"]
     address = urls.rollouts(run, here.only(" ".join(terms)))
     if math.isnan(r):
-        return Cell(
+        return CorrelationCell(
             None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
         )
-    return Cell(r, _shade(r), f"{names}: r = {figure(r)} within groups", address)
+    return CorrelationCell(r, _shade(r), f"{names}: r = {figure(r)} within groups", address)
 
 
 def _shade(r: float) -> str:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_window import Window
+from logs_ui.app.pages.why.why_window import StepWindow
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
@@ -92,7 +92,7 @@ class Sampled:
     repeated: list[SeenLine]
 
 
-def make_sampled(db: Connection, run: Run, rows: Rows, here: Window) -> Sampled | None:
+def make_sampled(db: Connection, run: Run, rows: Rows, here: StepWindow) -> Sampled | None:
     """Returns the sample, None if no rollout has an action. The sample is cached as long as `rows`, all rows of the
     run, live.
     """
@@ -111,7 +111,7 @@ def make_sampled(db: Connection, run: Run, rows: Rows, here: Window) -> Sampled 
     )
 
 
-def _newest(db: Connection, run_id: int, here: Window) -> Iterator[Played]:
+def _newest(db: Connection, run_id: int, here: StepWindow) -> Iterator[Played]:
     """Yields the rollouts of the window with the highest ids."""
     ids = np.sort(here.rows.id)[-SAMPLE:]
     only = here.only()

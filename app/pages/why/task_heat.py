@@ -87,7 +87,7 @@ REACHES: Final = {
 
 
 @dataclass(frozen=True)
-class Column:
+class HeatColumn:
     """Steps of a column; `heading` is empty if there is no room for it."""
 
     title: str
@@ -95,7 +95,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatCell:
     """A task in the steps of one column.
 
     Attributes:
@@ -110,7 +110,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TaskRow:
     """A task in the steps shown; see `task_table.Figures`.
 
     Attributes:
@@ -130,13 +130,13 @@ class Line:
     pass_1: float | None
     pass_k: float | None
     reach: Word
-    cells: list[Cell | None]
+    cells: list[HeatCell | None]
     address: str
     of_attempts: str
 
 
 @dataclass(frozen=True)
-class Shade:
+class HeatShade:
     """A colour of the cells, and the range of rewards that it stands for."""
 
     name: str
@@ -153,11 +153,11 @@ class Heat:
         low, high: range of the colours.
     """
 
-    lines: list[Line]
-    columns: list[Column]
+    lines: list[TaskRow]
+    columns: list[HeatColumn]
     width: int
     is_spelt: bool
-    shades: list[Shade]
+    shades: list[HeatShade]
     low: float
     high: float
 
@@ -180,7 +180,7 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
     found = cells(rows, scale, tasks, columns)
     return Heat(
         lines=[
-            Line(
+            TaskRow(
                 task=rows.tasks[task],
                 short=_short(rows.tasks[task]),
                 word=LABELS[of_all.label[task]],
@@ -205,11 +205,11 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
     )
 
 
-def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[Cell | None]:
+def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[HeatCell | None]:
     """Builds the cells of one task."""
     of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
     of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
-    line: list[Cell | None] = []
+    line: list[HeatCell | None] = []
     bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
     parts = zip(
         found.rollouts[place].tolist(),
@@ -224,7 +224,7 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
             continue
         address = (of_one if first == last else of_steps).replace(str(urls.FIRST), str(first))
         line.append(
-            Cell(
+            HeatCell(
                 text=said.number(_known(mean), 2),
                 title=_cell_title(first, last, rollouts, attempts, mean, solved),
                 shade=_shade(edges, mean, solved / attempts if attempts else 0.0),
@@ -250,16 +250,16 @@ def _shade(edges: Floats, mean: float, share: float) -> str:
     return f"r{colour} s{mark}" if mark else f"r{colour}"
 
 
-def _shades(edges: Floats) -> list[Shade]:
+def _shades(edges: Floats) -> list[HeatShade]:
     ends = [said.number(edge, 2) for edge in edges.tolist()]
-    return [Shade(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
+    return [HeatShade(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
 
 
-def _columns(columns: Columns) -> list[Column]:
+def _columns(columns: Columns) -> list[HeatColumn]:
     every = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
     bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
     return [
-        Column(_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
+        HeatColumn(_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
         for place, (first, last) in enumerate(bounds)
     ]
 

@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from logs_ui.app.pages.why.sampled_actions import Sampled, make_sampled
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_window import Window, window
+from logs_ui.app.pages.why.why_window import StepWindow, window
 from logs_ui.app.parts import charts
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
@@ -31,7 +31,7 @@ _SURE = 3
 
 
 @dataclass(frozen=True)
-class Tile:
+class ActionTile:
     """One figure of all rollouts; `text` is None if it was not recorded."""
 
     title: str
@@ -100,9 +100,9 @@ class WhyActionsPage:
     """
 
     summary: RunSummary
-    window: Window
+    window: StepWindow
     fresh: Fresh | None
-    tiles: list[Tile]
+    tiles: list[ActionTile]
     habits: list[HabitLine]
     firsts: ActionTable | None
     lasts: ActionTable | None
@@ -138,32 +138,32 @@ def why_actions(request: Request, source: SourceOfPages, name: str, steps: str =
     return htmx.render(request, "why/why_actions.html", page)
 
 
-def _tiles(uid: str, here: Window, firsts: Sequence[Tally]) -> list[Tile]:
+def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTile]:
     rows = here.rows
     steps, errors, calls = (rows.facts[name] for name in ("env_steps", "env_errors", "tool_calls"))
     acted, known = int((steps > 0).sum()), int((~np.isnan(steps)).sum())
     taken = [it for it in firsts if it.value is not None]
     return [
-        Tile(
+        ActionTile(
             "Rollouts that act",
             percent(acted / known) if known else None,
             f"{acted:,} of {known:,}",
             urls.rollouts(uid, here.only("env_steps>0")),
         ),
-        Tile("Actions per rollout", _figure(steps), "on average", None),
-        Tile(
+        ActionTile("Actions per rollout", _figure(steps), "on average", None),
+        ActionTile(
             "Distinct first actions",
             f"{len(taken):,}" if taken else None,
             f"{percent(taken[0].rollouts / acted)} begin with the same one" if taken and acted else "",
             _of_action(uid, here.only(), "first_action", taken[0].value) if taken else None,
         ),
-        Tile(
+        ActionTile(
             "Actions with an error",
             percent(float(np.nansum(errors) / np.nansum(steps))) if np.nansum(steps) else None,
             f"{int(np.nansum(errors)):,} of {int(np.nansum(steps)):,}",
             urls.rollouts(uid, here.only("env_errors>0")),
         ),
-        Tile(
+        ActionTile(
             "Tool calls per rollout",
             _figure(calls),
             "in the model's messages",
@@ -177,14 +177,14 @@ def _figure(values: Floats) -> str | None:
     return (f"{known.mean():.1f}" if known.any() else "0") if len(known) else None
 
 
-def _habits(uid: str, here: Window) -> list[HabitLine]:
+def _habits(uid: str, here: StepWindow) -> list[HabitLine]:
     return [
         HabitLine(found, found.rollouts / found.known, urls.rollouts(uid, here.only(found.habit.where)))
         for found in habits(here.rows)
     ]
 
 
-def _table(uid: str, here: Window, column: str, found: Sequence[Tally]) -> ActionTable:
+def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> ActionTable:
     shown, only = found[:_MOST_LINES], here.only()
     means = charts.Scale.over([it.mean for it in shown if it.mean is not None])
     return ActionTable(

@@ -21,7 +21,7 @@ Counting = Callable[[RolloutFilter], Count]
 
 
 @dataclass(frozen=True)
-class Line:
+class TrendLine:
     """A trend, in a box of 180 by 34.
 
     Attributes:
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownCard:
     """A card.
 
     Attributes:
@@ -57,15 +57,15 @@ class Shown:
     card: Card
     share: float
     diagnostic: Diagnostic | None
-    trend: Line | None
+    trend: TrendLine | None
     count: Count | None
     address: str | None
     set: float | None
     follows_from: list[tuple[str, str]]
-    follows: list["Shown"] = field(default_factory=list)
+    follows: list["ShownCard"] = field(default_factory=list)
 
 
-def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[Shown]:
+def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[ShownCard]:
     """Returns the cards, largest impact first; a card explained by another one is in that one's `follows`.
 
     Args:
@@ -82,7 +82,7 @@ def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: st
     return [shown[card.id] for card in dearest(cards)]
 
 
-def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, Shown]) -> Shown:
+def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, ShownCard]) -> ShownCard:
     """Returns the topmost of the cards that explain this one."""
     above = parents(card, cards)
     return _top(above[0], cards, shown) if above else shown[card.id]
@@ -94,7 +94,7 @@ def thinned(trend: Trend, most: int = _POINTS) -> Trend:
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
-def line(trend: Trend, since: int | None, limit: float | None = None) -> Line | None:
+def line(trend: Trend, since: int | None, limit: float | None = None) -> TrendLine | None:
     """Builds a trend; None for fewer than two points."""
     if len(trend) < 2:
         return None
@@ -109,7 +109,7 @@ def line(trend: Trend, since: int | None, limit: float | None = None) -> Line | 
     def y(value: float) -> float:
         return round(_HIGH - _EDGE - (_HIGH - 2 * _EDGE) * (value - low) / ((high - low) or 1.0), 1)
 
-    return Line(
+    return TrendLine(
         points=" ".join(f"{x(step)},{y(value)}" for step, value in shown),
         end=(x(trend[-1][0]), y(trend[-1][1])),
         since=None if since is None else x(max(since, first)),
@@ -125,9 +125,9 @@ def fine(report: Report) -> list[Diagnostic]:
     return [it for it in DIAGNOSTICS if it.id not in found]
 
 
-def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> Shown:
+def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:
     chosen = _filter(card.where)
-    return Shown(
+    return ShownCard(
         card=card,
         share=min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
         diagnostic=_KNOWN.get(card.id),

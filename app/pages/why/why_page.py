@@ -10,15 +10,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_cards import Shown, fine, make_cards
+from logs_ui.app.pages.why.why_cards import ShownCard, fine, make_cards
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
 from logs_ui.app.pages.why.why_slice import Slice, report_of
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.parts.notes_forms import NotebookOfPages
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
-from logs_ui.app.parts.why_short import Looked, Short, in_short
-from logs_ui.app.web import htmx, remembered, urls
+from logs_ui.app.parts.why_short import Coverage, ShortDiagnosis, in_short
+from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
@@ -50,8 +50,8 @@ class Why:
     """
 
     fall: Fall
-    looked: Looked
-    cards: list[Shown]
+    looked: Coverage
+    cards: list[ShownCard]
     number: int
     fine: list[Diagnostic]
     missing: tuple[Missing, ...]
@@ -114,7 +114,7 @@ class WhyShortPage:
     """
 
     summary: RunSummary
-    short: Short | None
+    short: ShortDiagnosis | None
 
 
 @router.get("/runs/{name}/why")
@@ -183,7 +183,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     report, looked = report_of(db, run, known, chosen)
 
     def count(filter: RolloutFilter) -> Count:  # noqa: A002
-        return remembered.figure(db, summary, queries.count, filter)
+        return page_cache.figure(db, summary, queries.count, filter)
 
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.why.reward_findings import Finding, findings
 from logs_ui.app.pages.why.reward_matrix import MEANING, OTHERS, Matrix, matrix
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_stacks import Bins, Stack
-from logs_ui.app.pages.why.why_window import Window, kept, window
+from logs_ui.app.pages.why.why_stacks import Bins, StepStack
+from logs_ui.app.pages.why.why_window import StepWindow, kept, window
 from logs_ui.app.parts import charts
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.safe_text import label
@@ -105,7 +105,7 @@ class WhyRewardsPage:
     """
 
     summary: RunSummary
-    window: Window
+    window: StepWindow
     fresh: Fresh | None
     verdict: str
     lines: list[FunctionLine]
@@ -113,7 +113,7 @@ class WhyRewardsPage:
     unscored: tuple[int, str]
     matrix: Matrix | None
     kinds: list[tuple[str, str]]
-    stacks: list[Stack]
+    stacks: list[StepStack]
     findings: list[Finding]
     spread: str
 
@@ -158,7 +158,7 @@ def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
     )
 
 
-def _verdict(found: list[Function], here: Window) -> str:
+def _verdict(found: list[Function], here: StepWindow) -> str:
     if not found:
         return "No reward function values are recorded."
     shared = [it for it in found if it.share is not None]
@@ -177,7 +177,7 @@ def _verdict(found: list[Function], here: Window) -> str:
     return f"{explains}; {left.name} has the most headroom ({figure(left.left)})."
 
 
-def _line(run: str, it: Function, here: Window) -> FunctionLine:
+def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:
     field = rewards(it.name)
     top = it.best / it.weight if it.weight > 0 else None
     scored = "" if here.rows.scored.all() else " scored:yes"
@@ -191,7 +191,7 @@ def _line(run: str, it: Function, here: Window) -> FunctionLine:
     )
 
 
-def _sums(run: str, here: Window, known: Diagnosed) -> list[SumLine]:
+def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     rows, every = here.rows, known.rows
     best = known.report.scale.best
     wanted = [
@@ -223,7 +223,7 @@ def _kinds(found: list[Function]) -> list[tuple[str, str]]:
     return [(f"c{at % _COLOURS + 1}", it.name) for at, it in enumerate(found)]
 
 
-def _stacks(run: str, known: Diagnosed, names: list[str], here: Window) -> list[Stack]:
+def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> list[StepStack]:
     """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(names) < 2 or len(known.rows.steps) < 2:
         return []

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from logs_ui.app.parts.why_short import Looked, looked_at
+from logs_ui.app.parts.why_short import Coverage, looked_at
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
@@ -59,7 +59,7 @@ class Slice:
 _ALL = Slice()
 
 
-def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Looked]:
+def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Coverage]:
     """Diagnoses the selection on the scale of the whole run, with the trends up to its last step.
 
     Raises:

@@ -20,7 +20,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StepStack:
     """One step, or several consecutive ones; `x` and `width` are in units of a chart that is 100 wide.
 
     Attributes:
@@ -62,7 +62,7 @@ class Bins:
         return low, min(low + self.together - 1, self.last)
 
     def stack(self, place: int, values: Sequence[float], kinds: Sequence[str], cells: Sequence[tuple[str, str]],
-              address: str) -> Stack:  # fmt: skip
+              address: str) -> StepStack:  # fmt: skip
         """Builds the stack of a bin. Negative values have no piece.
 
         Args:
@@ -70,13 +70,13 @@ class Bins:
             values: of each kind.
             kinds: from bottom to top.
             cells: (name, text) of each kind; an empty text or "0" is left out of the label.
-            address: see `Stack`.
+            address: see `StepStack`.
         """
         low, high = self.ends(place)
         steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
         label = ", ".join(f"{said} {name}" for name, said in cells if said not in {"", "0"})
         width = 100 / self.number
-        return Stack(
+        return StepStack(
             x=round(place * width, 3),
             width=round(width, 3),
             pieces=_pieces(values, kinds),

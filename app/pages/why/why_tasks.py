@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from logs_ui.app.pages.why.task_heat import LABELS, Heat, make_heat
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_window import ALL, LAST, Window, window
+from logs_ui.app.pages.why.why_window import ALL, LAST, StepWindow, window
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
 from logs_ui.app.parts.words import Word
@@ -50,7 +50,7 @@ _PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
 
 
 @dataclass(frozen=True)
-class Choice:
+class TaskChoice:
     """The parameters of the address.
 
     Attributes:
@@ -67,7 +67,7 @@ class Choice:
     page: int = 1
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> "Choice":
+    def of(cls, given: Mapping[str, str]) -> "TaskChoice":
         """Reads the address. Raises FilterError for an unknown parameter or word."""
         for parameter in given:
             check_word(parameter, "parameter", parameter, _PARAMETERS)
@@ -101,7 +101,7 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTasks:
     """The matching tasks, and the page of them that is shown.
 
     Attributes:
@@ -132,23 +132,23 @@ class WhyTasksPage:
     """
 
     summary: RunSummary
-    choice: Choice
+    choice: TaskChoice
     chips: list[Chip]
-    window: Window
+    window: StepWindow
     fresh: Fresh | None
     tasks: int
     unnamed: int
     solved: float
     solved_said: str
     k: int
-    found: Found | None
+    found: FoundTasks | None
     heat: Heat | None
 
 
 @router.get("/runs/{name}/why/tasks")
 def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the page."""
-    choice = Choice.of(request.query_params)
+    choice = TaskChoice.of(request.query_params)
     with source.reading() as db:
         run = queries.find_run(db, name)
         if name != run.uid:
@@ -160,7 +160,7 @@ def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
     return htmx.render(request, "why/why_tasks.html", page)
 
 
-def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: Choice) -> WhyTasksPage:
+def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) -> WhyTasksPage:
     uid, scale = summary.run.uid, it.report.scale
     # As addresses have it, all steps are what is shown where none are asked for.
     here = window(it, mode, choice.steps or ALL, lambda steps: choice.address(uid, steps="" if steps == ALL else LAST))
@@ -187,7 +187,7 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: Choice) -> Why
     )
 
 
-def _chips(uid: str, of_all: Labels, choice: Choice) -> list[Chip]:
+def _chips(uid: str, of_all: Labels, choice: TaskChoice) -> list[Chip]:
     return [
         Chip(
             word,
@@ -199,7 +199,7 @@ def _chips(uid: str, of_all: Labels, choice: Choice) -> list[Chip]:
     ]
 
 
-def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: Choice) -> Ints:
+def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: TaskChoice) -> Ints:
     """Returns indices of the matching tasks that have rollouts in these steps."""
     wanted = of_tasks.rollouts > 0
     if choice.label:
@@ -227,7 +227,7 @@ def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
     return found
 
 
-def _paged(uid: str, chosen: Ints, choice: Choice) -> tuple[Found, Ints]:
+def _paged(uid: str, chosen: Ints, choice: TaskChoice) -> tuple[FoundTasks, Ints]:
     """Returns a page of tasks, or the last page if the number is too high."""
     pages = max(-(-len(chosen) // PAGE_SIZE), 1)
     page = min(choice.page, pages)
@@ -235,7 +235,7 @@ def _paged(uid: str, chosen: Ints, choice: Choice) -> tuple[Found, Ints]:
     shown = chosen[begin : begin + PAGE_SIZE]
     previous = choice.address(uid, page=page - 1) if page > 1 else None
     following = choice.address(uid, page=page + 1) if page < pages else None
-    return Found(len(chosen), begin + 1, begin + len(shown), previous, following), shown
+    return FoundTasks(len(chosen), begin + 1, begin + len(shown), previous, following), shown
 
 
 def _ended(run: Run) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_stacks import Bins, Stack
-from logs_ui.app.pages.why.why_window import Window, kept, window
+from logs_ui.app.pages.why.why_stacks import Bins, StepStack
+from logs_ui.app.pages.why.why_window import StepWindow, kept, window
 from logs_ui.app.parts import charts, words
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.app.web.remembered import rested
+from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows
@@ -105,13 +105,13 @@ class WhyTrainedPage:
     """
 
     summary: RunSummary
-    window: Window
+    window: StepWindow
     fresh: Fresh | None
     verdict: str
     is_bad: bool
     lines: list[OutcomeLine]
     kinds: list[tuple[Outcome, Word]]
-    stacks: list[Stack]
+    stacks: list[StepStack]
     tokens: Tokens | None
     signals: list[SignalLine]
     masks: list[MaskLine]
@@ -176,7 +176,7 @@ def _outcomes(rows: Rows, known: Diagnosed, summary: RunSummary) -> Ints:
     )
 
 
-def _lines(run: str, here: Window, found: Ints, solved: float) -> list[OutcomeLine]:
+def _lines(run: str, here: StepWindow, found: Ints, solved: float) -> list[OutcomeLine]:
     number, tokens = counts(found), counts(found, here.rows.completion_tokens)
     lines = [
         OutcomeLine(
@@ -193,11 +193,11 @@ def _lines(run: str, here: Window, found: Ints, solved: float) -> list[OutcomeLi
     return sorted(lines, key=lambda line: (line.outcome != Outcome.TRAINED, -line.rollouts))
 
 
-def _address(run: str, here: Window, said: str) -> str | None:
+def _address(run: str, here: StepWindow, said: str) -> str | None:
     return urls.rollouts(run, here.only(said)) if said else None
 
 
-def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Stack]:
+def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[StepStack]:
     """Builds the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
@@ -229,7 +229,7 @@ def _thinned(trend: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], .
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
-def _verdict(here: Window, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
+def _verdict(here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
     if here.mode != Mode.TRAIN:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
@@ -245,7 +245,7 @@ def _verdict(here: Window, lines: list[OutcomeLine], shown: list[Signal]) -> tup
     return f"{said} contributed to the gradient.", trained.share < 0.5
 
 
-def _masks(run: str, here: Window, found: Ints, known: Diagnosed) -> list[MaskLine]:
+def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[MaskLine]:
     trained = found == OUTCOMES.index(Outcome.TRAINED)
     said = where(Outcome.TRAINED, here.rows, found, solved=known.report.scale.solved)
     return [

@@ -32,7 +32,7 @@ def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure
 
 
 @dataclass(frozen=True)
-class Window:
+class StepWindow:
     """Some steps of a run, and the rollouts that ended in them.
 
     Attributes:
@@ -68,7 +68,7 @@ class Window:
         return parse_where(" ".join([where, f"mode:{self.mode}", *steps]))
 
 
-def window(diagnosed: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> Window:
+def window(diagnosed: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
     """Returns the window asked for.
 
     Args:
@@ -83,14 +83,14 @@ def window(diagnosed: Diagnosed, mode: Mode, wanted: str, address: Callable[[str
     check_word("steps", "steps", wanted or LAST, (LAST, ALL))
     rows, looked_at, sample = diagnosed.rows, diagnosed.report.steps, diagnosed.report.sample
     if looked_at is None:
-        return Window(rows, mode, None, None, is_all=True, choice=(), sample=sample)
+        return StepWindow(rows, mode, None, None, is_all=True, choice=(), sample=sample)
     first, last = int(rows.steps[0]), int(rows.steps[-1])
     if looked_at[0] <= first:
-        return Window(rows, mode, first, last, is_all=True, choice=(), sample=sample)
+        return StepWindow(rows, mode, first, last, is_all=True, choice=(), sample=sample)
     is_all = wanted == ALL
     count = int((rows.steps >= looked_at[0]).sum())
     choice = ((f"last {count} steps", address(""), not is_all), ("all steps", address(ALL), is_all))
     if is_all:
-        return Window(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
+        return StepWindow(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
     last_rows = kept(diagnosed, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
-    return Window(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)
+    return StepWindow(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)

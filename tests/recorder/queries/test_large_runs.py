@@ -23,7 +23,7 @@ from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollouts import rollout_table
 from logs_ui.app.parts import waiting_page
-from logs_ui.app.web import remembered
+from logs_ui.app.web import page_cache
 from logs_ui.app.web.open_database import Source
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import diagnose
@@ -231,11 +231,11 @@ def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path) -
             connection.execute(update(Run).values(changed=col(Run.changed) + changed))
         with engine.begin() as connection:
             summary = queries.run_summary(connection, 1)
-            assert remembered.figure(connection, summary, slow, ALL) == 1
+            assert page_cache.figure(connection, summary, slow, ALL) == 1
     with writer.begin() as connection:
         connection.execute(update(Run).values(state=RunState.FAILED))
     with engine.begin() as connection:
-        assert remembered.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
+        assert page_cache.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
     engine.dispose()
     writer.dispose()
 
@@ -245,7 +245,7 @@ def test_a_run_that_was_deleted_and_merged_again_has_figures_of_its_own(reader: 
     with reader.begin() as connection:
         before = queries.run_summary(connection, 1)
         again = replace(before, run=before.run.model_copy(update={"id": 2, "changed": 1}))
-        found = [remembered.figure(connection, it, ask, ALL) for it in (before, before, again)]
+        found = [page_cache.figure(connection, it, ask, ALL) for it in (before, before, again)]
     assert found == [1, 1, 2]
 
 
@@ -279,21 +279,21 @@ class Answers:
 
 
 def test_what_took_long_is_asked_again_in_the_background(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_REST", 0.001)
+    monkeypatch.setattr(page_cache, "_REST", 0.001)
     writer, source, ask, here = writing_engine(db), Source(db), Answers(), threading.current_thread().name
 
     def asked() -> int:
         with writer.begin() as connection:
             connection.execute(update(Run).values(changed=col(Run.changed) + 1))
         with source.reading() as connection:
-            return remembered.figure(connection, queries.run_summary(connection, 1), ask, ALL)
+            return page_cache.figure(connection, queries.run_summary(connection, 1), ask, ALL)
 
     found = [asked() for _ in range(3)]
     source.close()  # which waits for the answer
     assert found == [1, 1, 1]
     assert ask.by[0] == here
     assert set(ask.by[1:]) == {"logs-ui-figures_0"}
-    monkeypatch.setattr(remembered, "_LATE", 0.0)
+    monkeypatch.setattr(page_cache, "_LATE", 0.0)
     assert [asked(), asked()] == [len(ask.by) - 1, len(ask.by)]  # of a database that is opened anew, nothing is known
     assert ask.by[-1] == here
     source.close()

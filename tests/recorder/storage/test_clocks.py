@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, Engine, text
 
-from logs_ui.app.web.remembered import figure
+from logs_ui.app.web.page_cache import figure
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import RunFilter
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter

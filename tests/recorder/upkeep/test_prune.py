@@ -305,7 +305,7 @@ def test_the_command_says_first_and_takes_when_told_to(
     assert logs_ui() == (
         1,
         "",
-        "logs-ui: Choose what to prune with --older-than, --keep-every, --where or --run; rollouts must match all of them.\n",
+        "logs-ui: Choose what to prune: --older-than, --keep-every, --where or --run. Rollouts must match all.\n",
     )
 
 

@@ -261,7 +261,7 @@ def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path
         highest = connection.scalars(ranked).all()
     with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
         html = page(client, A, B)
-    found = re.search(r"reaches a reward of ([\d.]+), the better run’s 99th percentile", _said(html))
+    found = re.search(r"reaches a reward of ([\d.]+), the better run.s 99th percentile", _said(html))
     assert found
     assert min(abs(float(found[1]) - (reward or 0.0)) for reward in highest[:4]) < 1e-3
     engine.dispose()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
-from logs_ui.app.pages.overview.step_tiles import Window, make_tiles
+from logs_ui.app.pages.overview.step_tiles import TileWindow, make_tiles
 from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.recorder import flush, queries, start_run
 from logs_ui.recorder.queries import Step
@@ -83,7 +83,7 @@ def a_step(number: int, rewards: list[float], /, **more: Any) -> Step:
 
 def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
     steps = [a_step(n, [n / 100, n / 100 + 0.2], turns_known=2, turns_sum=2 * n) for n in range(1, 26)]
-    window = Window.of(steps)
+    window = TileWindow.of(steps)
     assert [step.step for step in window.recent] == list(range(16, 26))
     assert [step.step for step in window.before] == list(range(6, 16))
     tiles = {tile.name: tile for tile in make_tiles(window, steps)}
@@ -92,16 +92,16 @@ def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
     assert (turns.value, turns.change, turns.tone) == ("20.500", "+10.000", "quiet")
     assert (tiles["Truncated"].value, tiles["Truncated"].change) == ("0%", "±0")
     assert "Tokens" not in tiles, "nothing is said of what nobody recorded"
-    assert [tile for tile in make_tiles(Window.of(steps[:10]), steps[:10]) if tile.change is not None] == []
+    assert [tile for tile in make_tiles(TileWindow.of(steps[:10]), steps[:10]) if tile.change is not None] == []
 
 
 def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -> None:
     steps = [a_step(n, [0.5]) for n in range(1, 11)] + [a_step(11, [], rollouts=4, statuses={"running": 4})]
-    window = Window.of(steps)
+    window = TileWindow.of(steps)
     assert [step.step for step in window.recent] == list(range(1, 12))
     assert {tile.name: tile.value for tile in make_tiles(window, steps)}["Mean reward"] == "0.500"
-    assert Window.of([]) == Window([], [])
-    assert make_tiles(Window.of([]), []) == []
+    assert TileWindow.of([]) == TileWindow([], [])
+    assert make_tiles(TileWindow.of([]), []) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_solved_is_said_only_where_what_counts_most_is_yes_or_no(
     solved: RewardSums, style: RewardSums, shown: str | None
 ) -> None:
     steps = [a_step(1, [1.0] * 4, rewards={"solved": solved, "style": style})]
-    tiles = {tile.name: tile.value for tile in make_tiles(Window.of(steps), steps)}
+    tiles = {tile.name: tile.value for tile in make_tiles(TileWindow.of(steps), steps)}
     assert tiles.get("solved = 1") == shown
 
 

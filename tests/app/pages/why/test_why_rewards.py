@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
-from logs_ui.app.pages.why.why_window import Window
+from logs_ui.app.pages.why.why_window import StepWindow
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
     LENGTH,
@@ -224,7 +224,7 @@ def test_what_decides_is_drawn_by_step_and_leads_to_its_groups(client: TestClien
 
 def test_a_filter_that_names_steps_keeps_them() -> None:
     rows = columns_of(8, steps=4)
-    here = Window(rows, Mode.TRAIN, 3, 4, is_all=False, choice=())
+    here = StepWindow(rows, Mode.TRAIN, 3, 4, is_all=False, choice=())
     assert print_where(here.only("reward<0.5")) == "mode:train step:3..4 reward<0.5"
     assert print_where(here.only("step:1..2")) == "mode:train step:1..2"
 

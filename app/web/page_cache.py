@@ -36,7 +36,7 @@ _QUICK = 0.01  # seconds: what takes no longer is asked at once
 Figure = TypeVar("Figure")
 
 
-class _Answer(NamedTuple):
+class _CachedFigure(NamedTuple):
     """A figure, the state of its run, and until when it is shown after that: at all, and while it is queried again
     (`time.monotonic`).
     """
@@ -48,7 +48,7 @@ class _Answer(NamedTuple):
 
 
 _lock = threading.Lock()  # of what is known: pages are made in several threads, and figures asked again in another
-_known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _Answer]]]" = WeakKeyDictionary()
+_known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _CachedFigure]]]" = WeakKeyDictionary()
 
 
 def figure(
@@ -167,16 +167,16 @@ def _asked(
     with _lock:
         while len(figures) >= _FIGURES and key not in figures:
             del figures[next(iter(figures))]
-        figures[key] = _Answer(found, moment, now + rest, now + rest + late)
+        figures[key] = _CachedFigure(found, moment, now + rest, now + rest + late)
     return found
 
 
-def _rests(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+def _rests(answer: _CachedFigure, moment: tuple[Any, ...]) -> bool:
     """True while a slow answer is shown as it is, unless the run's state changed."""
     return time.monotonic() <= answer.until and _is_same_run(answer.moment, moment)
 
 
-def _is_late(answer: _Answer, moment: tuple[Any, ...]) -> bool:
+def _is_late(answer: _CachedFigure, moment: tuple[Any, ...]) -> bool:
     """True while an answer is shown and queried again in the background."""
     return time.monotonic() <= answer.late and _is_same_run(answer.moment, moment)
 
@@ -186,7 +186,7 @@ def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
     return (before[0], *before[2:]) == (now[0], *now[2:])
 
 
-def _figures(engine: Engine, run: Run) -> dict[Any, _Answer]:
+def _figures(engine: Engine, run: Run) -> dict[Any, _CachedFigure]:
     with _lock:
         known = _known.setdefault(engine, OrderedDict())
         found = known.setdefault(run.uid, {})

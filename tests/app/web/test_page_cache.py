@@ -1,4 +1,4 @@
-"""What is remembered of a run from page to page: no longer than it is so."""
+"""The cache of a run's figures holds them no longer than they are true."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
-from logs_ui.app.web import remembered
+from logs_ui.app.web import page_cache
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Count, Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
@@ -55,7 +55,7 @@ def figure(reader: Engine, uid: str, ask: Counting, where: str | RolloutFilter =
     with reader.begin() as connection:
         run = queries.find_run(connection, uid)
         summary = queries.run_summary(connection, run.id or 0)
-        return remembered.figure(connection, summary, ask, chosen).value
+        return page_cache.figure(connection, summary, ask, chosen).value
 
 
 def change(writer: Engine, uid: str, **columns: Any) -> None:
@@ -113,13 +113,13 @@ def test_what_readers_and_the_index_change_is_asked_each_time(reader: Engine, wh
 
 
 def test_it_does_not_grow_without_end(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_FIGURES", 5)
-    monkeypatch.setattr(remembered, "_RUNS", 1)
+    monkeypatch.setattr(page_cache, "_FIGURES", 5)
+    monkeypatch.setattr(page_cache, "_RUNS", 1)
     ask = Counting()
     for step in range(20):
         figure(reader, "ended", ask, f"step:{step}")
     figure(reader, "alive", ask)
-    (known,) = remembered._known[reader].values()
+    (known,) = page_cache._known[reader].values()
     assert len(known) == 1
     figure(reader, "ended", ask, "step:19")
     assert ask.asked == 22
@@ -128,7 +128,7 @@ def test_it_does_not_grow_without_end(reader: Engine, monkeypatch: pytest.Monkey
 def test_what_every_page_shows_is_remembered_however_many_filters_follow(
     reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "_FIGURES", 3)
+    monkeypatch.setattr(page_cache, "_FIGURES", 3)
     every, some = Counting(), Counting()
     for step in range(9):
         figure(reader, "ended", every)
@@ -156,10 +156,10 @@ def test_a_page_lets_go_of_none_while_another_moves_one(reader: Engine, monkeypa
             assert is_over.wait(60)
             return found
 
-    monkeypatch.setattr(remembered, "_FIGURES", 2)
+    monkeypatch.setattr(page_cache, "_FIGURES", 2)
     figure(reader, "ended", ask, "step:0")
     figure(reader, "ended", ask, "step:1")
-    runs = remembered._known[reader]
+    runs = page_cache._known[reader]
     runs["ended"] = Known(runs["ended"])
     other = threading.Thread(target=figure, args=(reader, "ended", ask, "step:1"))
     try:
@@ -175,7 +175,7 @@ def test_facets_are_those_that_are_asked_for_at_once(reader: Engine) -> None:
         summary = queries.run_summary(connection, queries.find_run(connection, "ended").id or 0)
         for chosen in (EVERYTHING, parse_where("status:ok reward>0"), parse_where("words stop:done")):
             expected = queries.facets(connection, summary.run.id or 0, chosen)
-            assert remembered.facets(connection, summary, chosen) == expected
+            assert page_cache.facets(connection, summary, chosen) == expected
 
 
 def test_the_summary_of_a_run_follows_its_changes(writer: Engine, reader: Engine) -> None:
