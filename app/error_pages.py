@@ -23,14 +23,8 @@ from logs_ui.recorder.errors import (
 )
 
 _log = logging.getLogger(__name__)
-_POLLED = (
-    "live",
-    "runs",
-    "rollout",
-    "overview",
-    "why",
-    "fresh",
-)  # they try again by themselves: the page says that the connection is lost
+# Polls repeat by themselves, and the page shows that the connection is lost: no error page for these targets.
+_POLLED = ("live", "runs", "rollout", "overview", "why", "fresh")
 _TITLES = {
     401: "Token needed",
     403: "Not allowed",
@@ -59,10 +53,9 @@ class ErrorPage:
 
 def install(app: FastAPI) -> None:
     """Registers a handler for every error, so that each ends in one of these pages."""
-    app.add_exception_handler(RunNotFoundError, lambda request, error: _answer(request, 404, str(error)))
+    for missing in (RunNotFoundError, ImageNotFoundError, ExportNotFoundError):
+        app.add_exception_handler(missing, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(RolloutNotFoundError, _no_rollout)
-    app.add_exception_handler(ImageNotFoundError, lambda request, error: _answer(request, 404, str(error)))
-    app.add_exception_handler(ExportNotFoundError, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
     app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(SettingsError, _wrong_settings)

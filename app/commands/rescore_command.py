@@ -149,7 +149,10 @@ def _json(run: str, functions: list[str], found: "Comparison") -> str:
 
 def _show(run: str, found: "Comparison") -> None:
     screen = out if out.is_terminal else Console(width=_WIDE, highlight=False)
-    screen.print(_figures(found))
+    figures = Table(box=None, show_header=False, pad_edge=False)
+    for figure, value in _lines(found):
+        figures.add_row(Text(figure), Text(value))
+    screen.print(figures)
     if len(found.tasks) > 1:
         screen.print(_by_task(found))
     if found.largest:
@@ -162,13 +165,6 @@ def _show(run: str, found: "Comparison") -> None:
     for said, count, first in found.failures[:_SHOWN]:
         line = f"{count:,} failed, first rollout {first}: {safe_text.label(said, 300)}"
         out.print(f"[bold red]{escape(line)}[/]", soft_wrap=True)
-
-
-def _figures(found: "Comparison") -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for figure, value in _lines(found):
-        table.add_row(Text(figure), Text(value))
-    return table
 
 
 def _lines(found: "Comparison") -> list[tuple[str, str]]:

@@ -227,7 +227,7 @@ def _components(steps: Sequence[Step]) -> StepChart:
         counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
         raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
         lines.append(StepLine(name, "line", place % _COLOURS + 1, counted, raw=raw))
-    return StepChart("components", "Reward functions", Form.NUMBER, lines, "weighted; they sum to the mean reward")
+    return StepChart("components", "Reward functions", Form.NUMBER, lines, "weighted, sum to the mean reward")
 
 
 def _measure(

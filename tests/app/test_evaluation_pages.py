@@ -84,7 +84,7 @@ def test_the_overview_speaks_of_no_trainer(client: TestClient) -> None:
     assert "<li>evaluation of <bdi>sums &lt;b&gt;</bdi></li>" in html
     assert not re.search(r"trainer|planned steps|\d steps?\b|step \d", html, re.IGNORECASE)
     assert "<h2>Arguments</h2>" in html
-    assert "<h3>figures</h3>" in html
+    assert "<h3>metrics</h3>" in html
     assert html.index(">reward<") < html.index(">failed<")
     assert "<li>up to step 200</li>" in client.get("/runs/checkpoints/overview").text
     empty = client.get("/runs/nothing yet/overview").text

@@ -233,16 +233,12 @@ def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
     found = [("reasoning", card.reasoning), (card.role if card.answer is None else "observation", card.content)]
     pairs = [(name, value) for name, value in found if value is not None]
     for call in card.calls:
-        pairs += [(f"{call.name} {name}".strip(), value) for name, value in call.arguments or [("", _no_arguments())]]
+        pairs += [(f"{call.name} {name}".strip(), value) for name, value in call.arguments or [("", Text("", "()"))]]
     if card.answer:
         told = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
         error = [("error", card.answer.error)] if card.answer.error else []
         pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation)]
     return pairs
-
-
-def _no_arguments() -> Text:
-    return Text("", "()")
 
 
 def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:

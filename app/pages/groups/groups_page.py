@@ -18,7 +18,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, GroupPage, Kind, RunSummary, Survey
+from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, Kind, RunSummary, Survey
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
 from logs_ui.recorder.queries.filters.filter_language import WHERE
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_where
@@ -288,20 +288,17 @@ def _rows(
     db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, ends: Ends,
     survey: Survey | None,
 ) -> GroupLines:  # fmt: skip
-    found = _found(db, id_of(run), chosen, choice, after, ends, survey)
+    run_id = id_of(run)
+    if choice.needs_survey:
+        known = survey or rested(db, run_id, queries.survey, chosen, ends)
+        found = queries.surveyed_groups(
+            db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE
+        )
+    else:
+        below = None if after is None else after.id
+        found = queries.newest_groups(db, run_id, chosen, ends, after=below, limit=PAGE_SIZE)
     following = _address(run, chosen, choice, found.next) if found.next else None
     return GroupLines(_lines(found.groups, ends), following)
-
-
-def _found(
-    db: Connection, run_id: int, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, ends: Ends,
-    survey: Survey | None,
-) -> GroupPage:  # fmt: skip
-    if not choice.needs_survey:
-        below = None if after is None else after.id
-        return queries.newest_groups(db, run_id, chosen, ends, after=below, limit=PAGE_SIZE)
-    known = survey or rested(db, run_id, queries.survey, chosen, ends)
-    return queries.surveyed_groups(db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE)
 
 
 def _lines(found: list[Group], ends: Ends) -> list[GroupLine]:

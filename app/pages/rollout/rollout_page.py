@@ -163,6 +163,7 @@ def _page(
     total = page_cache.figure(db, summary, queries.count, chosen)
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
+    calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
     parts = reward_parts(row)
     group = queries.group_of(db, row)
     strip = Scale.over([member.reward for member in group if member.reward is not None])
@@ -185,7 +186,7 @@ def _page(
         dropped=words.DROPPED.get(found.row.dropped or ""),
         loss=loss_of(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, row, group, summary),
-        tokens=make_view(db, run, found, _model_calls(cards)) if view == "tokens" else None,
+        tokens=make_view(db, run, found, calls) if view == "tokens" else None,
         raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
@@ -206,10 +207,6 @@ def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: 
         is_running=summary.state == RunState.RUNNING,
         config=run.config,
     )
-
-
-def _model_calls(cards: list[Card]) -> int:
-    return sum(card.role == "assistant" and card.turn is not None for card in cards)
 
 
 def _searched(chosen: RolloutFilter) -> str:

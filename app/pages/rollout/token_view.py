@@ -115,29 +115,23 @@ def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView
     if tokens.mask is None and turns > 1:
         missing.append(("No mask", _NO_MASK))
     mask = np.ones(len(tokens.completion_ids), bool) if tokens.mask is None else tokens.mask.astype(bool)
-    prompt, completion = (
-        list(_prompt(tokens.prompt_ids, vocabulary)),
-        list(_completion(tokens, mask, logps, vocabulary, turns)),
-    )
-    shown = sum(min(segment.count, _MOST_OF_PROMPT) for segment in prompt) + _count_shown(completion)
+    prompt, completion = [], list(_completion(tokens, mask, logps, vocabulary, turns))
+    if len(ids := tokens.prompt_ids):
+        spelt = _spelling(ids[:_MOST_OF_PROMPT], vocabulary)
+        prompt.append(Segment("prompt", "tokens-prompt", None, 0, len(ids), None, spelt, ""))
+    shown = sum(min(segment.count, _MOST_OF_PROMPT) for segment in prompt)
+    if completion:
+        shown += min(completion[-1].first + completion[-1].count, _MOST_TOKENS)
+    # In float32, since a float16 of 0.1 is smaller than the level 0.1.
+    surprisal = np.zeros(0, np.float32) if logps is None else -logps[mask].astype(np.float32)
     return TokenView(
         segments=[*prompt, *completion],
         has_heat=logps is not None,
-        above=() if logps is None else _above(-logps[mask].astype(np.float32)),
+        above=() if logps is None else tuple((level, int((surprisal >= level).sum())) for level in LEVELS),
         special=_special(tokens, vocabulary),
         missing=missing,
         left_out=len(tokens.prompt_ids) + len(mask) - shown,
     )
-
-
-def _above(surprise: NDArray[np.float32]) -> tuple[tuple[float, int], ...]:
-    return tuple((level, int((surprise >= level).sum())) for level in LEVELS)
-
-
-def _prompt(ids: Ids, vocabulary: Vocabulary | None) -> Iterator[Segment]:
-    if len(ids):
-        spelt = _spelling(ids[:_MOST_OF_PROMPT], vocabulary)
-        yield Segment("prompt", "tokens-prompt", None, 0, len(ids), None, spelt, "")
 
 
 def _completion(
@@ -165,10 +159,6 @@ def _completion(
             spelt=_spelling(tokens.completion_ids[start:last], vocabulary),
             logps="" if known is None else _base64(known[start:last].astype("<f2").tobytes()),
         )
-
-
-def _count_shown(completion: list[Segment]) -> int:
-    return min(completion[-1].first + completion[-1].count, _MOST_TOKENS) if completion else 0
 
 
 def _mean(logps: Logps) -> float | None:

@@ -82,7 +82,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
     def narrowed(*parts: tuple[Dimension, Heading]) -> str | None:
         try:
             terms = [term for dimension, heading in parts for term in _terms(dimension, heading)]
-            return urls.rollouts(run.uid, chosen.with_terms(*terms), view=_as_table(view))
+            return urls.rollouts(run.uid, chosen.with_terms(*terms), view=view.as_pairs(ViewKind.TABLE))
         except (_CannotBeSaidError, FilterError):
             return None
 
@@ -149,11 +149,6 @@ class _Heat:
     @staticmethod
     def _shade(share: float) -> int:
         return min(int(share * (_SHADES + 1)), _SHADES)
-
-
-def _as_table(view: View) -> urls.Pairs:
-    """Returns the view of a cell's rollouts: the same columns, as a table."""
-    return view.as_pairs(ViewKind.TABLE)
 
 
 def _value(cell: Cell, measure: Measure) -> float | None:

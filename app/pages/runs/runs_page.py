@@ -133,7 +133,9 @@ def runs(request: Request, source: SourceOfPages) -> Response:
     else:
         with source.reading() as db:
             if wanted == "more":
-                return htmx.fragment(request, "runs/_more_runs.html", _more(db, chosen, after))
+                found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
+                more = MoreRunsPage(_lines(found.runs), _following(chosen, found.next))
+                return htmx.fragment(request, "runs/_more_runs.html", more)
             page = _page(db, source.address, chosen, after)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
         return htmx.nothing_new()
@@ -147,7 +149,7 @@ def live(request: Request, source: SourceOfPages) -> Response:
     """Returns what changed since the list was made; 204 if nothing did."""
     chosen = chosen_runs(request)
     asked = request.query_params
-    newest, shown = _whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
+    newest, shown = urls.parse_whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
     with source.reading() as db:
         now = _live(db, chosen, shown, newest)
         follows = "follow" in asked and now.new > 0
@@ -234,11 +236,6 @@ def _empty(address: Address, chosen: RunFilter) -> RunsPage:
     )
 
 
-def _more(db: Connection, chosen: RunFilter, after: Cursor | None) -> MoreRunsPage:
-    found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
-    return MoreRunsPage(_lines(found.runs), _following(chosen, found.next))
-
-
 def _following(chosen: RunFilter, place: Cursor | None) -> str | None:
     return None if place is None else urls.runs(chosen, after=place)
 
@@ -280,8 +277,4 @@ def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int |
 
 
 def _ids(written: Sequence[str]) -> list[int]:
-    return sorted({number for text in written if (number := _whole(text))})[:_POLLED_ROWS]
-
-
-def _whole(written: str) -> int:
-    return int(written) if written.isascii() and written.isdigit() and len(written) < 19 else 0
+    return sorted({number for text in written if (number := urls.parse_whole(text))})[:_POLLED_ROWS]

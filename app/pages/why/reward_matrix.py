@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.tables.reward_table import ENVIRONMENT, LENGTH, 
 from logs_ui.recorder.diagnosis.wording import figure, listed
 
 _BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where length.py calls it strong
-OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens per turn"}
+OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens/turn"}
 MEANING = {
     REWARD: "The weighted sum of all reward functions",
     ENVIRONMENT: "The environment's own reward, summed over its steps",

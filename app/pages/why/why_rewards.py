@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
 from logs_ui.app.pages.why.reward_matrix import MEANING, OTHERS, Matrix, matrix
+from logs_ui.app.pages.why.why_cards import thinned
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
 from logs_ui.app.pages.why.why_stacks import Bins, StepStack
 from logs_ui.app.pages.why.why_window import StepWindow, kept, window
@@ -23,7 +24,6 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
     REWARD,
@@ -151,7 +151,7 @@ def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
         sums=_sums(run.uid, here, known) if found else [],
         unscored=(int(unscored(here.rows).sum()), urls.rollouts(run.uid, here.only("scored:no"))),
         matrix=matrix(run.uid, [it.name for it in found], together, here) if found else None,
-        kinds=_kinds(found),
+        kinds=[(f"c{at % _COLOURS + 1}", it.name) for at, it in enumerate(found)],
         stacks=_stacks(run.uid, known, [it.name for it in found], here),
         findings=looked_for,
         spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_SPREAD),
@@ -196,7 +196,7 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     best = known.report.scale.best
     wanted = [
         (REWARD, "reward", rows.reward, every.reward),
-        (ENVIRONMENT, "env_reward_sum", *_environment(rows, every)),
+        (ENVIRONMENT, "env_reward_sum", rows.env_reward_sum, every.env_reward_sum),
     ]
     return [
         SumLine(
@@ -215,14 +215,6 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     ]
 
 
-def _environment(rows: Rows, every: Rows) -> tuple[np.ndarray, np.ndarray]:
-    return rows.env_reward_sum, every.env_reward_sum
-
-
-def _kinds(found: list[Function]) -> list[tuple[str, str]]:
-    return [(f"c{at % _COLOURS + 1}", it.name) for at, it in enumerate(found)]
-
-
 def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> list[StepStack]:
     """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(names) < 2 or len(known.rows.steps) < 2:
@@ -236,7 +228,10 @@ def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> l
             at,
             line.tolist(),
             classes,
-            [(label(name, 40), _percent(value)) for name, value in zip(names, line.tolist(), strict=True)],
+            [
+                (label(name, 40), percent(value).replace("-", "\u2212"))
+                for name, value in zip(names, line.tolist(), strict=True)
+            ],
             urls.groups(run, RolloutFilter(modes=(here.mode,), step_min=bins.ends(at)[0], step_max=bins.ends(at)[1])),
         )
         for at, line in enumerate(lines)
@@ -244,10 +239,5 @@ def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> l
     ]
 
 
-def _percent(share: float) -> str:
-    return percent(share).replace("-", "\u2212")
-
-
 def _sparkline(trend: Trend) -> charts.Sparkline | None:
-    every = -(-len(trend) // _POINTS)
-    return charts.sparkline((*trend[:-1:every], trend[-1])) if trend else None
+    return charts.sparkline(thinned(trend, _POINTS))

@@ -1,6 +1,5 @@
 """The page on the use of rollouts in training: what each contributed, and whether the policy is updating."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
+from logs_ui.app.pages.why.why_cards import thinned
 from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
 from logs_ui.app.pages.why.why_stacks import Bins, StepStack
 from logs_ui.app.pages.why.why_window import StepWindow, kept, window
@@ -41,6 +41,7 @@ router = APIRouter()
 
 _MOST_STACKS = 100
 _POINTS = 150  # of a sparkline
+_ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
 
 
 @dataclass(frozen=True)
@@ -159,11 +160,11 @@ def _page(db: Connection, run: Run, steps: str) -> WhyTrainedPage:
         kinds=kinds,
         stacks=_stacks(run.uid, known.rows, every, [it for it, _ in kinds]) if is_trained else [],
         tokens=Tokens.of(here.rows, found) if is_trained else None,
-        signals=[SignalLine(it, charts.sparkline(_thinned(it.trend))) for it in shown],
+        signals=[SignalLine(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
         masks=_masks(run.uid, here, found, known) if is_trained else [],
         remarks=_remarks(known, lines),
         asides=_asides(db, run, mode),
-        config=_config(known.config) if is_trained else [],
+        config=[(name, str(known.config[name])) for name in _ARGUMENTS if name in known.config] if is_trained else [],
     )
 
 
@@ -213,20 +214,13 @@ def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Ste
             line,
             classes,
             [(name, f"{count:,}") for name, count in zip(names, line, strict=True)],
-            _steps(run, *bins.ends(at)),
+            urls.rollouts(
+                run, RolloutFilter(modes=(Mode.TRAIN,), step_min=bins.ends(at)[0], step_max=bins.ends(at)[1])
+            ),
         )
         for at, line in enumerate(lines)
         if sum(line)
     ]
-
-
-def _steps(run: str, first: int, last: int) -> str:
-    return urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), step_min=first, step_max=last))
-
-
-def _thinned(trend: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-    every = -(-len(trend) // _POINTS)
-    return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
 def _verdict(here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
@@ -281,10 +275,3 @@ def _asides(db: Connection, run: Run, mode: Mode) -> list[Aside]:
     return [
         Aside(word, said, count, urls.rollouts(run.uid, chosen)) for word, said, count, chosen in found if count.value
     ]
-
-
-_ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
-
-
-def _config(config: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(name, str(config[name])) for name in _ARGUMENTS if name in config]

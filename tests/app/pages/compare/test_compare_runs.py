@@ -127,8 +127,8 @@ def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> N
     ("query", "said"),
     [
         ("x=stpe", "did you mean 'step'"),
-        ("k=many", "k is 'many'"),
-        ("solved=nan", "solved is 'nan'"),
+        ("k=many", "k 'many' is not a number"),
+        ("solved=nan", "solved 'nan' is not a number"),
         ("figures=kl", "did you mean 'figure'"),
         ("figure=los", "did you mean 'loss'"),
         ("sort=reward", "unknown sort"),
@@ -190,8 +190,8 @@ def test_pass_at_k_is_first_of_the_largest_groups_that_all_runs_have(tmp_path: P
     engine.dispose()
     with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
         html = page(client, "of-4", "of-8")
-        assert "pass@4 is the chance" in html
-        assert "pass@8 is the chance" in page(client, "of-4", "of-8", k=8)
+        assert "pass@4 is the probability" in html
+        assert "pass@8 is the probability" in page(client, "of-4", "of-8", k=8)
 
 
 def test_the_order_of_tasks() -> None:
@@ -243,7 +243,7 @@ def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestCli
 
 def test_what_counts_as_solved_can_be_set(client: TestClient) -> None:
     assert "reaches a reward of 0.5. " in _said(page(client, A, B, solved=0.5))
-    assert "pass@1 is the chance" in page(client, A, B, k=1)
+    assert "pass@1 is the probability" in page(client, A, B, k=1)
 
 
 def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path: Path) -> None:

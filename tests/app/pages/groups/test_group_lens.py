@@ -174,6 +174,6 @@ def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:
     html, ids = page(tmp_path / "a.db", *[(20.0 - i, [f"a{i}"]) for i in range(20)], top=20.0)
     assert "worst, gen 19" in text_of(html)
     columns = re.split(r'(?=<article class="completion")', html)[1:]
-    assert "its turns" in columns[-1].lower(), "its column waits as before"
+    assert "show turns" in columns[-1].lower(), "its column waits as before"
     with reading_engine(tmp_path / "a.db").connect() as db:
         assert len(queries.opened(db, 1, ids)) == 20

@@ -240,7 +240,7 @@ def test_what_needs_all_groups_is_bounded_and_says_so(
     assert (survey.step_min, survey.step_max, survey.is_whole) == (11, 12, False)
     assert {tally.step for tally in survey.tallies} == {11, 12}
     html = client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text
-    assert "Only of steps 11 to 12" in html
+    assert "Only steps 11 to 12" in html
     assert len(shown(html)) == 6
     newest = client.get(f"/runs/{RUN}/groups").text
     assert "Only of" not in newest

@@ -431,7 +431,7 @@ def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str
     try:
         page.goto(url + urls.why(run))
         heads = page.locator(".waterfall thead th")
-        expect(heads).to_have_text(["Cause", "Reward", "Share of loss", "Rollouts"])
+        expect(heads).to_have_text(["Cause", "Reward", "Share", "Rollouts"])
         assert heads.evaluate_all("all => all.every((it) => it.scrollWidth <= it.clientWidth)")
         expect(page.locator(".waterfall .of-mean td:last-child")).to_be_visible()
         page.goto(url + urls.overview(run))

@@ -210,7 +210,7 @@ def test_what_the_trainer_and_the_environment_say_stands_in_the_matrix(client: T
     html = page_of(client, RUN)
     heads = re.findall(r'<th scope="col" title="[^"]*">([^<]*)</th>', html.partition('id="together"')[2])
     assert heads[0] == "good"
-    assert heads[-3:] == ["reward", "environment", "tokens per turn"]
+    assert heads[-3:] == ["reward", "environment", "tokens/turn"]
     assert "+1.00" in html  # good is what the environment says
 
 
