@@ -144,13 +144,13 @@ def _show(report: Report, database: Address) -> None:
     for line in lines(report, address):
         _print(line)
     db = db_option(database)
-    said = {
+    hints = {
         "\nFull diagnosis, with charts": f"http://127.0.0.1:7070{why(run)}",
         **({"With every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
         "The links work while this runs": f"logs-ui serve{db}",
         "A finding's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
     }
-    for what, how in said.items():
+    for what, how in hints.items():
         out.print(Text(f"{what}: ").append(how, "bold"), soft_wrap=True)
 
 

@@ -237,8 +237,8 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
 
 def _is_unparsed(actions: list[dict[str, Any]]) -> bool:
     """True if a parser found no action in the answer, whatever was sent instead: see `facts`."""
-    said = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
-    return False in said and True not in said
+    flags = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
+    return False in flags and True not in flags
 
 
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:

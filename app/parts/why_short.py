@@ -9,7 +9,7 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Card, Report, Rows
 from logs_ui.recorder.diagnosis.waterfall import judged
 
-_DEAREST = 3  # of the overview
+_TOP = 3  # cards on the overview
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
     """Returns the short diagnosis of the run with that uid."""
     report = known.report
     looked = looked_at(known.rows, report)
-    cards = dearest(report.cards)
+    cards = top_cards(report.cards)
     return ShortDiagnosis(
         fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
         looked=looked,
-        cards=cards[:_DEAREST],
-        more=len(report.cards) - len(cards[:_DEAREST]),
+        cards=cards[:_TOP],
+        more=len(report.cards) - len(cards[:_TOP]),
         too_few=report.warming_up,
     )
 
@@ -60,13 +60,13 @@ def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
 def looked_at(rows: Rows, report: Report) -> Coverage:
     """Counts the rows that a report covers."""
     first, last = report.steps or (0, -1)
-    own = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
-    can_tell = judged(own)
-    unscored = can_tell & np.isnan(own.reward)
+    covered = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
+    can_tell = judged(covered)
+    unscored = can_tell & np.isnan(covered.reward)
     return Coverage(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
 
 
-def dearest(cards: tuple[Card, ...]) -> list[Card]:
+def top_cards(cards: tuple[Card, ...]) -> list[Card]:
     """Returns the cards without those that follow from others."""
     return [card for card in cards if not parents(card, cards)]
 

@@ -74,7 +74,7 @@ class Source:
         with ExitStack() as behind_the_lock, self._lock:
             identity = identity_of(self.address)
             if self._engine is None or identity[0] is None or identity != self._identity:
-                behind_the_lock.callback(_let_go, self._engine)
+                behind_the_lock.callback(_close, self._engine)
                 self._engine = None
                 self._engine = reading_engine(self.address)
                 background_refresh.begin(self._engine)
@@ -116,10 +116,10 @@ class Source:
         """Closes the database; the next `reading()` opens it again."""
         with self._lock:
             before, self._engine = self._engine, None
-        _let_go(before)
+        _close(before)
 
 
-def _let_go(engine: Engine | None) -> None:
+def _close(engine: Engine | None) -> None:
     """Closes an engine. Called without the lock: it waits for a background query, and pages must not."""
     if engine is not None:
         background_refresh.end(engine)

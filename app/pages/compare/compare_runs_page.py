@@ -285,8 +285,8 @@ def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
 
 def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str) -> Tasks:
     sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
-    own = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
-    common = (max(first for first, _ in own), min(last for _, last in own)) if own else (0, 0)
+    ranges = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
+    common = (max(first for first, _ in ranges), min(last for _, last in ranges)) if ranges else (0, 0)
     wanted = common if choice.steps == "common" else (0, 2**62)
     steps = [_last_steps(of_run, wanted) for of_run in sizes]
     are_cut = any(within and within[1] for within in steps)
@@ -305,7 +305,7 @@ def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str)
         table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,
-        is_scored=bool(own),
+        is_scored=bool(ranges),
         solved=solved,
         k=k,
         ks=ks,

@@ -235,9 +235,9 @@ def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
     for call in card.calls:
         pairs += [(f"{call.name} {name}".strip(), value) for name, value in call.arguments or [("", Text("", "()"))]]
     if card.answer:
-        told = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
+        action = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
         error = [("error", card.answer.error)] if card.answer.error else []
-        pairs = [*told, *error, *pairs, *_labelled("observation", card.answer.observation)]
+        pairs = [*action, *error, *pairs, *_labelled("observation", card.answer.observation)]
     return pairs
 
 

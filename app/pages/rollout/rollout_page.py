@@ -210,8 +210,8 @@ def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: 
 
 
 def _searched(chosen: RolloutFilter) -> str:
-    said = [value for term in chosen.terms if term.field == "text" and not term.negated for value in term.values]
-    return orjson.dumps(said).decode() if said else ""
+    phrases = [value for term in chosen.terms if term.field == "text" and not term.negated for value in term.values]
+    return orjson.dumps(phrases).decode() if phrases else ""
 
 
 def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:

@@ -140,7 +140,7 @@ def _completion(
     """Yields the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS."""
     edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     pieces = [(start, end) for start, end in itertools.pairwise(edges) if start < end]
-    is_told = sum(bool(mask[start]) for start, _ in pieces) == turns
+    has_turns = sum(bool(mask[start]) for start, _ in pieces) == turns
     turn = 0
     for start, end in pieces[:_MOST_SEGMENTS]:
         sampled = bool(mask[start])
@@ -152,7 +152,7 @@ def _completion(
         yield Segment(
             kind="sampled" if sampled else "inserted",
             anchor=f"tokens-{turn}" if sampled else f"tokens-{turn}-answer",
-            turn=turn if is_told and turn else None,
+            turn=turn if has_turns and turn else None,
             first=start,
             count=end - start,
             mean=None if known is None else _mean(known[start:end]),

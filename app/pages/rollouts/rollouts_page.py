@@ -96,8 +96,8 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
 
 def _answer(request: Request, source: Source, db: Connection, name: str) -> Response:
     run = queries.find_run(db, name)
-    every = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose", WAIT}]
-    shown, given = split(every)
+    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose", WAIT}]
+    shown, given = split(pairs)
     place = request.query_params.get("after")
     view = parse_view(shown)
     if "choose" not in request.query_params and view.shown is None:

@@ -272,8 +272,8 @@ def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int |
         newest, new = queries.newest_run(db), 0
     else:
         new = queries.runs_since(db, chosen, newest)
-    told = repr((queries.run_marks(db, shown), new))
-    return RunsLive(newest, new, hashlib.sha256(told.encode()).hexdigest()[:16])
+    version = repr((queries.run_marks(db, shown), new))
+    return RunsLive(newest, new, hashlib.sha256(version.encode()).hexdigest()[:16])
 
 
 def _ids(written: Sequence[str]) -> list[int]:

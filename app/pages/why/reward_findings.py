@@ -128,13 +128,13 @@ def _twins(run: Run, here: StepWindow) -> list[FindingLine]:
 
 
 def _environment(run: Run, here: StepWindow) -> list[FindingLine]:
-    held = [it for name in run.rows.values if (it := against(run.rows, name)) is not None]
-    said = []
-    for it in held:
+    compared = [it for name in run.rows.values if (it := against(run.rows, name)) is not None]
+    lines = []
+    for it in compared:
         what = "pairs within groups are in the opposite order" if it.is_pairs else "rollouts are judged differently"
         text = f"{it.name}: {percent(it.share)} of {it.compared:,} {what}."
-        said.append(FindingLine(text, _only(here, run.rows.id[it.odd])))
-    return said or [FindingLine("Too few rollouts have both rewards to compare.")]
+        lines.append(FindingLine(text, _only(here, run.rows.id[it.odd])))
+    return lines or [FindingLine("Too few rollouts have both rewards to compare.")]
 
 
 def _fallen(run: Run, _: StepWindow) -> list[FindingLine]:

@@ -29,7 +29,7 @@ _MOST_LINES = 10  # of a table
 _MOST_NAMED = 60  # rollouts that a link names one by one
 
 _known: "WeakKeyDictionary[Rows, dict[int | None, Sample]]" = WeakKeyDictionary()
-"""By the first step of the window."""
+"""Samples by the first step of their window, cached as long as the rows live."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class ActionTile:
 
 @dataclass(frozen=True)
 class HabitLine:
-    """See `action_table.HabitFound`; `share` is of the rollouts for which it is recorded."""
+    """A habit, see `action_table.HabitFound`; `share` is of the rollouts for which it is recorded."""
 
     found: HabitFound
     share: float

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from logs_ui.app.parts.why_short import dearest, parents
+from logs_ui.app.parts.why_short import parents, top_cards
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
 from logs_ui.recorder.diagnosis.card import Trend
@@ -79,7 +79,7 @@ def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: st
     for card in cards:
         if above := parents(card, cards):
             _top(above[0], cards, shown).follows.append(shown[card.id])
-    return [shown[card.id] for card in dearest(cards)]
+    return [shown[card.id] for card in top_cards(cards)]
 
 
 def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, ShownCard]) -> ShownCard:

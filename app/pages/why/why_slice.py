@@ -68,26 +68,26 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     if chosen == _ALL:
         return known.report, looked_at(known.rows, known.report)
     before = known.rows.where(_up_to(known.rows, chosen))
-    own = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
-    if not len(own):
+    selected = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
+    if not len(selected):
         read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
         raise FilterError("step_min" if chosen.has_steps else "task", f"this selection has no rollout that ended{read}")
     within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
     scale = known.report.scale
-    if len(own) < FEW_ROLLOUTS:
-        steps = int(own.steps[0]), int(own.steps[-1])
-        report = Report((), (), waterfall(own, scale), scale, steps, within, warming_up=True)
-        return report, looked_at(own, report)
+    if len(selected) < FEW_ROLLOUTS:
+        steps = int(selected.steps[0]), int(selected.steps[-1])
+        report = Report((), (), waterfall(selected, scale), scale, steps, within, warming_up=True)
+        return report, looked_at(selected, report)
     report = diagnose_rows(
         before,
         replace(
             known.settings,
             max_reward=scale.best,
             solved_at=min(scale.solved, scale.best),
-            steps=len(own.steps) if chosen.has_steps else known.settings.steps,
+            steps=len(selected.steps) if chosen.has_steps else known.settings.steps,
         ),
         known.config,
-        {name: tuple(it for it in trend if it[0] <= own.steps[-1]) for name, trend in known.scalars.items()},
+        {name: tuple(it for it in trend if it[0] <= selected.steps[-1]) for name, trend in known.scalars.items()},
         has_ended=True,
         within=within,
     )
