@@ -135,7 +135,7 @@ def test_a_pivot_is_of_the_same_moment_as_its_counts_and_says_when_it_is_outdate
     }
     assert ('hx-target="#found"' in said["pivot"], 'hx-target="#outdated"' in said["pivot"]) == (False, True)
     assert ('hx-target="#found"' in said["table"], 'hx-target="#outdated"' in said["table"]) == (True, False)
-    assert f'hx-get="/runs/{LIVE}?view=pivot">renew</a>' in said["pivot"]
+    assert f'hx-get="/runs/{LIVE}?view=pivot">reload</a>' in said["pivot"]
     assert 'id="outdated"' in client.get(f"/runs/{LIVE}?view=pivot").text
 
 
@@ -218,7 +218,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     go.set()
     gone = client.get(f"/runs/{RUN}/exports/{job}")
     assert gone.status_code == 404
-    assert "Export it again" in gone.text
+    assert "Export again" in gone.text
 
 
 def test_an_export_that_fails_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

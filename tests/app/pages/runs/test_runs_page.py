@@ -117,7 +117,7 @@ def test_states_are_counted_and_chosen(client: TestClient) -> None:
     html = client.get("/", params={"state": "died"}).text
     assert uids(html) == ["died-cccc"]
     counts = dict(re.findall(r'title="[^"]*">(\w+) <span class="n">(\d+)', html))
-    assert counts == {"running": "1", "finished": "1", "failed": "1", "died": "1"}
+    assert counts == {"running": "1", "finished": "1", "failed": "1", "crashed": "1"}
     assert uids(client.get("/?state=died&state=failed").text) == ["died-cccc", "failed-bbbb"]
 
 
