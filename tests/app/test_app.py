@@ -190,7 +190,7 @@ def test_nothing_runs_or_is_awaited_in_a_run_that_is_over(client: TestClient, en
         one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
         html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
         assert "The process ended in the middle of the rollout" in html
-        assert "It still runs" not in html
+        assert "is still running" not in html
         assert "is-live" not in html
         assert client.get(f"/runs/{LIVE}/rollouts/{one}/text/raw").json()["status"] == "aborted"
         assert {client.get(f"/runs/{LIVE}/rollouts/{row_id}").status_code for row_id in row_ids(whole)} == {200}
@@ -213,7 +213,7 @@ def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient,
     assert {client.get(address, headers=headers).status_code for address, headers in ask.values()} == {204}
     with live_run(engine, heartbeat=0):
         said = {target: client.get(address, headers=headers).text for target, (address, headers) in ask.items()}
-        assert all("crashed" in html for html in said.values())
+        assert all("died" in html for html in said.values())
         assert f'hx-target="#row-{one}"' in said["live"]
         assert shown(said["live"], "aborted")
         assert not shown(said["live"], "running")
@@ -223,7 +223,7 @@ def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient,
         assert f"open={one}" in again["live"], "it may have been asleep"
     woken = client.get(again["live"], headers=fragment("live")).text
     assert shown(woken, "running")
-    assert "It still runs" in client.get(again["rollout"], headers=fragment("rollout")).text
+    assert "is still running" in client.get(again["rollout"], headers=fragment("rollout")).text
 
 
 def test_an_evaluation_after_the_training_runs_until_its_process_ends(client: TestClient, engine: Engine) -> None:
@@ -232,7 +232,7 @@ def test_an_evaluation_after_the_training_runs_until_its_process_ends(client: Te
         created = connection.scalars(select(col(EvaluationRow.created)).where(col(EvaluationRow.id) == one)).one()
     with live_run(engine, state=RunState.FINISHED, finished=created - 1):
         html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
-        assert "It still runs" in html
+        assert "is still running" in html
         poll = re.search(r'data-poll hx-get="([^"]+)"', html)
         assert poll
         with live_run(engine, heartbeat=0):
@@ -564,7 +564,7 @@ def test_a_running_rollout_looks_for_news_and_a_settled_one_does_not(client: Tes
     html = client.get(f"/runs/{LIVE}/rollouts/{running}").text
     poll = re.search(r'data-poll hx-get="([^"]+)"', html)
     assert poll
-    assert "It still runs" in html
+    assert "is still running" in html
     assert client.get(unescape(poll[1]), headers=fragment("rollout")).status_code == 204
     assert "data-poll" not in client.get(f"/runs/{RUN}/rollouts/1").text
 

@@ -231,7 +231,7 @@ def test_what_a_task_is_called_reaches_no_terminal(tmp_path: Path) -> None:
         (["--max-reward", "1", "--solved-at", "2"], "solved_at 2 is above max_reward 1"),
         (["--diagnostics", "nowhere:NOTHING"], "There is no module nowhere"),
         (["--diagnostics", "json:dumps"], "neither a Diagnostic nor a list of them"),
-        (["--diagnostics", "json:nothing"], "write it as module:name"),
+        (["--diagnostics", "json:nothing"], "Write it as module:name"),
     ],
 )
 def test_a_setting_that_cannot_be_is_answered_in_one_line(db: Path, arguments: list[str], what: str) -> None:
