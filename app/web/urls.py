@@ -124,9 +124,9 @@ def rollouts_said(run: str, pairs: Pairs) -> str:
     return with_query(f"/runs/{_segment(run)}", [*pairs, *shown()])
 
 
-def rollouts_where(run: str, **parts: Any) -> str:
-    """Address of the rollouts of a run that have something in common."""
-    return narrowed(run, _ALL, **parts)
+def rollouts_where(run: str, *, terms: tuple[Term, ...] = (), **parts: Any) -> str:
+    """Address of the rollouts of a run that have something in common; `terms` are for what has no part of its own."""
+    return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
 def tagged(run: str, tag: str) -> str:
