@@ -124,8 +124,9 @@ def rollouts_said(run: str, pairs: Pairs) -> str:
     return with_query(f"/runs/{_segment(run)}", [*pairs, *shown()])
 
 
-def rollouts_where(run: str, *, terms: tuple[Term, ...] = (), **parts: Any) -> str:
+def rollouts_where(run: str, **parts: Any) -> str:
     """Address of the rollouts of a run that have something in common; `terms` are for what has no part of its own."""
+    terms: tuple[Term, ...] = parts.pop("terms", ())
     return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
