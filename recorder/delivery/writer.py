@@ -319,16 +319,29 @@ def flush_before_reading(address: Address) -> None:
 
 
 def flush(timeout: float | None = 30.0) -> bool:
-    """Waits until everything recorded in this process is durable: in its database, or, where that is away, locked, full
-    or on a network file system, on disk, from where it goes in as soon as somebody opens the database: `load_run()`,
-    the dashboard, the next training, or `logs-ui db ingest`. Nothing of it is lost then, whatever happens to this
-    process.
+    """Waits until everything recorded in this process is durable.
+
+    Durable means: in its database; or, while that is away, locked, full or on a network file system, in files on the
+    local disk, from which the next reader or training stores it (`load_run()`, the dashboard, `logs-ui db ingest`).
+    Nothing of it is lost then, whatever happens to this process.
 
     Args:
         timeout: seconds; None waits for as long as it takes.
 
     Returns:
-        Whether it is. False: neither can be written; the log says why.
+        True once everything is durable; False if neither the database nor the disk can be written in that time, and the
+        log says why.
+
+    Example:
+        >>> from logs_ui.recorder import flush, load_run, start_run
+        >>> with start_run("sums", db="sums.db") as run:
+        ...     with run.rollout("2+3", task="small") as row:
+        ...         row.turn("5")
+        ...         row.score(rewards={"right": 1.0})
+        >>> flush()
+        True
+        >>> load_run(run.id, "sums.db").reward.tolist()
+        [1.0]
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     durable = [

@@ -201,7 +201,7 @@ def _page(
 
 def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: RunSummary) -> Training:
     return training(
-        columns_of(group),
+        columns_of(group if any(it.id == row.id for it in group) else [row]),  # it may have been deleted meanwhile
         row.id or 0,
         is_evaluation=row.mode == Mode.EVAL,
         is_running=summary.state == RunState.RUNNING,

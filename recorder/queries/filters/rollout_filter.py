@@ -113,6 +113,12 @@ class RolloutFilter:
 
     Raises:
         FilterError: an unknown word, a number out of range, min above max, or terms that exclude one another.
+
+    Example:
+        >>> from logs_ui.recorder import RolloutFilter
+        >>> chosen = RolloutFilter(statuses=("error",), step_min=10)
+        >>> [term.field for term in chosen.terms]
+        ['status', 'step']
     """
 
     terms: tuple[Term, ...]
