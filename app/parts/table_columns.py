@@ -1,4 +1,4 @@
-"""The columns of the table of rollouts: which there are, which are shown, and how a choice is written in a URL."""
+"""Defines the columns of the table of rollouts, which of them are shown, and how a choice is written in a URL."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Column:
     """One column.
 
     Attributes:
-        key: how a URL names it; `rewards.NAME` and `metrics.NAME` are the run's own.
-        style: class of its cells.
-        width: in pixels; None for the one that takes what the others leave.
-        sorts: orders that a click on its head asks for, in turn.
-        hint: what it is.
-        shown_as: how its value is written, where that is no template's own affair: a filter of the templates.
-        attribute: of the row, for those.
+        key: its name in a URL; `rewards.NAME` and `metrics.NAME` are the run's own.
+        style: the class of its cells.
+        width: in pixels; None for the column that takes the remaining room.
+        sorts: the orders that clicks on its head select, in turn.
+        hint: its meaning.
+        shown_as: the template filter that formats its value; None if the template does it.
+        attribute: the row's attribute with that value.
     """
 
     key: str
@@ -38,11 +38,11 @@ class Column:
 
     @property
     def name(self) -> str:
-        """As it is offered: longer than the title, which has to fit its column."""
+        """Its name in the list of columns: longer than the title, which has to fit the column."""
         return self.key if "." in self.key else _NAMES.get(self.key, self.title)
 
     def value(self, row: EvaluationRow) -> Any:
-        """What the row has of it; None where it has none."""
+        """Returns the row's value; None if it has none."""
         group, dot, name = self.key.partition(".")
         if dot:
             return (getattr(row, group) or {}).get(name)
@@ -112,12 +112,12 @@ DEFAULT = (
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table shows.
+    """The columns of a table.
 
     Attributes:
         shown: in their order; the id comes first, and always.
-        chosen: whether somebody chose them.
-        offered: all that there are, beside the id, and whether each is shown.
+        chosen: True if somebody chose them.
+        offered: all columns except the id, and if each is shown.
     """
 
     shown: list[Column]
@@ -125,20 +125,20 @@ class Columns:
     offered: list[tuple[Column, bool]]
 
     def has(self, key: str) -> bool:
-        """Whether it is shown."""
+        """Returns True if the column is shown."""
         return any(column.key == key for column in self.shown)
 
     @property
     def is_wide(self) -> bool:
-        """Whether they may need more room than a window has."""
+        """True if the columns may need more room than a window has."""
         return self.chosen and sum(column.width or 240 for column in self.shown) > 1100
 
 
 def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
-    """Keys, in the table's order, from the values of a URL's parameter; None for those that are shown anyway.
+    """Returns keys, in the table's order, from the values of a URL's parameter; None for the default columns.
 
     Raises:
-        FilterError: there is no such column; names the nearest.
+        FilterError: there is no such column; the message names the nearest.
     """
     keys = {unquote(key) for value in written for key in value.split(_SEPARATOR) if key}
     for key in sorted(keys):
@@ -160,14 +160,14 @@ def make_columns(
     is_evaluation: bool,
     has_steps: bool,
 ) -> Columns:
-    """The columns of one run's table.
+    """Returns the columns of one run's table.
 
     Args:
-        keys: chosen ones; None for the default.
+        keys: the chosen ones; None for the default.
         rewards: names of the run's reward functions.
-        metrics: names of what its rollout function notes.
-        is_evaluation: whether the run has no advantages.
-        has_steps: whether its steps say anything.
+        metrics: names of metrics that its rollout function reports.
+        is_evaluation: True if the run has no advantages.
+        has_steps: True if its rollouts belong to steps.
     """
     own = [f"rewards.{name}" for name in rewards] + [f"metrics.{name}" for name in metrics]
     absent = (set() if has_steps else {"step"}) | ({"advantage"} if is_evaluation else set())
@@ -189,7 +189,7 @@ def _column(key: str) -> Column:
 
 
 def _order(key: str) -> tuple[int, str]:
-    """A reward function's own value stands beside the reward, a metric behind them."""
+    """Puts a reward function's column next to the reward, and metrics after them."""
     places = {column.key: place * 10 for place, column in enumerate(_KNOWN)}
     group = key.partition(".")[0]
     return places.get(key, places["env_reward_last"] + (1 if group == "rewards" else 2)), key
