@@ -72,7 +72,7 @@ NAMES = (
     "all of it, caller's thread",
     "lost by a thread that is always busy: that, and waiting for the GIL",
     "all of it, processor time of the training's process",
-    "processor time of the process beside it",
+    "processor time of the helper process",
     "no time: how often the recorder's thread waits beside a busy one",
 )
 JUMP = 3e-6  # seconds between two looks at the clock, which take some 0.1 µs: somebody else ran

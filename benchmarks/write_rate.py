@@ -139,7 +139,7 @@ def write(db: Path, rollouts: int, tokens: int, barrier: Barrier | None = None) 
 
 
 def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
-    """µs of processor time that a rollout takes in the process beside the training, by part."""
+    """The helper process's processor time per rollout in µs, by part."""
     run = start_run("parts", db=db)
     first = played(run, PER_STEP, tokens)  # of which statements are compiled, and tables made, once
     jobs = played(run, rollouts, tokens)

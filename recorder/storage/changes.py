@@ -1,4 +1,4 @@
-"""What is to be written, as plain values: one change each, and many of them as the batch of one transaction."""
+"""Defines changes of rows, runs and steps as plain values, and batches: the changes of one transaction."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from logs_ui.recorder.vocabulary import SourceKind
 
 _run_of = attrgetter("run")
-_CHANGE_BYTES = 1_400  # of a row's columns; measured
+_CHANGE_BYTES = 1_400  # memory of a row's columns; measured
 
 
 class EntryNumber(NamedTuple):
@@ -28,7 +28,7 @@ class EntryNumber(NamedTuple):
 
 
 NO_ENTRY = EntryNumber()
-"""The position of a writer of which nothing is stored."""
+"""The position of a writer that has no stored entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class StoredImage:
 
     @property
     def reference(self) -> dict[str, Any]:
-        """What stands in its place."""
+        """The JSON value that replaces the image in a message."""
         return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A part as it is stored. `text` is None where there is none, or where it is not to be kept."""
+    """A source of a run, such as a reward function. `text` is None if there is none, or if it must not be stored."""
 
     kind: SourceKind
     name: str
@@ -64,11 +64,11 @@ class Source:
 
 @dataclass(frozen=True)
 class RunChange:
-    """Columns of a run, made or changed. The first one of a run needs all that have no default.
+    """Columns of a new or changed run. The first change of a run must have all columns that have no default.
 
     Attributes:
-        unattributed_calls, dropped_payloads: added to those that the run has.
-        resumes: output folder of a training that goes on; the newest other run that wrote there becomes the parent.
+        unattributed_calls, dropped_payloads: added to the run's counts.
+        resumes: output folder of a resumed training; the newest other run that wrote there becomes the parent.
     """
 
     uid: str
@@ -80,14 +80,15 @@ class RunChange:
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class RowChange:
-    """Columns of a row, made or changed; those that are not named stay as they are. Nobody changes it once it is made.
+    """Columns of a new or changed row; columns that are not given keep their values. Treat it as immutable.
 
     Attributes:
-        identity: the columns without default, the same in each change of the row, so that any of them can come first.
-        content, tokens: packed payload; None leaves what is there.
-        content_start, tokens_start: id of what the payload begins with, see `PayloadStart`; None where it has all.
-        images: those that the content refers to, and that may not be stored yet.
-        tags: those that it has now, beside those that are there.
+        identity: the columns without default. They are the same in each change of a row, so that any change can be
+            stored first.
+        content, tokens: packed payload; None keeps the stored one.
+        content_start, tokens_start: id of the payload's start, see `PayloadStart`; None if the payload is complete.
+        images: images in the content that may not be stored yet.
+        tags: tags to add to the row's tags.
     """
 
     run: str
@@ -102,8 +103,8 @@ class RowChange:
     tokens_start: int | None = None
 
     def then(self, later: "RowChange") -> "RowChange":
-        """Both as one."""
-        return RowChange(  # by hand, as `replace` takes three times as long
+        """Merges a later change of the same row into this one."""
+        return RowChange(  # not by `replace`, which takes three times as long
             later.run,
             later.uid,
             later.identity,
@@ -119,7 +120,7 @@ class RowChange:
 
 @dataclass(frozen=True)
 class ScalarsChange:
-    """Figures that the trainer logged at a step."""
+    """Figures that the trainer logged at a step, by name."""
 
     run: str
     step: int
@@ -136,7 +137,7 @@ class TokenizerChange:
 
 @dataclass(frozen=True)
 class SourcesChange:
-    """What a run is made of beside its arguments; one of the same kind and name takes the place of what is there."""
+    """Sources of a run. A source replaces a stored one of the same kind and name."""
 
     run: str
     sources: tuple[Source, ...]
@@ -144,7 +145,7 @@ class SourcesChange:
 
 @dataclass(frozen=True)
 class StartChange:
-    """A `PayloadStart`, which rows of the same batch name."""
+    """A `PayloadStart` that rows of the same batch refer to."""
 
     id: int
     data: bytes
@@ -154,7 +155,7 @@ Change = RunChange | RowChange | ScalarsChange | TokenizerChange | SourcesChange
 
 
 def kept_bytes(change: Change) -> int:
-    """About how many a change keeps alive. Images have bounds of their own."""
+    """Estimates the bytes of memory that a change occupies. Images are not counted: they are bounded elsewhere."""
     match change:
         case RowChange():
             return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
@@ -170,7 +171,7 @@ def kept_bytes(change: Change) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Changes for one transaction: at most one for each row."""
+    """Changes for one transaction, with at most one change per row."""
 
     runs: list[RunChange] = field(default_factory=list)
     rows: list[RowChange] = field(default_factory=list)
@@ -181,12 +182,12 @@ class Batch:
 
     @property
     def uids(self) -> set[str]:
-        """Of the runs that it is about."""
+        """The uids of all runs that the batch changes."""
         return {*(run.uid for run in self.runs), *map(_run_of, chain(self.rows, self.scalars, self.sources))}
 
     @classmethod
     def merged(cls, changes: Iterable[Change]) -> "Batch":
-        """Several changes of one row become one."""
+        """Makes a batch of changes, and merges several changes of one row into one."""
         batch = cls()
         rows: dict[tuple[str, str], RowChange] = {}
         starts: dict[int, StartChange] = {}
@@ -211,19 +212,21 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Iterable["Batch"]) -> "Batch":
-        """Several, in their order, as one."""
+        """Merges batches, in their order, into one."""
         return cls.merged(change for one in batches for kind in fields(one) for change in getattr(one, kind.name))
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive."""
+        """The estimated bytes of memory that the batch occupies."""
         changes: list[Change] = [*self.runs, *self.rows, *self.scalars, *self.tokenizers, *self.sources]
         changes += self.starts
         return sum(map(kept_bytes, changes))
 
     def split(self) -> Iterable["Batch"]:
-        """The same in pieces that fail on their own, in an order that keeps references whole, and in which no process
-        waits for another that waits for it.
+        """Yields batches of one change each, so that one can fail alone.
+
+        A change comes after those that it refers to. The order is the same in all processes, so that their locks cause
+        no deadlock.
         """
         yield from (Batch(runs=[change]) for change in self.runs)
         yield from (Batch(starts=[change]) for change in sorted(self.starts, key=attrgetter("id")))
@@ -233,7 +236,7 @@ class Batch:
         yield from (Batch(sources=[change]) for change in self.sources)
 
     def without_payload(self) -> "Batch":
-        """What is left to try for a row that the database refuses."""
+        """Returns the batch without payloads, images, tags and previews, to try again after the database refused it."""
         kept = [
             replace(
                 row,

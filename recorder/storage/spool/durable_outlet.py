@@ -1,4 +1,7 @@
-"""Where a process's entries go: into the database, and onto the disk while that cannot be written."""
+"""Stores the entries of one process: in the database, or in the spool on disk while the database cannot be written.
+
+The helper process calls it, or a thread of the training if there is no helper process.
+"""
 
 import logging
 import threading
@@ -24,67 +27,70 @@ from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 
 logger = logging.getLogger("logs_ui")
 
-_PAUSE = 0.2  # seconds between two tries, doubled each time
-_PATIENCE = 5.0  # and at most; longer only where a try takes longer
-_AT_ONCE = 1.0  # seconds of taking in what waited on disk, until what came meanwhile is put there, too
+_PAUSE = 0.2  # seconds between the first two tries; doubled after each failure
+_PATIENCE = 5.0  # maximum of that pause in seconds; it is longer only if a try itself takes longer
+_AT_ONCE = 1.0  # seconds to ingest before new entries get their turn, so that the writer's queue does not grow
 
 
 class Storage:
-    """Of one process, for one database. For the writer's thread, but for `engine`, `settle`, `hurry` and `close`.
+    """Stores the entries of one process in one database.
+
+    Only the writer's thread may call it, except for `engine`, `settle`, `hurry` and `close`.
 
     Attributes:
-        trouble: why the database cannot be written now; None where it can.
-        refused: changes that neither database nor spool take.
+        trouble: why the database cannot be written now; None if it can.
+        refused: number of changes that neither the database nor the spool could store.
     """
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool, name: str, before: int = 0) -> None:
-        """Opens nothing.
+        """Opens no file and no connection yet.
 
         Args:
-            address: of the database.
-            limits: how long to try, and how much disk to take.
-            spools_always: whether nothing is written to the database from here, whoever may take it in.
-            name: see `spool.new_writer_name`.
-            before: how many processes wrote under this name, and have ended.
+            address: the database.
+            limits: how long to try, and how much disk space the spool may use.
+            spools_always: True if all entries go to the spool, and another process ingests them. So it is on a network
+                file system.
+            name: the writer's name; see `spool_files.new_writer_name`.
+            before: number of earlier processes that wrote under this name and have ended.
         """
         self.trouble: str | None = None
         self.refused = 0
         self.spools_always = spools_always
         self._address, self._limits = address, limits
         self._engine: Engine | None = None
-        self._opened: tuple[int, int] | None = None  # the file that it was opened of
+        self._opened: tuple[int, int] | None = None  # device and inode of the file that `_engine` has open
         self._opening = threading.Lock()
         self._using_spool = threading.Lock()
         self._hurried = threading.Event()
-        self._since: float | None = None  # when the trouble began
+        self._since: float | None = None  # monotonic time at which the trouble began
         self._next_try, self._pause = 0.0, _PAUSE
         self._said_unwritable = False
-        self._orphans: Ingester | None = None  # of processes that died
-        self._has_orphans = True  # as far as is known
+        self._orphans: Ingester | None = None  # ingests the spools of processes that died
+        self._has_orphans = True  # True until all that was found is ingested
         self._intake = Intake(address, self.engine, name, is_own=True)
         self._spool = Spool(spool_folder(address), name, limits.spool_bytes, before)
 
     @property
     def running(self) -> bool:
-        """Whether a run of this process may go on, as far as is known here."""
+        """Returns True if, as far as this process knows, one of its runs is still going on."""
         return self.spools_always or self._intake.running
 
     @property
     def waiting(self) -> Path | None:
-        """The folder in which entries wait for the database; None where none does."""
+        """The folder in which entries wait for the database; None if no entry waits."""
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:
-        """Opens the database, and makes it where it is missing; anew where its file was deleted or replaced.
+        """Opens the database, and creates it if it is missing. Opens it again if its file was deleted or replaced.
 
         Raises:
-            DatabaseError: it cannot be used.
+            DatabaseError: the database cannot be used.
         """
         with self._opening:
             if self._engine is not None and _file_of(self._address) != self._opened:
                 logger.warning(
-                    "logs-ui: %s was deleted or replaced. What is recorded from now on goes into the one that is there "
-                    "now; what was recorded before is not in it.",
+                    "logs-ui: %s was deleted or replaced. From now on, data is recorded in the new file, which lacks "
+                    "what was recorded before.",
                     shown(self._address),
                 )
                 self._engine.dispose()
@@ -95,8 +101,11 @@ class Storage:
             return self._engine
 
     def store(self, entry: Entry) -> None:
-        """Returns once it is durable: in the database, or on disk where others wait already, or where the database has
-        been away for as long as the limits say. Where there is no room on disk either, it is tried again and again.
+        """Stores an entry and returns once it is durable.
+
+        The entry goes to the database. It goes to the spool if other entries already wait there (their order must be
+        kept), or if the database has been away for `limits.spool_seconds`. If there is no room on disk either, tries
+        both until one of them takes the entry.
 
         Raises:
             RefusedDatabaseError: the database can never be written.
@@ -104,64 +113,72 @@ class Storage:
         pause = _PAUSE
         while not self._is_stored(entry):
             if self._hurried.is_set():
-                time.sleep(_PAUSE)
+                time.sleep(_PAUSE)  # waiting for an event that is set would return at once
             else:
                 self._hurried.wait(pause)
                 pause = min(2 * pause, _PATIENCE)
 
     def beat(self, entry: Entry) -> None:
-        """Stores an entry that only says that the process is alive, where that is possible now."""
+        """Stores a heartbeat if that is possible now, and drops it otherwise: a later one does as well."""
         if self.spools_always:
             self._is_on_disk(entry)
         elif not self._spool:
             self._is_taken(entry)
 
     def catch_up(self) -> None:
-        """Takes in some of what waits on disk, where there is a database: this process's own, and what others left."""
+        """Ingests this process's own spool, or else those of dead processes, for about a second."""
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
         elif self._has_orphans and self._engine is not None:
             until = time.monotonic() + _AT_ONCE
             self._has_orphans = False
-            with guard("taking in what other processes left"):
+            with guard("ingesting the spools of other processes"):
                 self._orphans = self._orphans or Ingester(self._address, self._hurried.is_set)
                 self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
 
     def keep_alive(self) -> None:
-        """A run of this process goes on, as far as is known."""
+        """Notes that a run of this process is going on."""
         self._intake.running = True
 
     def hurry(self, *, hurried: bool) -> None:
-        """While the process may end at any time, what cannot be written goes to the disk at once."""
+        """Sets whether the process may end at any time. If so, what the database does not take is spooled at once."""
         if hurried:
             self._hurried.set()
         else:
             self._hurried.clear()
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the database where it has grown."""
+        """Moves SQLite's write-ahead log into the database's file if the log has grown large."""
         if self._engine is not None:
             checkpoint(self._address, self._engine, WAL_BYTES)
 
     def settle(self) -> None:
-        """Moves all that is committed into the database's file, so that this alone can be copied."""
+        """Moves all committed data into the database's file, so that this file alone can be copied."""
         if self._engine is not None:
             checkpoint(self._address, self._engine, 0)
 
     def close(self) -> None:
-        """Leaves what waits on disk to others, and of SQLite the one file, where nobody else has it open."""
-        if self._using_spool.acquire(timeout=1.0):
+        """Closes the spool, whose entries other processes then ingest, and the database.
+
+        SQLite removes its log and index if no other process has the database open.
+        """
+        if self._using_spool.acquire(timeout=1.0):  # the writer's thread may still be in a call that hangs
             self._spool.close()
         if self._engine is not None:
             self._engine.dispose()
 
     def abandon(self) -> Engine | None:
-        """In a child, after a fork: lets go of all that is its parent's, and gives the engine, to be kept unused."""
+        """Releases the parent's files in a child, after a fork.
+
+        Returns:
+            The parent's engine. The child must keep a reference to it and never use it: to close its connections would
+            break those of the parent.
+        """
         self._spool.abandon()
         return self._engine
 
     def _patience(self) -> float:
-        """Seconds that one try waits: short enough for another before the process has to end."""
+        """Returns the seconds that one try may wait; a second try must still fit in before the process has to end."""
         return max(0.1, min(self._limits.spool_seconds, self._limits.end_seconds / 2))
 
     def _is_stored(self, entry: Entry) -> bool:
@@ -170,7 +187,7 @@ class Storage:
         return not self.spools_always and self._is_drained(None) and self._is_taken(entry)
 
     def _goes_to_disk(self) -> bool:
-        """Whether an entry does, if there is room."""
+        """Returns True if an entry is to be spooled, provided that there is room on disk."""
         if self.spools_always or self._spool:
             return True
         away = 0.0 if self._since is None else time.monotonic() - self._since
@@ -189,12 +206,12 @@ class Storage:
         self._said_unwritable = False
         if first and not self.spools_always:
             logger.warning(
-                "logs-ui: what is recorded waits in %s until the database can be written again.", self._spool.folder
+                "logs-ui: recorded data waits in %s until the database can be written again.", self._spool.folder
             )
         return True
 
     def _is_drained(self, seconds: float | None) -> bool:
-        """Takes in what waits on disk, for about so long; returns whether nothing waits there any more."""
+        """Ingests this process's own spool for about `seconds`. Returns True if the spool is empty now."""
         if not self._spool:
             return True
         began = time.monotonic()
@@ -207,7 +224,7 @@ class Storage:
                     self._spool.forget(waiting)
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
-                sync_log(self._address)
+                sync_log(self._address)  # before the spool is deleted: a power failure could lose the last commits
                 self._spool.clear()
         except RefusedDatabaseError:
             raise
@@ -235,8 +252,8 @@ class Storage:
         self._next_try = now + max(self._pause, 2 * (now - began))
         self._pause = min(2 * self._pause, _PATIENCE)
         first, self.trouble = self.trouble is None, str(error)
-        if first:  # a server that comes back says something else each time
-            logger.error("logs-ui: %s Your training goes on; what it makes is kept, and tried again.", error)
+        if first:  # not for each new text: a server that is starting up reports several different errors
+            logger.error("logs-ui: %s Your training goes on; its data is kept, and stored later.", error)
 
     def _works(self) -> None:
         self._since, self._pause, self._next_try = None, _PAUSE, 0.0
@@ -250,22 +267,25 @@ class Storage:
         self._said_unwritable = True
         if isinstance(error, SpoolFullError):
             logger.error(
-                "logs-ui: %s has reached the %d MiB that it may take. What is recorded is kept in memory from now on; "
-                "set LOGS_UI_SPOOL_MB to what your disk allows.",
+                "logs-ui: %s has reached its limit of %d MiB. From now on, recorded data is kept in memory; set "
+                "LOGS_UI_SPOOL_MB to as much as your disk allows.",
                 self._spool.folder,
                 self._limits.spool_bytes >> 20,
             )
         else:
             logger.error(
-                "logs-ui: %s cannot be written: %s. What is recorded is kept in memory; name a folder on another disk "
-                "by LOGS_UI_SPOOL.",
+                "logs-ui: %s cannot be written: %s. Recorded data is kept in memory; set LOGS_UI_SPOOL to a folder on "
+                "another disk.",
                 self._spool.folder,
                 getattr(error, "strerror", None) or error,
             )
 
 
 def _file_of(address: Address) -> tuple[int, int] | None:
-    """Which one is there now; None where none is, and for a server, whose connections break."""
+    """Returns device and inode of the database's file.
+
+    None if there is no file, and for a server: if that is replaced, its connections break anyway.
+    """
     if not isinstance(address, Path):
         return None
     try:

@@ -1,5 +1,7 @@
-"""Takes the entries of one process into a database, each exactly once: how far it has come is written in the same
-transaction.
+"""Stores the entries of one process in a database, each exactly once.
+
+The number of the last entry is stored in the same transaction. An entry that is tried again, for example because the
+connection broke during the commit, is skipped if its number is already there.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,50 +24,52 @@ from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 T = TypeVar("T")
 
 Runs = dict[str, int]
-"""Ids of runs, by uid."""
+"""Maps the uid of each run to its id in the database."""
 
 
 class Intake:
-    """Of one process, into one database.
+    """Stores the entries of one process in one database.
 
     Attributes:
-        running: whether a run that the process keeps alive may go on, as far as the database knows.
-        silence: asked in each transaction of a process that is not this one, for how many µs it has written nothing,
-            whatever its clock says. None: its entries' own times count.
+        running: True if, according to the database, a run that the process keeps alive is still going on.
+        silence: returns for how many µs another process has written nothing, independently of that process's clock. It
+            is called in each transaction. If it is None, the times in the entries are used.
     """
 
     def __init__(self, address: Address, engine: Callable[[], Engine], writer: str, *, is_own: bool) -> None:
-        """What it is about.
+        """Opens nothing yet.
 
         Args:
-            address: of the database.
-            engine: gives it opened for writing.
-            writer: the process's name: see `spool.new_writer_name`.
-            is_own: whether it is this process, which is alive, whenever its entries were made.
+            address: the database.
+            engine: returns the database, opened for writing.
+            writer: the writer's name of the process; see `spool_files.new_writer_name`.
+            is_own: True if the entries are this process's own. It is alive then, even if its entries are old.
         """
         self.running = False
         self.silence: Callable[[], int] | None = None
         self._address, self._engine, self._writer, self._is_own = address, engine, writer, is_own
 
     def take(self, entries: Sequence[Entry]) -> int:
-        """Writes those of some entries that are not in already, in one transaction. What of them the database refuses
-        is left out: the others get in.
+        """Stores entries in one transaction, except those that are stored already.
+
+        If the database refuses a change, all changes are tried one by one, and only the refused ones are left out.
 
         Args:
-            entries: in their order, and none left out between them.
+            entries: in the order of their numbers, without gaps.
 
         Returns:
-            How many changes were refused, even without their text.
+            The number of changes that were refused even without their payload.
 
         Raises:
             RefusedDatabaseError: the database can never be written.
-            DatabaseError: it cannot be written now. Try them again, even where the connection broke at the end.
+            DatabaseError: the database cannot be written now. It is safe to try the same entries again, even if the
+                connection broke during the commit.
         """
         try:
             return self._transact(entries, self._write_together)
         except DatabaseError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
+        except Exception as error:  # noqa: BLE001 - whatever one row contains, the others must be stored
             guard.caught("writing a batch", error)
         try:
             return self._transact(entries, self._write_one_by_one)
@@ -78,7 +82,11 @@ class Intake:
     def _transact(
         self, entries: Sequence[Entry], write: Callable[[Connection, Entry, int | None], tuple[Runs, int]]
     ) -> int:
-        """What it found out is kept only once it is committed. Ids of runs are not: others delete runs, and files."""
+        """Stores entries by `write` in one transaction, and returns the number of refused changes.
+
+        `running` is set only after the commit. Ids of runs are looked up again each time, because other processes
+        delete runs, and people delete the database's file.
+        """
         try:
             with self._engine().begin() as connection:
                 schema.refuse_outgrown(shown(self._address), connection)
@@ -104,11 +112,14 @@ class Intake:
         try:
             with errors_in_plain_words(self._address):
                 raise error
-        except type(error):  # it has no words for that
+        except type(error):  # there is no plain wording for this error
             raise DatabaseError(f"{shown(self._address)} cannot be written now: {error_line(error)}.") from error
 
     def _heard(self, connection: Connection, entry: Entry) -> int | None:
-        """When the process was last alive, in µs, by the database's clock, as far as can be told; None for now."""
+        """Returns the time at which the process was last known to be alive, in µs; None means now.
+
+        The time is by the database's clock, or, if `silence` is None, by that of the process.
+        """
         if self._is_own:
             return None
         return entry.made if self.silence is None else clock.now(connection) - self.silence()
@@ -137,9 +148,7 @@ class Intake:
         return runs, refused
 
     def _known(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
-        """Those of some runs, which are this transaction's from now on. One that was deleted is not made anew by a
-        heartbeat.
-        """
+        """Looks up run ids, locks the runs, and creates missing ones. A heartbeat does not re-create a deleted run."""
         made = uids - {*entry.alive} | uids & entry.batch.uids
         known = run_writes.run_ids(connection, made, heard)
         known |= run_writes.known_runs(connection, uids - made)
@@ -155,36 +164,36 @@ class Intake:
         run_writes.write_sources(connection, batch.sources, runs)
 
     def _finish(self, connection: Connection, entry: Entry, runs: Runs, refused: int) -> None:
-        """Nothing of it costs what the entry recorded."""
+        """Writes step details and failure counts. If the database refuses these, the changes are still stored."""
         now = now_us()
         _tried(connection, lambda: step_writes.write_details(connection, entry.batch, runs, now))
-        told = [*entry.failures]
-        if refused and runs and not self._is_own:  # the process itself tells with its next entry
-            told.append(Failures(max(runs, key=runs.__getitem__), refused, refused, guard.last))
-        for failures in told:
+        reports = [*entry.failures]
+        if refused and runs and not self._is_own:  # this process reports its own failures in its next entry
+            reports.append(Failures(max(runs, key=runs.__getitem__), refused, refused, guard.last))
+        for failures in reports:
             if failures.run in runs:
                 _count(connection, runs[failures.run], failures)
 
 
-def _count(connection: Connection, run_id: int, told: Failures) -> None:
-    """Without the words where the database refuses those."""
+def _count(connection: Connection, run_id: int, failures: Failures) -> None:
+    """Adds failures to a run's counts; leaves out the text of the last error if the database refuses it."""
 
     def count(last: str | None) -> bool:
-        run_writes.count_failures(connection, run_id, errors=told.errors, dropped=told.dropped, last=last)
+        run_writes.count_failures(connection, run_id, errors=failures.errors, dropped=failures.dropped, last=last)
         return True
 
-    if not _tried(connection, lambda: count(told.last)):
+    if not _tried(connection, lambda: count(failures.last)):
         _tried(connection, lambda: count(None))
 
 
 def _tried(connection: Connection, write: Callable[[], T]) -> T | None:
-    """None where the database refuses it, which leaves the rest of the transaction as it was."""
+    """Calls `write` in a savepoint. Returns None if the database refuses it; the rest of the transaction is kept."""
     savepoint = connection.begin_nested()
     try:
         written = write()
     except Exception as error:
         if not is_rows_fault(error):
-            raise  # the whole transaction's: there may be no savepoint any more
+            raise  # the whole transaction failed: the savepoint may be gone
         savepoint.rollback()
         guard.caught("writing one row", error)
         return None

@@ -1,6 +1,7 @@
-"""A lock between machines that share a folder, where the file system's own locks are not to be relied on: a file that
-only one can make (O_EXCL, which NFS keeps to from version 3 on), renewed while it is held, and anybody's once it was
-not renewed for long.
+"""A lock with an expiry date between machines that share a folder, for file systems whose own locks are unreliable.
+
+The lock is a file that only one process can create (O_EXCL, which NFS guarantees from version 3 on). Its holder renews
+it. If it was not renewed for a minute, another process may take it over.
 """
 
 import os
@@ -11,20 +12,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STALE = 60.0
-"""Seconds without renewal after which its holder is taken for dead."""
+"""Seconds without renewal after which the holder is assumed to be dead."""
 
 
 class Lease:
-    """Of one holder. Times are those of the file system, so that the machines' clocks need not agree."""
+    """A lease, as one holder sees it. All times are the file system's, so that the machines' clocks need not agree."""
 
     def __init__(self, path: Path) -> None:
-        """Of a file in a folder that is there."""
+        """Creates no file yet; the folder of `path` must exist."""
         self._path = path
         self._holder = f"{_life(os.getpid()) or socket.gethostname()} {secrets.token_hex(8)}"
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Gives whether it is, from now on to the end of the block: not where another holds it.
+        """Holds the lease during the block. Yields False if another process holds it.
 
         Raises:
             OSError: the folder cannot be written.
@@ -38,7 +39,7 @@ class Lease:
                     self._path.unlink()
 
     def renew(self) -> bool:
-        """Says that its holder is alive; returns whether it still is the holder."""
+        """Renews the lease. Returns False if another process has taken it over."""
         if self._read() != self._holder:
             return False
         with suppress(OSError):
@@ -46,10 +47,10 @@ class Lease:
         return True
 
     def now(self) -> float:
-        """The file system's time, in seconds. For a holder.
+        """Returns the file system's time in seconds since 1970. Only the holder may call it, as it renews the lease.
 
         Raises:
-            OSError: the file is gone.
+            OSError: the lease's file is gone.
         """
         os.utime(self._path)
         return self._path.stat().st_mtime
@@ -63,17 +64,17 @@ class Lease:
         return True
 
     def _take_over(self) -> bool:
-        """Whether the holder was dead, and the file is out of the way."""
+        """Returns True if the holder was dead and its file has been removed."""
         holder = self._read()
         if holder is None or not self._is_dead(holder):
             return False
         aside = self._path.with_name(f"{self._path.name}-{secrets.token_hex(8)}")
         try:
-            self._path.rename(aside)
-        except OSError:  # another was faster
+            self._path.rename(aside)  # atomic: of several processes only one succeeds
+        except OSError:
             return False
         was_dead = aside.read_text() == holder
-        if not was_dead:  # another was faster, and holds it: give it back
+        if not was_dead:  # another process took over since we read the file, and holds the lease: restore its file
             with suppress(OSError):
                 os.link(aside, self._path)
         aside.unlink()
@@ -82,6 +83,7 @@ class Lease:
     def _is_dead(self, holder: str) -> bool:
         if _has_ended(holder.partition(" ")[0]):
             return True
+        # A new file gets the file system's time, which alone is comparable with the time of the last renewal.
         probe = self._path.with_name(f"{self._path.name}-{secrets.token_hex(8)}")
         try:
             probe.touch()
@@ -100,20 +102,20 @@ class Lease:
 
 
 def _life(pid: int) -> str | None:
-    """Of a process, what no other has, on whichever machine, in whichever container and at whatever time: the machine's
-    boot, the namespace of the number, the number, and when it began. None where it is not there, or the system does not
-    tell (/proc, see proc(5)).
+    """Returns a globally unique id of a process: boot id, PID namespace, PID and start time.
+
+    None if there is no such process, or the system has no /proc; see proc(5).
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # starttime
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{pid}/{began}"
     except (OSError, IndexError):
         return None
 
 
 def _has_ended(life: str) -> bool:
-    """Whether that process is known to. Of another machine or container nothing is."""
+    """Returns True if that process has surely ended. False if it runs on another machine or in another container."""
     own = _life(os.getpid())
     if own is None or own.split("/")[:2] != life.split("/")[:2]:
         return False

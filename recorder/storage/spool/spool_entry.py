@@ -1,4 +1,4 @@
-"""What one transaction writes, as a value that can wait on disk until there is a database to write it to."""
+"""Defines an entry, a numbered batch of changes, and encodes it as bytes, so that it can wait in the spool."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from logs_ui.recorder.storage.changes import Batch, EntryNumber
 
 @dataclass(frozen=True)
 class Failures:
-    """How often a process failed to record, as far as a run has to be told.
+    """Failures of a process to record, as they are counted on one of its runs.
 
     Attributes:
         run: uid of that run.
-        errors, dropped: since it was told before.
-        last: the latest error, in one line; None while there was none.
+        errors, dropped: numbers of errors and of lost changes since the last report.
+        last: the latest error, in one line; None if there was none.
     """
 
     run: str
@@ -31,12 +31,14 @@ class Failures:
 
 @dataclass(frozen=True)
 class Entry:
-    """Attributes:
-    number: see there.
-    made: when, in µs since 1970.
-    batch: what is recorded.
-    alive: uids of the runs whose heartbeat it is.
-    failures: of the process.
+    """A numbered batch, with heartbeats and failure counts; it is stored in one transaction.
+
+    Attributes:
+        number: the entry's number; see `EntryNumber`.
+        made: time at which the entry was made, in µs since 1970.
+        batch: the recorded changes.
+        alive: uids of the runs for which it is a heartbeat.
+        failures: failures of the process since its last report.
     """
 
     number: EntryNumber
@@ -47,29 +49,34 @@ class Entry:
 
     @property
     def uids(self) -> set[str]:
-        """Of all runs that it is about."""
-        return self.batch.uids | {*self.alive} | {told.run for told in self.failures}
+        """The uids of all runs that the entry mentions."""
+        return self.batch.uids | {*self.alive} | {failures.run for failures in self.failures}
 
 
 def joined(entries: Sequence[Entry]) -> Entry:
-    """Of one process, in their order, as one that does the same."""
+    """Merges consecutive entries of one process into one entry with the same effect. It has the last one's number."""
     last = entries[-1]
     if len(entries) == 1:
         return last
     alive = {uid: None for entry in entries for uid in entry.alive}
-    failures = tuple(told for entry in entries for told in entry.failures)
+    failures = tuple(counts for entry in entries for counts in entry.failures)
     batch = Batch.joined(entry.batch for entry in entries)
     return Entry(last.number, last.made, batch, tuple(alive), failures)
 
 
 def encoded(entry: Entry) -> tuple[bytes, int]:
-    """As MessagePack, and how many changes cannot be written so: those are left out, or all but their columns. Lone
-    surrogates, which UTF-8 cannot hold, are replaced, as a database's columns have it.
+    """Encodes an entry as MessagePack.
+
+    A change that cannot be encoded is tried again without its payload, and is left out if that fails, too. Lone
+    surrogates, which UTF-8 cannot represent, are replaced, as they are in columns of the database.
+
+    Returns:
+        The bytes, and the number of changes that were left out.
     """
     try:
         return _encode(entry), 0
-    except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must be kept
-        guard.caught("putting a batch on disk", error)
+    except Exception as error:  # noqa: BLE001 - whatever one row contains, the others must be kept
+        guard.caught("encoding a batch for the spool", error)
     pieces = [(piece, _first_encodable(piece)) for piece in entry.batch.split()]
     kept = [found for _, found in pieces if found is not None]
     batch = Batch.joined(kept)
@@ -77,7 +84,11 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
 
 
 def decoded(data: bytes) -> Entry:
-    """Raises msgspec.DecodeError: another version of logs-ui wrote it, or nobody."""
+    """Decodes an entry.
+
+    Raises:
+        msgspec.DecodeError: another version of logs-ui wrote the bytes, or another program.
+    """
     return _decoder.decode(data)
 
 
@@ -86,7 +97,7 @@ def _first_encodable(piece: Batch) -> Batch | None:
         try:
             _encode(attempt)
         except Exception as error:  # noqa: BLE001
-            guard.caught("putting one row on disk", error)
+            guard.caught("encoding one row for the spool", error)
         else:
             return attempt
     return None
@@ -95,21 +106,21 @@ def _first_encodable(piece: Batch) -> Batch | None:
 def _encode(value: Entry | Batch) -> bytes:
     try:
         return _encoder.encode(value)
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # only then walk through all values, which is slow
         return _encoder.encode(_spelt(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_plain)))
 
 
 def _spelt(value: Any) -> Any:
-    """With a sign in place of each lone surrogate."""
+    """Replaces lone surrogates in all strings of a nested value."""
     if isinstance(value, dict):
-        return {_spelt(key): _spelt(held) for key, held in value.items()}
+        return {_spelt(key): _spelt(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return list(map(_spelt, value))
     return text(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:
-    """Of a subclass of what MessagePack holds, which databases take as it is."""
+    """Converts NumPy scalars, enum members and subclasses of int, float, str and bytes for MessagePack."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, enum.Enum):
@@ -118,7 +129,7 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             plain: Callable[[Any], Any] = kind
             return plain(value)
-    raise TypeError(f"{type(value).__name__} is no value of a column")
+    raise TypeError(f"{type(value).__name__} cannot be stored in a column")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)

@@ -1,8 +1,8 @@
-"""Files in which what is recorded waits for its database: for each process its own, appended to by it alone.
+"""Writes and deletes the spool of a process: files in which entries wait for the database.
 
-A process's spool is a series of files (`HOST-PID-LETTERS.000001.spool`, ...), see `spool_format.py`. What a killed
-process, or a machine that lost its power, left of a last frame is cut off: `flush()` had not returned for it. A file is
-held under a lock (flock) for as long as its process may append to it.
+Only the process appends to its spool, a series of files (`HOST-PID-LETTERS.000001.spool`, ...), see `spool_format.py`.
+If the process was killed, or its machine lost power, the last frame may be incomplete. It is cut off; `flush()` had not
+returned for it. The process holds a lock (flock) on a file for as long as it may append to it.
 """
 
 import fcntl
@@ -22,17 +22,17 @@ from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, frame_of,
 
 logger = logging.getLogger("logs_ui")
 
-_PARTS = 100_000  # of each process that writes in the place of one that ended: no name is used again
-_FILE_BYTES = 64 << 20  # from which the next file is begun, so that what is in the database can be deleted
+_PARTS = 100_000  # file numbers reserved for each process that replaces an ended one, so that no file name recurs
+_FILE_BYTES = 64 << 20  # size at which the next file is begun; a file is deleted once all of it is in the database
 _NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
 
 
 class SpoolFile(NamedTuple):
-    """One that is there.
+    """A file in a spool's folder.
 
     Attributes:
-        writer: name of the process that wrote it.
-        part: the how manieth of its files.
+        writer: name of the process that wrote the file.
+        part: number of the file among those of its process; they are stored in this order.
     """
 
     path: Path
@@ -41,13 +41,13 @@ class SpoolFile(NamedTuple):
 
 
 def new_writer_name() -> str:
-    """Unique, and tells people which process it was."""
+    """Returns a unique name, in which people can see the host and the process id."""
     host = re.sub(r"[^\w-]+", "-", socket.gethostname().partition(".")[0], flags=re.ASCII)
     return f"{host[:40] or 'host'}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 def spool_files(folder: Path) -> list[SpoolFile]:
-    """Those that are there, each process's in their order; none where there is no folder, or it cannot be read."""
+    """Lists the spool files in a folder by writer and part. Empty if the folder is missing or cannot be read."""
     try:
         paths = list(folder.iterdir())
     except OSError:
@@ -58,42 +58,48 @@ def spool_files(folder: Path) -> list[SpoolFile]:
 
 
 class Spool:
-    """Of this process. Not for several threads at once.
+    """The spool of this process. It is not thread-safe.
 
     Attributes:
         size: bytes in its files.
     """
 
     def __init__(self, folder: Path, writer: str, most_bytes: int, before: int = 0) -> None:
-        """Nothing is made before the first frame. What so many processes `before` it left under the same name is its
-        own.
+        """Creates no file before the first frame.
+
+        Args:
+            folder: the spool's folder; it is created when it is needed.
+            writer: the writer's name; see `new_writer_name`.
+            most_bytes: maximum size of all files together.
+            before: number of earlier processes that wrote under this name and have ended. This one takes their files
+                over.
         """
         self.folder = folder
         self.size = 0
         self._writer, self._most = writer, most_bytes
-        self._file: FileIO | None = None  # the last of `_files`, which is appended to
+        self._file: FileIO | None = None  # the last of `_files`, opened for appending
         self._files: list[Path] = []
         self._part = before * _PARTS
-        self._end = 0  # of the last whole frame
-        self._taken = 0  # of the first file, up to this offset
+        self._end = 0  # offset behind the last whole frame of `_file`
+        self._taken = 0  # offset in the first file up to which all is in the database
         if before:
             self._files = [file.path for file in spool_files(folder) if file.writer == writer]
             self._measure()
 
     def __bool__(self) -> bool:
-        """Whether anything waits in it."""
+        """Returns True if there are files, so that entries may wait."""
         return bool(self._files)
 
     def append(self, number: EntryNumber, data: bytes) -> None:
-        """Returns once it is on the disk.
+        """Appends an entry, and returns once it is on the disk.
 
         Raises:
-            SpoolFullError: it would be larger than it may.
-            OSError: it cannot be written. What stood before it is whole.
+            SpoolFullError: the spool would become larger than it may be.
+            OSError: the entry cannot be written. Earlier entries are not damaged.
         """
         frame = frame_of(number, data)
         if self.size + len(frame) > self._most:
-            self._measure()
+            self._measure()  # another process may have ingested and deleted some files
             if self.size + len(frame) > self._most:
                 raise SpoolFullError
         if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
@@ -103,14 +109,14 @@ class Spool:
         self._write(frame)
 
     def first(self) -> list[Frame]:
-        """The oldest frames, as many as go into one transaction; none where it holds none any more. Until `forget` the
-        same are given.
+        """Returns the oldest frames, as many as fit in one transaction; none if the spool is empty. Until `forget` is
+        called, it returns the same frames again.
 
         Raises:
             OSError: a file cannot be read.
         """
         while self._files:
-            with suppress(FileNotFoundError), self._files[0].open("rb") as file:  # another may have taken it in
+            with suppress(FileNotFoundError), self._files[0].open("rb") as file:  # another process may have ingested it
                 if found := next(grouped(frames(file, self._taken)), None):
                     return found
             if len(self._files) == 1:
@@ -119,28 +125,28 @@ class Spool:
         return []
 
     def forget(self, taken: Sequence[Frame]) -> None:
-        """Of the frames that `first` gave: they are in the database."""
+        """Notes that the frames which `first` returned are in the database."""
         self._taken = taken[-1].end
 
     def clear(self) -> None:
-        """Once all of it is in the database."""
+        """Deletes all files. Call it once all entries are in the database."""
         self._finish()
         for path in self._files.copy():
             self._delete(path)
-        with suppress(OSError):  # others are in it
+        with suppress(OSError):  # files of other processes are in it
             self.folder.rmdir()
 
     def close(self) -> None:
-        """Leaves its files to whoever takes them in."""
+        """Closes the spool. Another process ingests the files that are left."""
         self._finish()
 
     def abandon(self) -> None:
-        """In a child, after a fork: the files are its parent's, and so is the lock, which the child shares."""
+        """Closes the open file in a child, after a fork. File and lock are the parent's."""
         if self._file is not None:
             self._file.close()
 
     def _measure(self) -> None:
-        """Others may have taken files in, and deleted them."""
+        """Updates the list of files and their size: other processes may have ingested and deleted some."""
         sizes: dict[Path, int] = {}
         for path in self._files:
             with suppress(FileNotFoundError):
@@ -153,14 +159,14 @@ class Spool:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._part += 1
         path = self.folder / f"{self._writer}.{self._part:06d}.spool"
-        made = path.with_suffix(".new")  # nobody looks for it before it is locked
+        made = path.with_suffix(".new")  # it gets its real name once it is locked, so that no ingest finds it unlocked
         try:
             file = FileIO(made, "x")
-        except FileNotFoundError:  # another process has taken the empty folder away
+        except FileNotFoundError:  # another process has just deleted the empty folder
             self.folder.mkdir(parents=True, exist_ok=True)
             file = FileIO(made, "x")
         try:
-            with suppress(OSError):  # a file system without locks
+            with suppress(OSError):  # the file system has no locks
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_all(file, FORMAT)
             os.fsync(file.fileno())
@@ -188,7 +194,7 @@ class Spool:
         self.size += len(frame)
 
     def _cut(self, file: FileIO) -> None:
-        """Takes back a frame that was written in part; where that fails, too, the next one begins another file."""
+        """Cuts off a frame that was written in part. If that fails, too, the next frame begins a new file."""
         try:
             os.ftruncate(file.fileno(), self._end)
             file.seek(self._end)
@@ -197,9 +203,9 @@ class Spool:
             self._file = None
 
     def _finish(self) -> None:
-        """Says that nothing more comes in the file that is appended to."""
+        """Marks the open file as ended, and closes it."""
         if self._file is not None:
-            with suppress(OSError):  # then it counts as one whose process was killed
+            with suppress(OSError):  # without the mark, the file counts as one of a killed process
                 _write_all(self._file, frame_of(NO_ENTRY, b""))
                 _sync(self._file)
             self._file.close()
@@ -217,18 +223,20 @@ class Spool:
 
 
 class SpoolFullError(Exception):
-    """It may not grow any more."""
+    """The spool has reached its maximum size."""
 
 
 def put_away(path: Path, end: int) -> int:
-    """Deletes a file that is in the database up to an offset. Where what follows is torn, whole entries may lie behind
-    it: the file is kept then, as `.torn`, which nobody takes in.
+    """Deletes a file whose entries, up to an offset, are in the database.
+
+    If a torn frame follows, whole entries may lie behind it. The file is then renamed to `.torn` and kept; no process
+    ingests it.
 
     Returns:
-        How many bytes of it are torn.
+        The number of bytes from the torn frame on; 0 if the file was deleted.
 
     Raises:
-        OSError: it cannot be deleted; a FileNotFoundError where another did.
+        OSError: the file cannot be deleted; a FileNotFoundError if another process deleted it.
     """
     with path.open("rb") as file:
         torn = os.fstat(file.fileno()).st_size - max(end, len(FORMAT))
@@ -242,30 +250,30 @@ def put_away(path: Path, end: int) -> int:
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Unbuffered files write what they can, which on a disk that becomes full is a part."""
+    """Writes all bytes. An unbuffered file may write only a part of them at a time, as on a disk that becomes full."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _is_there(file: FileIO) -> bool:
-    """Whether it has not been deleted."""
+    """Returns True if an open file has not been deleted."""
     try:
         return os.fstat(file.fileno()).st_nlink > 0
-    except OSError:  # as of a network file system where another machine deleted it
+    except OSError:  # on a network file system, if another machine deleted it
         return False
 
 
 def _sync(file: FileIO) -> None:
-    """As macOS can, too."""
+    """Writes a file's data to the disk. macOS has no fdatasync, so fsync is used there."""
     getattr(os, "fdatasync", os.fsync)(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the file's name survives a power failure, too."""
+    """Writes a folder to the disk, so that the names of its files survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some network file systems know no such thing
+        with suppress(OSError):  # some network file systems cannot do this
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,5 +1,7 @@
-"""How what waits for its database lies in a file: a line that tells the format, and then frames: length, crc32, number
-and bytes of an `Entry`. A frame of length 0 says that nothing more comes.
+"""Reads and builds the format of spool files.
+
+A file begins with a line that names the format. Then come frames, each with length, crc32, number and bytes of an
+`Entry`. A frame of length 0, the end mark, means that no more frames will be appended.
 """
 
 import os
@@ -11,21 +13,22 @@ from typing import BinaryIO, NamedTuple
 from logs_ui.recorder.storage.changes import EntryNumber
 
 FORMAT = b"logs-ui spool 3\n"
-"""With another number where `Entry` changes, or what its payloads hold: an older one's would be read as what it is not.
+"""The first line of a spool file. Raise its number if `Entry` or the content of payloads changes: entries of an older
+version would otherwise be misread.
 """
 
-_HEADER = struct.Struct("<IIQII")  # length of the bytes, crc32 of number and bytes, the number's three parts
+_HEADER = struct.Struct("<IIQII")  # length of the data, crc32 of number and data, the number's three parts
 _NUMBER = struct.Struct("<QII")
-_GROUP_BYTES = 2 << 20
+_GROUP_BYTES = 2 << 20  # size from which frames no longer join the same transaction
 
 
 class Frame(NamedTuple):
-    """An entry as it stands in a file.
+    """An encoded entry in a file.
 
     Attributes:
-        number: the entry's.
-        data: its bytes, see `spool_entry.py`.
-        end: offset of what follows it in the file.
+        number: the entry's number.
+        data: the encoded entry, see `spool_entry.py`; empty in the end mark.
+        end: offset in the file at which the next frame begins.
     """
 
     number: EntryNumber
@@ -34,21 +37,20 @@ class Frame(NamedTuple):
 
 
 def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
-    """Whole frames from an offset on, or from the first, up to the end of the file or to what is no frame. One of
-    length 0 comes last: nothing follows it.
+    """Yields frames up to the end of the file, the end mark (which is yielded, too) or the first incomplete frame.
 
     Args:
         file: opened for reading.
-        start: `end` of the last frame that was read.
+        start: `end` of the last frame that was read; 0 to begin with the first frame.
 
     Raises:
-        NotASpoolError: the file is of another format.
+        NotASpoolError: the file has another format.
     """
     if start == 0:
         file.seek(0)
         begins = file.read(len(FORMAT))
         if begins != FORMAT:
-            if FORMAT.startswith(begins):  # all that was written of it
+            if FORMAT.startswith(begins):  # the process was killed while it wrote this line
                 return
             raise NotASpoolError
         start = len(FORMAT)
@@ -70,13 +72,13 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
 
 
 def is_ended(file: BinaryIO, end: int) -> bool:
-    """Whether the frame after that offset, or the first, says that nothing more comes."""
+    """Returns True if the end mark is at offset `end`, or comes first in the file if `end` is 0."""
     following = next(frames(file, end), None)
     return following is not None and not following.data
 
 
 def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
-    """Frames that go into one transaction together; without that which says that nothing more comes."""
+    """Groups frames for one transaction each. Leaves out the end mark."""
     group: list[Frame] = []
     size = 0
     for frame in found:
@@ -92,9 +94,9 @@ def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
 
 
 class NotASpoolError(Exception):
-    """A file that another version of logs-ui wrote, or nobody."""
+    """The file was written by another version of logs-ui, or is not a spool file at all."""
 
 
 def frame_of(number: EntryNumber, data: bytes) -> bytes:
-    """As it stands in a file. No data: that nothing more comes."""
+    """Builds the bytes of a frame. Without data, it is the end mark."""
     return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(*number))), *number) + data

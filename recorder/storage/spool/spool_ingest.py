@@ -1,4 +1,8 @@
-"""Takes into a database what waits for it on disk: of processes that have died, and on a network file system of all."""
+"""Ingests spools: stores the entries that wait on disk in the database, and deletes their files.
+
+A process ingests its own spool while it lives (`durable_outlet.py`). This file ingests spools of processes that have
+died. On a network file system it ingests all spools, as no training writes to the database there.
+"""
 
 import fcntl
 import logging
@@ -33,22 +37,22 @@ from logs_ui.recorder.storage.writes import row_writes
 logger = logging.getLogger("logs_ui")
 
 _PATIENCE = 5.0  # seconds for a lock of the database
-_POLL = 0.1  # seconds between two looks whether another has ended
-_BEFORE_READING = 10.0  # seconds that a reader waits for what was recorded last
-_RENEWED = 5.0  # seconds between two signs of life to others who would take in
-_IDLE_US = 3_600_000_000  # without a word after which a process on another machine is taken for dead: its heartbeat
-# goes into its spool every few seconds
+_POLL = 0.1  # seconds between two checks for the end of another process's ingest
+_BEFORE_READING = 10.0  # seconds that a reader waits for the latest entries
+_RENEWED = 5.0  # seconds between two renewals of the lease
+_IDLE_US = 3_600_000_000  # µs without a write after which a process on another machine is assumed to be dead; a live
+# one writes a heartbeat to its spool every few seconds
 
 
 @dataclass
 class TakenIn:
-    """What was done.
+    """The result of an ingest.
 
     Attributes:
-        entries: that were taken in.
-        rollouts: changes of rollouts in them.
-        refused: changes that the database refused.
-        is_all: whether nothing was left to another who is at it, or to a later time.
+        entries: number of stored entries.
+        rollouts: number of changes of rollouts in them.
+        refused: number of changes that the database refused.
+        is_all: False if entries were left, for a later time or for another process that is ingesting now.
     """
 
     entries: int = 0
@@ -58,29 +62,31 @@ class TakenIn:
 
 
 class Ingester:
-    """Of one database. However many there are, in whichever processes: one is at work at a time, and what is in is in
-    once.
+    """Ingests the spools of one database.
+
+    Several processes may have one each. A lease makes sure that one of them works at a time, and the entries' numbers
+    make sure that each entry is stored once.
     """
 
     def __init__(self, address: Address, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Opens nothing; for `is_hurried` see `database.writing_engine`."""
+        """Opens no file and no connection yet. For `is_hurried` see `database.writing_engine`."""
         self.address = address
         self.is_hurried = is_hurried
         self.folder = spool_folder(address)
-        # A process that can write the database takes its own in, as long as it lives.
+        # A living process ingests its own spool, except on a network file system, where it never writes the database.
         self.takes_from_living = isinstance(address, Path) and network_kind(address) is not None
         self.is_shared = network_kind(self.folder) is not None
-        self.ends: dict[Path, Frame] = {}  # of each file the last frame that went in, without its data
-        self.foreign: set[Path] = set()  # files that this program cannot read
+        self.ends: dict[Path, Frame] = {}  # for each file the last stored frame, without its data
+        self.foreign: set[Path] = set()  # files of other versions of logs-ui
 
     def take_in(self, stopped: Callable[[], bool] = lambda: False) -> TakenIn:
-        """All that waits now. The database is made where it is missing, and not touched where nothing waits.
+        """Stores all entries that wait now. Creates the database if it is missing; does not open it if nothing waits.
 
         Args:
-            stopped: whether to leave the rest for later; asked after each transaction.
+            stopped: returns True if the rest is to be left for later; it is called after each transaction.
 
         Raises:
-            DatabaseError: the database, or the folder, cannot be written now, or never.
+            DatabaseError: the database or the folder cannot be written now, or can never be.
         """
         files = [file for file in spool_files(self.folder) if file.path not in self.foreign]
         if not any(map(self._may_hold_more, files)):
@@ -99,7 +105,7 @@ class Ingester:
         return sweep.done
 
     def _may_hold_more(self, file: SpoolFile) -> bool:
-        """Of what is for this program to take in."""
+        """Returns True if a file may contain entries that are not stored yet and that this process may ingest."""
         try:
             with file.path.open("rb") as opened:
                 size = os.fstat(opened.fileno()).st_size
@@ -111,7 +117,7 @@ class Ingester:
 
 
 class _Sweep:
-    """One time that it takes in all there is."""
+    """One pass of an `Ingester` over all files, while it holds the lease."""
 
     def __init__(self, ingester: Ingester, engine: Engine, lease: Lease, stopped: Callable[[], bool]) -> None:
         self.done = TakenIn()
@@ -126,12 +132,12 @@ class _Sweep:
             parts = list(series)
             for part in parts:
                 if not self._take_file(part, intake, is_last=part is parts[-1]):
-                    break  # what follows must not go in before it
+                    break  # entries of one writer are stored in order, so later files must wait
             if self._goes_no_further():
                 return
 
     def _take_file(self, file: SpoolFile, intake: Intake, *, is_last: bool) -> bool:
-        """Whether all of it is in, and those that follow it may be."""
+        """Ingests a file. Returns True if all of it is stored, so that the writer's next file may follow."""
         try:
             with file.path.open("rb") as opened:
                 is_free = _is_free(opened)
@@ -144,22 +150,22 @@ class _Sweep:
                     return False
                 if ended or not is_last or (is_free and self._is_dead(opened)):
                     self._put_away(file)
-        except FileNotFoundError:  # another has taken it in
+        except FileNotFoundError:  # another process has ingested it
             return True
         except (NotASpoolError, msgspec.DecodeError):
             self._of.foreign.add(file.path)
             logger.warning(
-                "logs-ui: %s was written by another version of logs-ui: take it in with that one (logs-ui db ingest).",
+                "logs-ui: %s was written by another version of logs-ui. Run `logs-ui db ingest` with that version.",
                 file.path,
             )
             return False
         return True
 
     def _take_frames(self, file: SpoolFile, opened: BinaryIO, intake: Intake) -> bool | None:
-        """Whether its process said that nothing more comes; None where it was told to stop."""
+        """Stores a file's frames. Returns True if the end mark follows them; None if it had to stop before the end."""
         position = self._positions.get(file.writer, NO_ENTRY)
         last = self._of.ends.get(file.path)
-        if last is not None and last.number > position:  # the database is another one than it was
+        if last is not None and last.number > position:  # the database was replaced: begin again
             last = None
         for group in grouped(frames(opened, last.end if last else 0)):
             if group[-1].number > position:
@@ -182,23 +188,24 @@ class _Sweep:
         return not self.done.is_all
 
     def _is_dead(self, opened: BinaryIO) -> bool:
-        """Whether the process of a file that is not locked can be relied on to add nothing any more."""
+        """Returns True if the process of an unlocked file surely appends nothing more."""
         return not self._of.is_shared or self._silence(opened) > _IDLE_US
 
     def _silence(self, opened: BinaryIO) -> int:
-        """For how many µs nothing was added to a file, by the clock of the file system: those of the process's machine
-        and of this one may differ.
+        """Returns for how many µs nothing was appended to a file.
+
+        Times are by the file system's clock: the clocks of this machine and of the process's machine may differ.
         """
         return max(0, round((self._lease.now() - os.fstat(opened.fileno()).st_mtime) * 1e6))
 
     def _put_away(self, file: SpoolFile) -> None:
-        sync_log(self._of.address)
+        sync_log(self._of.address)  # before the file is deleted: a power failure could lose the last commits
         last = self._of.ends.pop(file.path, None)
         if torn := put_away(file.path, last.end if last else 0):
             logger.warning(
-                "logs-ui: the last %d bytes of %s are torn, as a process leaves them that is killed while it writes, "
-                "or a machine that loses its power. What stood before them is in the database; the file is kept as "
-                "%s, which you can delete.",
+                "logs-ui: the last %d bytes of %s are torn, because its process was killed or its machine lost power "
+                "during a write. The entries before them are in the database. The file is kept as %s; you can delete "
+                "it.",
                 torn,
                 file.path,
                 file.path.with_suffix(".torn").name,
@@ -206,8 +213,9 @@ class _Sweep:
 
 
 def take_in_before_reading(address: Address) -> None:
-    """What waits on disk, as far as that is possible within some seconds: readers then see what was recorded last.
-    Whatever keeps it from being taken in is said, and keeps nobody from reading.
+    """Ingests for at most some 10 seconds, so that a reader sees the latest entries.
+
+    An error is only logged, because reading is still possible.
     """
     ingester = Ingester(address)
     deadline = time.monotonic() + _BEFORE_READING
@@ -219,13 +227,14 @@ def take_in_before_reading(address: Address) -> None:
 
 
 def _is_free(file: BinaryIO) -> bool:
-    """Whether its process does not hold it any more. A lock for readers, which NFS gives for a file that is opened for
-    reading.
+    """Returns True if the file's process no longer holds its lock.
+
+    Tries a shared lock: NFS does not grant an exclusive one on a file that is open for reading only.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
+    except OSError:  # the file system has no locks
         return True
     return True

@@ -443,7 +443,7 @@ def test_a_spool_that_cannot_be_written_leaves_it_to_memory(
     said = [record.getMessage() for record in caplog.records if "LOGS_UI_SPOOL" in record.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("logs-ui: /proc/nowhere/a.db-")
-    assert "cannot be written: No such file or directory. What is recorded is kept in memory" in said[0]
+    assert "cannot be written: No such file or directory. Recorded data is kept in memory" in said[0]
 
 
 def test_a_spool_that_reached_its_bound_says_so_and_leaves_it_to_memory(
@@ -459,7 +459,7 @@ def test_a_spool_that_reached_its_bound_says_so_and_leaves_it_to_memory(
         assert not writer.flush(1)
     assert writer.flush(60)
     assert check(db, {"a": 100}, exactly=True) == 100
-    assert caplog.text.count("has reached the 0 MiB that it may take") == 1
+    assert caplog.text.count("has reached its limit of 0 MiB") == 1
 
 
 def test_a_child_after_a_fork_leaves_its_parents_spool_alone(db: Path) -> None:
