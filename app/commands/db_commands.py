@@ -27,12 +27,12 @@ _DAMAGED = 1
 _SKIPPED = 3  # skipped tables that are named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-db.command(short_help="Store what waits on disk for it.")(ingest)
+db.command(short_help="Store recordings that wait on disk.")(ingest)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@db.command(short_help="Show what is in it.")
+@db.command(short_help="Show the contents and the size of a database.")
 def info(
     as_json: AsJson = False,  # noqa: FBT002 - a flag
     db: Database = None,
@@ -63,7 +63,7 @@ def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
     ]
 
 
-@db.command(short_help="Check whether it is whole.")
+@db.command(short_help="Check a database for damage.")
 def check(
     thorough: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--thorough", help="Compare each index with its table, too; takes several times as long.")
@@ -71,8 +71,8 @@ def check(
     as_json: AsJson = False,  # noqa: FBT002 - a flag
     db: Database = None,
 ) -> None:
-    """Check a database's pages, and whether all that its rows refer to is there; where not, say what to do. Changes
-    nothing. Exits with 1 if something is damaged.
+    """Check a database's pages, and whether everything that its rows refer to exists; if not, print what to do.
+    Changes nothing. Exits with 1 if something is damaged.
     """
     from logs_ui.recorder.upkeep.check import check as checked
 
@@ -87,7 +87,7 @@ def check(
     raise typer.Exit(0 if all(finding.is_whole for finding in findings) else _DAMAGED)
 
 
-@db.command(short_help="Give the disk space of what was pruned or deleted back.")
+@db.command(short_help="Return the space of pruned or deleted data to the disk.")
 def vacuum(db: Database = None) -> None:
     """Rewrite a database without its unused pages. If it is interrupted, the database stays as it was. No run may be
     recorded meanwhile, and SQLite needs twice the disk space that is in use.
@@ -113,7 +113,7 @@ def merge(
         str, typer.Option("--into", metavar="PATH|URL", help="The database to copy into; created if missing.")
     ],
     run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this one; may be repeated.")
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; may be repeated.")
     ] = None,
 ) -> None:
     """Copy runs with their rollouts, figures, images, stars, tags and notes, from SQLite or PostgreSQL to either. Runs
@@ -131,7 +131,7 @@ def merge(
 def _became(run: "MergedRun") -> str:
     if not run.was_there:
         return f"new, {plural(run.rollouts, 'rollout')}"
-    return f"brought up to date, {plural(run.rollouts, 'rollout')}" if run.rollouts else "was there"
+    return f"brought up to date, {plural(run.rollouts, 'rollout')}" if run.rollouts else "already up to date"
 
 
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")

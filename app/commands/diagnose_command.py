@@ -55,8 +55,8 @@ def diagnose(
 ) -> None:
     """Diagnose why the rewards of a run are low: findings, largest impact first, with evidence and rollouts.
 
-    Exits with 0 without a finding, with 3 if there is one, and with 1 if a diagnostic failed. docs/diagnosis.md
-    describes each diagnostic.
+    Exits with 0 without a finding, with 3 if there is one, and with 1 if the run could not be judged.
+    docs/diagnosis.md describes each diagnostic.
     """
     own = _own(diagnostics or ())
     known = all_limits(own)

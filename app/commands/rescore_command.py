@@ -181,7 +181,7 @@ def _lines(found: "Comparison") -> list[tuple[str, str]]:
         ("mean reward", f"{means} over {_of(compared, found.rollouts, 'rollouts')}"),
         ("different reward", _of(found.changed, compared, "rollouts")),
         ("crossed their group's mean", _of(found.turned, compared, "rollouts")),
-        ("groups", ", ".join(f"{count:,} {what}" for what, count in groups.items())),
+        ("groups", "; ".join(f"{count:,} {what}" for what, count in groups.items())),
         ("different best rollout", _of(found.best_changed, found.teach, "groups mixed with both")),
         ("pairs in the same order", _of(found.pairs_alike, found.pairs, "pairs that differ with both")),
     ]

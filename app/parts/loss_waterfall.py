@@ -114,7 +114,7 @@ def _stairs(
     best = f"{fall.best!r}"
     if fall.above > _UNSEEN * abs(fall.best):
         yield Stair(
-            "above", "Above the best", "Reward of some rollouts beyond the best.", "arrow-up", fall.above, None, None,
+            "above", "Above the best", "Rewards above the best reward.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
             _address(run, f"{where} reward>{best}"),
         )  # fmt: skip

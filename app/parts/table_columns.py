@@ -60,9 +60,7 @@ _ID = Column("id", "ID", "num id", 76, ("newest", "oldest"))
 _KNOWN = (
     Column("status", "Status", "status", 106),
     Column("stop", "Stop", "stop", 100, hint="Why it ended"),
-    Column(
-        "cause", "Cause", "text", 150, hint="What ended it, by which Why tells a loss, if it has any", shown_as="line"
-    ),
+    Column("cause", "Cause", "text", 150, hint="What ended it; Why counts its loss under this cause", shown_as="line"),
     Column("reward", "Reward", "num reward", 70, ("lowest-reward", "highest-reward")),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("advantage", "Adv.", "num adv", 66, hint="Advantage, as the trainer used it"),
@@ -71,7 +69,7 @@ _KNOWN = (
     _number("env_reward_last", "Env last", "Reward of the environment's last step that had one"),
     Column("task", "Task", "task", 256, hint="What the dataset calls the prompt's task"),
     Column("eval", "Eval", "text", 130, hint="As given to record()", shown_as="line", attribute="eval_name"),
-    Column("tags", "Tags", "tags", 150, hint="Of the rollout function and of people; a sign for a note"),
+    Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
     Column("mode", "Mode", "text", 60, hint="Training or evaluation", shown_as="line"),
     Column("step", "Step", "num step", 50, hint="Optimizer step under which TRL logs it"),
     _number("policy_step", "Policy", "The trainer's global_step when it was generated", width=64, shown_as="count"),
@@ -83,8 +81,8 @@ _KNOWN = (
     _number("parse_failures", "Unparsed", "Turns whose answer gave no action", width=76, shown_as="count"),
     Column("messages", "Msgs", "num", 54, hint="Messages", shown_as="count", attribute="message_count"),
     _number("prompt_tokens", "Prompt", "Tokens of the prompt", width=66, shown_as="tokens"),
-    Column("tokens", "Tokens", "num tok", 60, ("longest",), "Sampled by the model"),
-    _number("env_tokens", "Env tok.", "Put into the completion by the environment", width=68, shown_as="tokens"),
+    Column("tokens", "Tokens", "num tok", 60, ("longest",), "Tokens that the model sampled"),
+    _number("env_tokens", "Env tok.", "Tokens that the environment inserted", width=68, shown_as="tokens"),
     Column("seconds", "Time", "num time", 66, ("slowest",), "From the first to the last of its calls"),
     Column("created", "Began", "text", 168, ("newest", "oldest"), "When it began", "moment"),
     Column("preview", "Last words or error", "preview", None),

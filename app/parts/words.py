@@ -46,7 +46,9 @@ SCORED = {
 
 STOP_REASONS = {
     StopReason.DONE: Word("done", "flag", "quiet", "The environment reported that the episode is over."),
-    StopReason.STOP: Word("stop", "check", "quiet", "The model ended its answer; no environment was involved."),
+    StopReason.STOP: Word(
+        "stop", "check", "quiet", "The model ended its answer: without an environment, or without another tool call."
+    ),
     StopReason.LENGTH: Word(
         "length", "scissors", "warn", "The last generation hit its token limit: the rollout is truncated."
     ),

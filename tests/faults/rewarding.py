@@ -195,7 +195,7 @@ FAULTS: tuple[Fault, ...] = (
         "format outweighs: saturated", "format is always right, answers hardly ever", "reward_parts", saturated, LONG
     ),
     fault("format outweighs: never right", "format is learned, no answer is right", "reward_parts", never_right),
-    fault("constant reward", "each rollout is paid 0.5", "constant_reward", constant(0.5)),
+    fault("constant reward", "each rollout gets the reward 0.5", "constant_reward", constant(0.5)),
     fault("constant reward: best", "each rollout is paid 1", "constant_reward", constant(1.0), SMALL),
     fault("constant reward: negative", "each rollout is paid \u22121", "constant_reward", constant(-1.0), RUNNING),
     fault("constant reward: large", "each rollout is paid 250", "constant_reward", constant(250.0), LARGE),
@@ -206,17 +206,19 @@ FAULTS: tuple[Fault, ...] = (
         "cancel: weights", "the same values with weights 0.5 and \u22120.5", "reward_parts", cancelling_weights, SMALL
     ),
     fault("cancel: half", "they cancel out in half of the groups", "reward_parts", half_cancelling, LARGE),
-    fault("hacking", "the judge is pleased, the tests (weight 0) fail", "hacking", hacked),
+    fault("hacking", "the judge gives high scores, the tests (weight 0) fail", "hacking", hacked),
     fault("hacking: graded", "keywords are paid, what is real (weight 0) falls", "hacking", hacked_graded, LONG),
     fault("hacking: small weight", "what counts 0.05 falls", "hacking", hacked_small, LARGE),
-    fault("inconsistent", "a judge that throws dice", "inconsistent", scored_by_chance),
+    fault("inconsistent", "a judge that scores at random", "inconsistent", scored_by_chance),
     fault("inconsistent: noise", "a judge with noise", "inconsistent", scored_with_noise, LARGE),
-    fault("inconsistent: one of two", "one of two functions throws dice", "inconsistent", one_scored_by_chance, LARGE),
+    fault(
+        "inconsistent: one of two", "one of two functions scores at random", "inconsistent", one_scored_by_chance, LARGE
+    ),
     fault("disagreement", "the environment says 1, the function mostly 0", "disagreement", misread),
     fault("disagreement: shuffled", "the function scores another row's answer", "disagreement", shuffled, LARGE),
     fault("disagreement: of two", "solved is always 0, format is fine", "disagreement", misread_beside_format, RUNNING),
     fault("disagreement: graded", "the score has the wrong sign", "disagreement", opposite, MANY_TASKS),
-    fault("length hack", "longer answers are paid more, and grow", "length", long_is_paid),
+    fault("length hack", "longer answers get higher rewards, and answers grow", "length", long_is_paid),
     fault("length hack: small", "the same, of 32 rollouts", "length", long_is_paid, SMALL),
     fault("length hack: one of two", "a reward for detail beside correctness", "length", long_is_paid_beside, LARGE),
     fault("length hack: negative", "of rewards below 0", "length", long_is_less_bad, RUNNING, tasks=0),

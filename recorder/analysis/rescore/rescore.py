@@ -34,9 +34,9 @@ RESCORED_COLUMNS = (
     Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
     Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
     Column("old", Kind.NUMBER, "the reward that is stored; absent without one"),
-    Column("new", Kind.NUMBER, "the reward that it would have; absent where no function gave one, or one failed"),
-    Column("rewards", Kind.NESTED, "what each function of the new reward gave, by name; None where it gave none"),
-    Column("failed", Kind.TEXT, "what a function raised, or why it was not asked; absent where all went well"),
+    Column("new", Kind.NUMBER, "the new reward; absent if no function returned one, or one failed"),
+    Column("rewards", Kind.NESTED, "what each function of the new reward returned, by name; None without a number"),
+    Column("failed", Kind.TEXT, "what a function raised, or why it was not called; absent without a failure"),
 )
 
 

@@ -348,7 +348,7 @@ def test_the_command_shows_what_changes(folder: Path) -> None:
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "mean reward 0.429 -> 0.429 (+0.000) over 7 of 7 rollouts (100.0%)" in lines
     assert "different reward 4 of 7 rollouts (57.1%)" in lines
-    assert "groups 2 mixed with both, 0 dead with both, 1 dead before, mixed after, 0 mixed before, dead after" in lines
+    assert "groups 2 mixed with both; 0 dead with both; 1 dead before, mixed after; 0 mixed before, dead after" in lines
     assert "different best rollout 1 of 2 groups mixed with both (50.0%)" in lines
     uid = load_run(db=folder / "a.db")["run"][0]
     assert f"dead before, mixed after: http://127.0.0.1:7070/runs/{uid}/groups/1" in lines
