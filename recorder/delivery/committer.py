@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder.delivery.job_queue import Job
+from logs_ui.recorder.delivery.job_queue import Job, changes_of
 from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
@@ -32,8 +32,8 @@ class CommitterParcel:
     """Implements `outlet.Parcel` in this process.
 
     Attributes:
-        lost: changes that could not be packed.
-        batch: all of it, once it is closed.
+        lost: number of changes that could not be packed.
+        batch: all changes, once the parcel is closed.
     """
 
     def __init__(self, committer: "Committer", number: int) -> None:
@@ -44,7 +44,7 @@ class CommitterParcel:
         self._changes: list[Change | RowDraft] = []
 
     def add(self, job: Job) -> None:
-        changes = list(job.changes())
+        changes = list(changes_of(job))
         self._changes += changes
         self.count += len(changes)
 
@@ -69,7 +69,7 @@ class CommitterParcel:
         """Pack all changes into one batch, without those that cannot be packed."""
         try:
             return packed(self._changes)
-        except Exception as error:  # noqa: BLE001 - whatever a row holds, the others must get in
+        except Exception as error:  # noqa: BLE001 - one bad row must not keep the others out
             guard.caught("packing what was recorded", error)
         pieces = []
         for change in self._changes:
@@ -139,7 +139,7 @@ class Committer:
             self.storage.checkpoint()
         except RefusedDatabaseError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, what comes next must get in
+        except Exception as error:  # noqa: BLE001 - one bad parcel must not keep the next ones out
             guard.caught("writing what was recorded", error)
             self._lost += parcel.count
 

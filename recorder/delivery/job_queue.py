@@ -6,9 +6,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.rows.row_jobs import RowsJob
 from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.limits import Limits
 
@@ -17,42 +18,49 @@ if TYPE_CHECKING:  # a training with a helper process makes no rows
 
 logger = logging.getLogger("logs_ui")
 
-_FOLLOW_UP = 1.0  # seconds until what goes on is written again; each time twice as long
+_FOLLOW_UP = 1.0  # seconds until a followed job is written; each pause is twice the one before
 _FOLLOW_UP_LONGEST = 60.0
 
 
 class Job(Protocol):
-    """Something to be written. It is turned into rows outside of the caller's thread."""
+    """Something to be written. `changes_of` turns it into changes, outside of the caller's thread."""
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive."""
-        ...
-
-    def changes(self) -> "Iterable[Change | RowDraft]":
-        """Make what is to be written."""
+        """Estimate how many bytes it keeps alive."""
         ...
 
     def without_payload(self) -> "Job":
         """Releases texts and tokens, and returns the job to write instead: itself if it has none. Called by any thread,
-        at most once, before `changes` and not while it runs; takes no longer than some milliseconds.
+        at most once, and before its changes are made; takes no longer than some milliseconds.
         """
         ...
 
 
 class FollowedJob(Job, Protocol):
-    """A job of something that goes on, and is written as it stands now and then."""
+    """A job about something that goes on; its present state is written now and then."""
 
     @property
     def is_over(self) -> bool:
-        """True once nothing more comes of it."""
+        """True once it has nothing more to write."""
         ...
+
+
+def changes_of(job: Any) -> "Iterable[Change | RowDraft]":
+    """Make the changes of a job: a `RowsJob` is turned into rows, any other has a method `changes`."""
+    if not isinstance(job, RowsJob):
+        made: Iterable[Change] = job.changes()
+        return made
+    # Loads attribution and tokenizers, which a training with a helper process does not need.
+    from logs_ui.recorder.rows import row_changes
+
+    return row_changes.changes_of(job)
 
 
 @dataclass
 class Followed:
-    """A followed job is written next at `due`, and each time after twice the pause, so that all that is written of it
-    is no more than about twice what is written last.
+    """A followed job with its schedule: it is written next at `due`, and then after pauses that double, so that all its
+    writing together costs no more than about twice the last one.
     """
 
     job: FollowedJob
@@ -61,20 +69,20 @@ class Followed:
 
 
 class JobQueue:
-    """Drops what does not fit: first the payloads of what waits, oldest first, so that what happened last, as
-    whatever ended a training, is still there in full; only if even the rest has no room, the newest job.
+    """A queue that drops what does not fit. It first drops payloads of waiting jobs, oldest first, so that the latest
+    events, such as the error that ended a training, stay complete; only if that is not enough, the newest job.
 
     Attributes:
-        accepted: jobs that were taken in.
-        done: those of them that are durable by now.
+        accepted: number of jobs that were added.
+        done: number of these that are durable by now.
         dropped: jobs that had no room, and changes of others that were lost on their way.
-        bytes: about how many the jobs that are not done keep alive.
-        closed: True if all is dropped from now on.
+        bytes: estimate of what the jobs that are not done keep alive.
+        closed: True if every job is dropped from now on.
         followed: see `follow`.
     """
 
     def __init__(self, limits: Limits, name: str) -> None:
-        """`name` is the database's in log messages."""
+        """Make an empty queue; `name` is the database's name in log messages."""
         self.accepted = 0
         self.done = 0
         self.dropped = 0
@@ -85,14 +93,14 @@ class JobQueue:
         # Each job with the bytes that it was counted with. Those whose payload was dropped are the oldest.
         self._bare: deque[tuple[Job, int]] = deque()
         self._whole: deque[tuple[Job, int]] = deque()
-        self._room_expected = True  # False after somebody waited for room in vain
+        self._room_expected = True  # False after a thread waited for room in vain
         self._said_full = False
         self._hurry = False
         self._condition = threading.Condition()
 
     def put(self, job: Job) -> None:
-        """Adds a job. Waits for room as long as the limits say, by default not at all; after it waited in vain, not
-        again until something was done. Never raises.
+        """Adds a job. Waits for room as long as the limits allow, by default not at all; after a wait in vain, it does
+        not wait again until some job is done. Never raises.
         """
         size = job.size
         with self._condition:
@@ -131,7 +139,7 @@ class JobQueue:
             return not self.closed and self.done >= wanted
 
     def wait_for_jobs(self, seconds: float) -> int:
-        """Sleeps so long, less if somebody waits for the jobs; returns how many there are then."""
+        """Sleeps for some seconds, less if a thread waits for the jobs; returns how many jobs there are then."""
         with self._condition:
             self._condition.wait_for(lambda: self._hurry, seconds)
             self._hurry = False
@@ -167,7 +175,7 @@ class JobQueue:
             self._condition.notify_all()
 
     def __len__(self) -> int:
-        """The number of jobs that nobody has taken yet."""
+        """Return the number of jobs that were not taken out yet."""
         return len(self._bare) + len(self._whole)
 
     def _append(self, job: Job, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Defines what the writer's thread writes to: the `Outlet`. There are two, and the writer does not know which it has.
+"""Defines `Outlet`, which the writer's thread writes to. There are two kinds, and the writer treats them alike.
 
 `HelperClient` (helper/helper_client.py) sends jobs to the helper process. `Committer` (committer.py) turns them into
 committed rows itself: in the helper process, and in the training if no helper process can be started or none is wanted.
@@ -12,12 +12,12 @@ from logs_ui.recorder.delivery.job_queue import Job
 
 
 class Counts(NamedTuple):
-    """Counts what a process failed to record, so far.
+    """Counts of what a process failed to record so far.
 
     Attributes:
-        errors: failures.
-        dropped: changes that are not written, and never will be.
-        last: the latest error, in one line; None while there was none.
+        errors: number of failures.
+        dropped: number of changes that will never be written.
+        last: the latest error, in one line; None if there was none.
     """
 
     errors: int = 0
@@ -26,10 +26,10 @@ class Counts(NamedTuple):
 
 
 class Parcel(Protocol):
-    """Jobs that are written in one transaction: filled, then closed, then written once.
+    """Jobs that are written in one transaction. It is filled, then closed, then written once.
 
     Attributes:
-        count: changes in it, about.
+        count: about how many changes it has.
     """
 
     count: int
@@ -43,12 +43,12 @@ class Parcel(Protocol):
         ...
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        """Has it written. May wait for earlier parcels.
+        """Writes it, or has it written. May wait for earlier parcels.
 
         Args:
-            counts: of the training's process.
-            done: called, in whichever thread, once all of it is durable that can be; with how many changes are lost
-                beyond those that the outlet counts as `dropped`.
+            counts: counts of the training's process.
+            done: called, in any thread, once all that can be stored is durable; with the number of changes that are
+                lost beyond those that the outlet counts as `dropped`.
 
         Raises:
             RefusedDatabaseError: the database can never be written.
@@ -61,22 +61,22 @@ class Outlet(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Number (PID) of the helper process; None if there is none, and until it can write."""
+        """Return the PID of the helper process; None if there is none, and until it can write."""
         ...
 
     @property
     def dropped(self) -> int:
-        """Changes that were handed over and will never be written."""
+        """Count the changes that were handed over and will never be written."""
         ...
 
     @property
     def trouble(self) -> str | None:
-        """Why the database cannot be written now; None if it can, as far as is known."""
+        """Return the reason why the database cannot be written now; None if no reason is known."""
         ...
 
     @property
     def waiting(self) -> Path | None:
-        """The folder in which entries wait for the database; None if none do."""
+        """Return the folder in which entries wait for the database; None if none do."""
         ...
 
     def parcel(self) -> Parcel:
@@ -92,15 +92,19 @@ class Outlet(Protocol):
         ...
 
     def hurry(self, *, hurried: bool) -> None:
-        """While hurried, what cannot be written goes to the disk at once: the training may end at any time."""
+        """Sets or ends the hurry. While hurried, entries that cannot be stored are written to the disk at once, since
+        the training may end at any time.
+        """
         ...
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file; waits so long at most."""
+        """Moves all that is committed into the database's file; waits at most so many seconds."""
         ...
 
     def close(self, seconds: float) -> bool:
-        """Ends it; returns True if it has ended after so many seconds. A helper process goes on by itself."""
+        """Ends it, and waits at most so many seconds; returns True if it has ended. A helper process that has not goes
+        on by itself.
+        """
         ...
 
     def abandon(self) -> Any:
@@ -109,14 +113,14 @@ class Outlet(Protocol):
 
 
 class Handover(NamedTuple):
-    """The state that a replacement continues from, under the same name: the database then knows which entries are in,
-    and what its predecessors left on disk goes in first.
+    """The state from which a replacement continues, under the same name: so the database knows which entries it has
+    already, and entries that a predecessor left on disk are stored first.
 
     Attributes:
-        name: of the writer that the database knows.
-        processes: how many predecessors there were.
-        number: of the last parcel that is known to be durable.
-        counted: of the training's counts, what was recorded on the run with it.
+        name: the writer's name in the database.
+        processes: number of predecessors.
+        number: number of the last parcel that is known to be durable.
+        counted: the training's counts that were recorded on the run with that parcel.
         alive: uids of the runs that had not ended by then.
     """
 
@@ -124,4 +128,4 @@ class Handover(NamedTuple):
     processes: int = 0
     number: int = 0
     counted: Counts = Counts()
-    alive: list[str] = []  # noqa: RUF012 - nobody adds to it
+    alive: list[str] = []  # noqa: RUF012 - it is never changed

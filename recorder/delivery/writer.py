@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logs_ui")
 
 _INTERVAL = 0.2  # seconds between two transactions
-_BATCHES = 4  # that a full queue is written in, at least: what is encoded already cannot be dropped
+_BATCHES = 4  # least number of parcels for a full queue: payloads that are encoded already cannot be dropped
 _BATCH = 1_024  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
-_READING_SECONDS = 5.0  # that a reader in the same process waits for what this recorded
-_LAST_SECONDS = 3.0  # that the end of this process waits for that of the one that writes, once all is durable
+_READING_SECONDS = 5.0  # a reader in the same process waits so long for what was recorded here
+_LAST_SECONDS = 3.0  # at its end, this process waits so long for the helper process to end, once all is durable
 
 
 class Writer:
@@ -52,15 +52,15 @@ class Writer:
 
     A job that was handed over is durable within a fraction of a second; `flush` waits for it. A locked, full or missing
     database is tried again for as long as the process lives. Meanwhile entries wait on disk (`spool_files.py`), and are
-    stored once that is possible, by whichever process; what the disk does not take waits in memory, bounded in bytes
-    (`job_queue.py`). An address that can never be a database of ours is given up: all is dropped.
+    stored once that is possible, by any process; if the disk is full, jobs wait in memory, bounded in bytes
+    (`job_queue.py`). An address that can never be a database of logs-ui is given up: all jobs are dropped.
 
     Attributes:
-        address: of the database.
+        address: address of the database.
     """
 
     def __init__(self, address: Address, limits: Limits | None = None) -> None:
-        """Limits of None are the environment's.
+        """Make a writer, which starts with its first job. If `limits` is None, the environment's are taken.
 
         Raises:
             LogsUIError: see `Limits.from_environment`, `helper.is_wanted` and `file_system.network_kind`.
@@ -79,9 +79,9 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
         self._dropped_before = 0  # by helper processes, before a thread wrote
-        self._in_vain: tuple[int, int] | None = None  # jobs accepted and done, when the end of a training gave up
+        self._in_vain: tuple[int, int] | None = None  # jobs accepted and done when `flush_at_end` last waited in vain
         self._has_ended = False
-        self._errors_before = guard.errors  # what failed before is not this database's
+        self._errors_before = guard.errors  # earlier failures are not about this database
 
     def _new_outlet(self) -> Outlet:
         if self._is_helped:
@@ -89,7 +89,7 @@ class Writer:
         return self._committer()
 
     def _committer(self, before: Handover | None = None) -> "Committer":
-        """Writes in this process. Loads attribution, packing and SQL, which a training with a helper process lacks."""
+        """Make an outlet in this process. Loads SQL, which a training with a helper process lacks."""
         from logs_ui.recorder.delivery.committer import Committer
 
         return Committer(self.address, self._limits, spools_always=self._network is not None, before=before)
@@ -101,12 +101,12 @@ class Writer:
 
     @property
     def helper_pid(self) -> int | None:
-        """Number (PID) of the helper process; None if a thread writes, and until the process can write."""
+        """Return the PID of the helper process; None if a thread writes, and until the process can write."""
         return self._outlet.pid
 
     def put(self, job: Job) -> None:
-        """Hands a job over. Waits for room in a full queue as long as the limits say, by default not at all; after it
-        waited in vain, not again until something was written. Never raises.
+        """Hands a job over. Waits for room in a full queue as long as the limits allow, by default not at all; after a
+        wait in vain, it does not wait again until something was written. Never raises.
         """
         self._queue.put(job)
         if self._thread is None:
@@ -118,19 +118,19 @@ class Writer:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until all that was handed over is durable: in the database, or, where that cannot be written now or
-        lies on a network file system, on disk beside it, from where it goes in as soon as somebody opens it. Whatever
-        then happens to this process, nothing of it is lost.
+        lies on a network file system, on disk beside it, from where it is stored when the database is opened next.
+        Nothing of it is lost then, whatever happens to this process.
 
         Args:
             timeout: seconds; None waits for as long as it takes.
 
         Returns:
-            Whether it is. False after the timeout, and at once where it never can be.
+            True once all is durable; False after the timeout, and at once if the database was given up.
         """
         return self._queue.wait_until_done(timeout)
 
     def flush_at_end(self) -> bool:
-        """Flushes at the end of a training, for as long as the limits say. Does not wait for the database if the disk
+        """Flushes at the end of a training, for as long as the limits allow. Does not wait for the database if the disk
         takes what is left.
         """
         deadline = time.monotonic() + self._limits.end_seconds
@@ -145,8 +145,8 @@ class Writer:
         return is_durable
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file, so that this file alone can be copied; waits so long at
-        most.
+        """Moves all that is committed into the database's file, so that this file alone can be copied; waits at
+        most so many seconds.
         """
         self._outlet.settle(seconds)
 
@@ -184,7 +184,7 @@ class Writer:
             )
 
     def say_network(self) -> None:
-        """Logs what it means that the database lies on a network file system, if it does."""
+        """Warns if the database lies on a network file system, and says what that means."""
         if self._network is not None:
             logger.warning(
                 "logs-ui: %s lies on a network file system (%s), where several machines cannot write one SQLite file. "
@@ -220,7 +220,7 @@ class Writer:
                     self._queue.close()
 
     def _write_as_it_comes(self) -> None:
-        """Writes the jobs that came by now, and does what is due."""
+        """Writes the jobs that are in the queue by now, and does what is due."""
         waiting = self._queue.wait_for_jobs(_INTERVAL)
         while waiting > 0:
             waiting -= self._write_some()
@@ -248,7 +248,7 @@ class Writer:
         return jobs
 
     def _replace_failed_helper(self) -> None:
-        """If no helper process can be had, this thread writes what it left, and all that comes from now on."""
+        """If no helper process can be started, makes this thread write what the last one left, and all later jobs."""
         helper = self._outlet
         if not isinstance(helper, HelperClient) or not helper.has_failed:
             return
@@ -286,14 +286,14 @@ def check_settings() -> None:
 
 
 _by_address: dict[Address, Writer] = {}
-_abandoned: list[Any] = []  # by a child, of its parent: kept, as what nobody refers to is closed
+_abandoned: list[Any] = []  # in a forked child, the parent's resources: kept, since unreferenced ones are closed
 
 
 def writer_for(address: Address) -> Writer:
-    """This process's one writer to that database.
+    """Return this process's only writer to that database.
 
     Raises:
-        RefusedDatabaseError: it can never be one.
+        RefusedDatabaseError: the address can never be a database of logs-ui.
         LogsUIError: see `Writer`.
     """
     address = absolute(address)
@@ -307,7 +307,7 @@ def writer_for(address: Address) -> Writer:
 
 
 def helper_pids() -> list[int]:
-    """Numbers (PIDs) of this process's helper processes, which are no children of its own."""
+    """Return the PIDs of this process's helper processes, which are not its children."""
     return [writer.helper_pid for writer in _by_address.values() if writer.helper_pid is not None]
 
 
@@ -369,5 +369,5 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
 register_after_fork(_at_exit, _at_exit_of_child)
-if parent_process() is not None:  # it is in such a child that this was imported first
+if parent_process() is not None:  # this file was first imported in such a child
     _at_exit_of_child()

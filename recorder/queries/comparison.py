@@ -1,4 +1,4 @@
-"""What the comparison of runs shows: curves on common axes, and the results of each task."""
+"""Queries for the comparison of runs: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
 from dataclasses import dataclass

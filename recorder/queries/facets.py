@@ -30,7 +30,7 @@ Kinds = list[tuple[tuple[str | None, ...], int]]
 
 @dataclass(frozen=True)
 class Facets:
-    """How many rows each value would select together with the other parts of the filter: (value, count).
+    """Counts of the rows that each value would select together with the other parts of the filter: (value, count).
 
     The values and their order depend only on the run, not on the filter, so that nothing moves while a reader clicks:
     all values that occur, in the order of their enum, else by name. `tasks` are the run's 50 most frequent.

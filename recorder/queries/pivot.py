@@ -51,7 +51,7 @@ class Dimension(StrEnum):
 
 
 class Measure(StrEnum):
-    """What a cell shows of its rollouts."""
+    """Measures that a cell can show of its rollouts."""
 
     COUNT = "count"
     REWARD = "reward"

@@ -1,4 +1,4 @@
-"""A rollout's messages in OpenAI's chat form, from its tokens."""
+"""Makes a rollout's messages, in OpenAI's chat form, from its tokens."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder.capture.calls import Ids
 
-# Texts come from models and environments, so they can be anything: all is found by scans that read a text once. A regex
-# that matches lazily up to a closing tag reads all the rest again for each opening one, and holds the GIL meanwhile.
+# Texts come from models and environments, so they can be anything: tags are found by scans that read a text once. A
+# regex that matches lazily up to a closing tag reads the rest again for each opening tag, and keeps the GIL meanwhile.
 _THINK, _THINK_END = "<think>", "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
@@ -25,7 +25,7 @@ _TEMPLATES = (
 
 
 def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
-    """A prompt as TRL hands it over: messages stay, a string becomes the user's message."""
+    """Return a prompt, as TRL passes it, as messages: a list stays, a string becomes the user's message."""
     if isinstance(prompt, list):
         return [
             message if isinstance(message, dict) else {"role": "user", "content": str(message)} for message in prompt
@@ -34,43 +34,43 @@ def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
 
 
 def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """A prompt, and what the model was given behind it, in the same message or in further ones.
+    """Return a prompt with the text that the rollout function added to it, in the last message or in further ones.
 
     Args:
         given: the dataset's prompt.
-        text: what the model was given, with special tokens. Where it is of no known template, or the prompt does not
-            stand in it, the prompt is all that is known.
+        text: the whole prompt that the model received, with special tokens. If it follows no known template, or does
+            not contain the dataset's prompt, the dataset's prompt is returned alone.
     """
     last = given[-1] if given else {}
     if not isinstance(last.get("content"), str):
         return given
-    said = last["content"].strip()
+    dataset_content = last["content"].strip()
     for header, closing in _TEMPLATES:
         written = list(_templated(text, header, closing))
         for place in reversed(range(len(written))):
-            if written[place]["role"] == last.get("role") and written[place]["content"].strip().startswith(said):
-                content = written[place]["content"].strip()
-                behind = [last if content == said else last | {"content": content}]
-                return [*given[:-1], *behind, *written[place + 1 :]]
+            content = written[place]["content"].strip()
+            if written[place]["role"] == last.get("role") and content.startswith(dataset_content):
+                extended = last if content == dataset_content else last | {"content": content}
+                return [*given[:-1], extended, *written[place + 1 :]]
     return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
 
 
 def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
-    """Index of the first message that the policy wrote: a prompt may hold examples of what an assistant says.
+    """Return the index of the first message that the policy wrote; a prompt may contain assistant messages as examples.
 
     Args:
         messages: of a rollout.
-        turns: how many generations it had; None where that is not known.
+        turns: how many generations it had; None if that is not known.
     """
-    own = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    if turns is not None and 0 < turns < len(own):
-        own = own[-turns:]
-    return own[0] if own else len(messages)
+    answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    if turns is not None and 0 < turns < len(answers):
+        answers = answers[-turns:]
+    return answers[0] if answers else len(messages)
 
 
 class Spelling:
-    """The texts of token ids, each made once: a row's messages and its actions ask for the same, and the rows of a
-    group for the same prompt.
+    """Decodes token ids into text, each sequence once: a row's messages and its actions need the same texts, and the
+    rows of a group the same prompt.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -80,31 +80,36 @@ class Spelling:
         self._known_prompts: dict[tuple[bytes, bytes], bytes] = {}
 
     def of(self, ids: Ids) -> str:
-        """Without special tokens."""
+        """Return the text of ids without special tokens."""
         key = ids.tobytes()
         if key not in self._known:
             self._known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         return self._known[key]
 
     def whole(self, ids: Ids) -> str:
-        """With them."""
+        """Return the text of ids with special tokens."""
         key = ids.tobytes()
         if key not in self._known_whole:
             self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         return self._known_whole[key]
 
     def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
-        """As `prompt_with_more`, of the prompt's JSON and of what the model was given."""
+        """Return `prompt_with_more` as a new list.
+
+        Args:
+            given: JSON of the dataset's prompt.
+            ids: of the whole prompt that the model received.
+        """
         key = given, ids.tobytes()
         if key not in self._known_prompts:
             messages = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
             self._known_prompts[key] = orjson.dumps(messages)
-        found: list[dict[str, Any]] = orjson.loads(self._known_prompts[key])  # each row has its own
+        found: list[dict[str, Any]] = orjson.loads(self._known_prompts[key])  # a copy for each row, which may change it
         return found
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
-        """Makes many texts at once, for `of` and for `whole`: the tokenizer lets go of the GIL for a batch, and keeps
-        it for a single text. Where some of them are no ids, nothing is learnt.
+        """Decodes many texts at once, for later calls of `of` and `whole`: the tokenizer releases the GIL for a batch,
+        and keeps it for a single text. Does nothing if some of them are no ids.
         """
         with suppress(OverflowError, TypeError):
             self._learn(self._known, ids, bare=True)
@@ -118,10 +123,11 @@ class Spelling:
 
 
 def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
-    """The completion's spans in order: what the model sampled, parsed, and what was inserted between, by role.
+    """Return the messages of a completion, in order: spans that the model sampled, parsed, and spans that were inserted
+    between them, by role.
 
     Args:
-        spelling: the model's.
+        spelling: decodes the model's token ids.
         completion: (C,) token ids.
         mask: (C,) 1 = sampled by the model; None = all of it.
     """
@@ -135,7 +141,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
 
 
 def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
-    """Runs of equal mask, as (sampled, ids). A mask of another length does not count."""
+    """Divides a completion into runs of equal mask: (sampled, ids). Ignores a mask of another length."""
     if mask is None or len(mask) != len(completion):
         return [(True, completion)] if len(completion) else []
     found: list[tuple[bool, Ids]] = []
@@ -151,7 +157,7 @@ def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, I
 def assistant_message(answer: str) -> dict[str, Any]:
     """Splits reasoning (`<think>`) and tool calls (`<tool_call>` JSON, as Qwen and Hermes write them) from the content.
 
-    A tool call that is no JSON stays in the content: it was not parsed by anyone else either.
+    A tool call that is no valid JSON stays in the content: the trainer could not parse it either.
     """
     if "<" not in answer:
         return {"role": "assistant", "content": answer.strip("\n")}
@@ -167,8 +173,8 @@ def assistant_message(answer: str) -> dict[str, Any]:
 
 
 def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """What the model thought, and what it said after it. The opening tag may be the prompt's last word; the closing one
-    is missing where the answer was cut off.
+    """Splits an answer into its reasoning (None without any) and the rest. The opening tag may be at the end of the
+    prompt instead; the closing one is missing if the answer was cut off.
     """
     thought, ended, rest = answer.partition(_THINK_END)
     thought = thought.strip()
@@ -178,7 +184,7 @@ def split_reasoning(answer: str) -> tuple[str | None, str]:
 
 
 def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:
-    """The content without the calls that could be read, and those calls."""
+    """Return the content without the calls that could be parsed, and these calls."""
     calls: list[dict[str, Any]] = []
     content: list[str] = []
     kept = end = 0  # up to where the content is copied, and up to where calls are read
@@ -205,7 +211,7 @@ def _tool_call(source: str, index: int) -> dict[str, Any] | None:
 
 
 def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
-    """By role where the chat template is a known one, else one message of the user's."""
+    """Return the messages of inserted ids: by role if the chat template is a known one, else one user message."""
     text = spelling.whole(ids)
     for header, closing in _TEMPLATES:
         if found := list(_templated(text, header, closing)):
@@ -215,7 +221,7 @@ def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
 
 
 def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dict[str, Any]]:
-    """The messages that a chat template wrote: a header that names the role, and all up to the closing token."""
+    """Yields the messages that a chat template wrote: a header with the role, then content up to a closing token."""
     end = 0
     while (opened := header.search(text, end)) and (closed := text.find(closing, opened.end())) >= 0:
         yield _inserted(opened[1], text[opened.end() : closed])
@@ -223,7 +229,7 @@ def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dic
 
 
 def _inserted(role: str, content: str) -> dict[str, Any]:
-    """Qwen's template sends a tool's answer as the user's, Llama's as ipython's."""
+    """Return an inserted message. A tool's answer has the role user in Qwen's template, and ipython in Llama's."""
     bare = content.strip()
     if bare.startswith(_RESPONSE) and bare.endswith(_RESPONSE_END):
         return {"role": "tool", "content": bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END).strip()}

@@ -1,4 +1,4 @@
-"""The log-probs that were seen at the calls of a row whose function returned none."""
+"""Takes the log-probs of a row from its recorded calls, if its function returned none."""
 
 from dataclasses import replace
 
@@ -9,25 +9,25 @@ from logs_ui.recorder.storage.payload import Tokens
 
 
 def with_logprobs(row: RowCalls, tokens: Tokens | None) -> Tokens | None:
-    """With those of its turns, where they were sampled; NaN at all other tokens. As it is where it has any, or no turn
-    does.
+    """Return the tokens with the log-probs of the row's turns, and NaN at all tokens that no turn sampled. Tokens that
+    have log-probs stay as they are; so do all if no turn has any.
     """
     if tokens is None or tokens.logprobs is not None or not row.turns:
         return tokens
     ids = tokens.completion_ids
     logprobs = None
     for turn in row.turns:
-        sampled, own, start = turn.sequence.sampled, turn.sequence.logprobs, turn.start
-        if own is None or sampled is None or start is None or len(own) != len(sampled):
+        sampled, seen, start = turn.sequence.sampled, turn.sequence.logprobs, turn.start
+        if seen is None or sampled is None or start is None or len(seen) != len(sampled):
             continue
-        standing = ids[start : start + len(sampled)]
-        length = len(standing)  # fewer where the row's end cut it off
-        if length == len(sampled) and not np.array_equal(standing, sampled):
+        returned = ids[start : start + len(sampled)]
+        length = len(returned)  # less if the row's end cut it off
+        if length == len(sampled) and not np.array_equal(returned, sampled):
             length -= 1  # without its end token
-        if not length or not np.array_equal(standing[:length], sampled[:length]):
-            continue  # the function returned something else there
+        if not length or not np.array_equal(returned[:length], sampled[:length]):
+            continue  # the function returned other ids there
         if logprobs is None:
             logprobs = np.full(len(ids), np.nan, np.float16)
-        with np.errstate(over="ignore"):
-            logprobs[start : start + length] = own[:length]
+        with np.errstate(over="ignore"):  # float16 has no number below -65,504: such a log-prob becomes -inf
+            logprobs[start : start + length] = seen[:length]
     return tokens if logprobs is None else replace(tokens, logprobs=logprobs)

@@ -1,5 +1,7 @@
-"""Packs what a transaction writes: measures texts and tokens, and compresses payloads, of all its rows together, since
-each call of numpy or zstd releases the GIL, and a thread that waits for it again waits as long as the call takes.
+"""Packs the rows of one transaction into a batch: measures texts and tokens, and compresses payloads.
+
+It does so for all rows together: each call of numpy or zstd releases the GIL, and waits for it again about as long as
+the call itself takes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,12 +15,12 @@ from logs_ui.recorder.storage.payload import Tokens, Unpacked, pack_together, un
 
 @dataclass(slots=True)
 class RowDraft:
-    """A row that is built and not packed yet.
+    """A row that is built but not packed yet.
 
     Attributes:
         change: its columns, images and tags.
         content: messages, actions, sampling and metadata.
-        tokens: None leaves what is stored.
+        tokens: None leaves the stored tokens unchanged.
         answers: the model's texts, as `text_facts` takes them; None if texts and tokens are measured already.
     """
 
@@ -29,7 +31,7 @@ class RowDraft:
 
 
 def packed(changes: Iterable[Change | RowDraft]) -> Batch:
-    """Make one batch of changes; several of one row become one."""
+    """Make one batch of changes; several changes of one row are merged."""
     changes = list(changes)
     drafts = [draft for draft in changes if isinstance(draft, RowDraft)]
     payloads: list[Unpacked] = []
@@ -51,7 +53,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
 
 
 def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
-    """The columns of each draft that are computed for all together; none of them if that fails."""
+    """Return for each draft the columns that are measured for all drafts together; none if that fails."""
     found: list[Facts] = [{} for _ in drafts]
     texts = [(facts, it.answers) for facts, it in zip(found, drafts, strict=True) if it.answers is not None]
     tokens = [

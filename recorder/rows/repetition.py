@@ -1,5 +1,7 @@
-"""How often words, and runs of three words, come again in texts: of many texts at once, in numpy, which lets go of the
-GIL. What Python does itself is taken from the training.
+"""Measures how often words, and runs of three words, are repeated in texts.
+
+Many texts are measured together, in numpy, which releases the GIL; a loop in Python would take its time from the
+training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,22 +11,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_PIECE = 1 << 16  # bytes that are looked at together: what is made of them stays in the processor's cache
+_PIECE = 1 << 16  # bytes that are measured together: the arrays made from them fit the processor's cache
 _TAB, _CARRIAGE_RETURN, _SEPARATOR, _SPACE = np.frombuffer(b"\t\r\x1c ", np.uint8)  # str.split() splits ASCII at these
 _ASCII = bytes(range(128))
 _LEAST_TABLE = 16  # bits
-_BASE, _SECOND, _THIRD = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D  # odd
+_BASE, _SECOND, _THIRD = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D  # odd, so that they have inverses modulo 2**32
 
 Hashes = NDArray[np.uint32]
 Shares = tuple[float, float]
 
 
 def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
-    """Of each text: the share of its words that are different, and that of its runs of three words that were there
-    before, 0 to 1. Words are what stands between white space, in one case. None below `least` words, which is 3 or
-    more.
+    """Return for each text the share of its words that are different, and the share of its runs of three words that
+    occurred before, both from 0 to 1; None for a text of fewer than `least` words.
 
-    Words are told apart by hashes of some 26 bits: two of a thousand are taken for one in one text of a hundred.
+    Words are separated by white space and compared by hashes of some 26 bits, without regard to case: of texts of a
+    thousand words, one in a hundred has two words that are taken for one.
+
+    Args:
+        texts: any texts.
+        least: 3 or more.
     """
     found: list[Shares | None] = []
     for piece in _pieces([_plain(text) for text in texts]):
@@ -33,7 +39,9 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
 
 
 def _plain(text: str) -> bytes:
-    """With ASCII's blanks and capitals alone, which is what is looked for. Most texts have no others."""
+    """Encodes a text so that its only blanks and capitals are those of ASCII, as `_words` expects. Most texts need no
+    change.
+    """
     data = text.encode("utf-8", "replace")
     if text.isascii():
         return data
@@ -44,7 +52,7 @@ def _plain(text: str) -> bytes:
 
 
 def _pieces(texts: list[bytes]) -> Iterator[list[bytes]]:
-    """As many as fit; a longer text is a piece of its own."""
+    """Divides texts into pieces of at most `_PIECE` bytes; a longer text is a piece of its own."""
     piece: list[bytes] = []
     size = 0
     for text in texts:
@@ -73,7 +81,7 @@ def _shares(texts: list[bytes], least: int) -> list[Shares | None]:
 
 
 def _words(data: bytes) -> tuple[Hashes, NDArray[np.intp]]:
-    """The hash of each word, which is a polynomial of the numbers that stand for its bytes, and where it starts."""
+    """Return the hash of each word, a polynomial of the numbers of its bytes, and the offset at which it starts."""
     tables = _tables(max(len(data), _PIECE + 2).bit_length())
     letters = np.frombuffer(data, np.uint8)
     blank = (letters - _TAB <= _CARRIAGE_RETURN - _TAB) | (letters - _SEPARATOR <= _SPACE - _SEPARATOR)
@@ -84,8 +92,12 @@ def _words(data: bytes) -> tuple[Hashes, NDArray[np.intp]]:
 
 
 class _Tables(NamedTuple):
-    """By byte: the number that it stands for, which capitals share with small letters. By place: a power of `_BASE`,
-    and its inverse.
+    """Tables for hashing.
+
+    Attributes:
+        values: (256,) the number of each byte; capitals and small letters have the same.
+        powers: the power of `_BASE` for each offset in a text.
+        inverses: the inverses of these powers modulo 2**32.
     """
 
     values: Hashes
@@ -104,10 +116,15 @@ def _tables(bits: int) -> _Tables:
 
 
 def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:
-    """How many each of `count` texts has; `numbers` say whose each is.
+    """Counts the different hashes of each text.
 
-    All are thrown into a table, in which the last of those that are alike stays: a quarter of what sorting takes. What
-    shares its place with others that stayed there is left, a tenth at most, and sorted.
+    All hashes are written into a table, where the last one written to a place stays; this takes a quarter of the time
+    of sorting. Hashes that another one replaced, a tenth at most, are sorted.
+
+    Args:
+        hashes: of words, or of runs of words, of all texts.
+        numbers: for each hash, the number of its text.
+        count: number of texts.
     """
     bits = np.uint32(32 - max(1, (count - 1).bit_length()))
     keys = (hashes >> (np.uint32(32) - bits)) | (numbers << bits)

@@ -18,24 +18,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Parse = Callable[[str], object]
-"""The rollout function's own parser: an answer's text to an action; None, or an exception, where there is none."""
+"""The rollout function's own parser: turns an answer's text into an action; None, or an exception, means no action."""
 
 Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
-"""Changes what is stored of a row, or returns None to store nothing. See `record(edit=...)`."""
-
+"""A function that changes what is stored of a row, or returns None to store nothing. See `record(edit=...)`."""
 
 _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 
 class RowOptions(Struct, frozen=True, array_like=True):
-    """Options of the user for rows; functions are called in the writer's thread.
+    """Options of the user for rows. Functions are called in the writer's thread.
 
     Attributes:
-        parse: returns None for an answer without an action; None if that is not known.
+        parse: see `Parse`; None if no parser is known.
         edit: None stores rows as they are.
-        server_log: the environment server's log file, whose end is kept with errors; None keeps none.
-        offers_tools: whether the environment is acted on by tool calls alone: an answer without one is no action, and
-            nothing that could not be parsed.
+        server_log: the environment server's log file, whose end is stored with errors; None stores none.
+        offers_tools: True if tool calls are the only actions: an answer without one is no action, and no parse
+            failure either.
     """
 
     parse: Parse | None = None
@@ -45,10 +44,10 @@ class RowOptions(Struct, frozen=True, array_like=True):
 
 
 class TokenizerSource:
-    """A tokenizer by its JSON, which is only read where texts are made.
+    """A tokenizer as JSON, which is only parsed where ids are decoded.
 
     Attributes:
-        hash: of the JSON.
+        hash: SHA-256 of the JSON.
     """
 
     def __init__(self, hash_: str, json: str) -> None:
@@ -56,7 +55,7 @@ class TokenizerSource:
 
     @classmethod
     def of(cls, json: str) -> "TokenizerSource":
-        """Hash a tokenizer's JSON."""
+        """Make the source of a tokenizer's JSON, with its hash."""
         return cls(hashlib.sha256(json.encode()).hexdigest(), json)
 
     @cached_property
@@ -70,18 +69,19 @@ class RolloutCall(Struct, array_like=True, eq=False):
     """Holds one call of a rollout function: its rows before they have an end.
 
     Attributes:
-        run: uid.
+        run: uid of the run.
         launch: see `RunName`.
-        batch: counts the trainer's batches, alike on all ranks.
-        attempt: counts the calls for this batch: more than one where a function that raised is called again.
+        batch: number of the trainer's batch, the same on all ranks.
+        attempt: number of the call for this batch, from 0: a function that raised may be called again.
         first: global index of this process's first row.
         prompts: (N) JSON of each prompt.
-        tasks: (N) None where they are not known yet.
-        columns: (N) JSON of the dataset's other columns; None where they are not known.
-        source: of the tokenizer; None where that is not known.
+        tasks: (N) names; None for those that are not known yet.
+        columns: (N) JSON of the dataset's other columns; None if they are not known.
+        source: the tokenizer; None if it is not known.
         settled: True once the function returned or raised.
-        group, generation: names of the one row of an explicit run; None: rows of a batch, told by their index.
-        left_out: rows that `options.edit` stores nothing of.
+        group, generation: group and number of the one row of an explicit run; None for rows of a batch, where the index
+            determines both.
+        left_out: indices of rows of which `options.edit` stores nothing.
     """
 
     run: str
@@ -110,7 +110,7 @@ class RolloutCall(Struct, array_like=True, eq=False):
     left_out: set[int] = field(default_factory=set)
 
     def change(self, i: int, columns: Mapping[str, Any]) -> RowChange:
-        """Columns of row `i`, as they are written."""
+        """Return a change of row `i`'s columns."""
         index = self.first + i
         identity = {
             "eval_name": self.eval_name,
@@ -129,35 +129,35 @@ class RolloutCall(Struct, array_like=True, eq=False):
 
     @property
     def tokenizer(self) -> "Tokenizer | None":
-        """The tokenizer; None if it is not known."""
+        """Return the tokenizer; None if it is not known."""
         return None if self.source is None else self.source.tokenizer
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive."""
+        """Estimate how many bytes it keeps alive."""
         texts = sum(map(len, self.prompts)) + sum(map(len, self.columns or ()))
         return _OWN_BYTES + _ROW_BYTES * len(self.prompts) + texts + self.calls.size
 
     def release(self) -> None:
-        """Releases what no later job needs, once the rows' ends are encoded."""
+        """Releases what no later job needs. Called when the rows' ends are encoded."""
         self.calls.release()
         self.columns = None
 
     def drop_text(self) -> None:
-        """Releases all that its rows can be written without. A prompt stays if it names the task."""
+        """Releases all text that is not needed to write the rows. A prompt stays if the task's name is made from it."""
         self.release()
         self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids without special tokens; empty if the tokenizer is not known."""
+        """Return the text of ids without special tokens; empty if the tokenizer is not known."""
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True) if self.tokenizer else ""
 
     def so_far(self) -> CallRecords:
-        """The calls as of now, while the function runs."""
+        """Return the calls as of now, while the function runs."""
         return self.calls
 
     def carrying(self, calls: CallRecords, *, texts: bool = True) -> "RolloutCall":
-        """A copy to be sent, with these calls, and with or without the texts that the training was given."""
+        """Return a copy to be sent, with these calls, and with or without prompts and dataset columns."""
         sent = copy(self)  # not replace(), which would call __post_init__
         sent.calls = calls
         if not texts:

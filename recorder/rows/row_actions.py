@@ -1,4 +1,6 @@
-"""Builds the list of a row's actions: what it did in its environment, turn by turn, and how its model calls went."""
+"""Builds the list of a row's actions: one entry for each turn, with the answer, the environment's response, and how the
+model call went.
+"""
 
 from typing import Any
 
@@ -14,15 +16,15 @@ from logs_ui.recorder.snapshot import tree
 from logs_ui.recorder.storage.changes import StoredImage
 
 _NO_ACTION = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
-_DIGITS = 3  # of seconds: more cost bytes in each turn
+_DIGITS = 3  # decimals of seconds: more would cost bytes in each turn
 
 Entry = dict[str, Any]
 
 
 def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entry]:
-    """In order: the reset as turn 0, then each answer with what was sent to the environment and what came back. An
-    answer that was not sent has no action; a step that no answer was seen before has no text. A model call that brought
-    no answer is an entry before that of the turn that it was for, with `generation` alone.
+    """Return a row's entries in order: the reset as turn 0, then each answer with its action and observation. An answer
+    that was not sent to the environment has no action; a step without an answer before it has no text. A model call
+    that failed, or still waits, is an entry with nothing but `generation`, before the entry of its turn.
     """
     entries = _answered(row, spelling) if row.turns else _without_answers(row)
     if row.failures:
@@ -32,12 +34,12 @@ def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling 
 
 
 def written_observation(call: EnvironmentCall, observation: bytes) -> bytes:
-    """The JSON of an observation, with references in place of images."""
+    """Return the JSON of an observation, with references in place of images."""
     return observation if call.images is None else call.images.json(observation)
 
 
 def images_in(row: RowCalls, actions: Any) -> tuple[StoredImage, ...]:
-    """The images that the actions, as they were edited, refer to."""
+    """Return the images that the actions refer to, after the user's `edit`."""
     seen = [call.images for call in (*row.environment_calls, *row.children) if call.images is not None]
     if not seen:
         return ()
@@ -49,44 +51,45 @@ def _answered(row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entr
     before, *after = _by_turn(row)
     entries = [_entry(0, None, step, row) for step in before]
     sampling = row.turns[-1].generation.sampling
-    for number, (turn, own) in enumerate(zip(row.turns, after, strict=True), 1):
+    for number, (turn, steps) in enumerate(zip(row.turns, after, strict=True), 1):
         answer = _text(turn, spelling)
         place = len(entries)
-        if len(own) == 1 and own[0].kind in MOVES:  # as nearly always
-            entries.append(_entry(number, answer, own[0], row))
+        if len(steps) == 1 and steps[0].kind in MOVES:  # nearly always
+            entries.append(_entry(number, answer, steps[0], row))
         else:
-            entries += _of_turn(number, answer, own, row)
-            place += sum(step.kind == "reset" for step in own)
-        if told := _told(turn, sampling):
-            entries[place]["generation"] = told
+            entries += _of_turn(number, answer, steps, row)
+            place += sum(step.kind == "reset" for step in steps)
+        if details := _generation(turn, sampling):
+            entries[place]["generation"] = details
     return entries
 
 
-def _told(turn: Turn, sampling: dict[str, Any]) -> Entry:
-    """What is known of a model call, beside its text: not the sampling that is the last turn's, which is the row's."""
+def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
+    """Describes a model call beside its text; of its sampling parameters, those that differ from `sampling`, which are
+    the row's.
+    """
     generation, finish = turn.generation, turn.sequence.finish
-    told: Entry = {}
-    if generation.seconds:  # a turn that was told by hand took none
-        told["seconds"] = round(generation.seconds, _DIGITS)
+    details: Entry = {}
+    if generation.seconds:  # a turn that the user reported (`row.turn`) took none
+        details["seconds"] = round(generation.seconds, _DIGITS)
     if finish is not None:
-        told["finish"] = finish
+        details["finish"] = finish
     if turn.others:
-        told["samples"] = 1 + len(turn.others)
-        told["used"] = _place(turn) if turn.is_used else None
-    own = generation.sampling
-    if own is not sampling and own != sampling:
-        known, rows = masked(own), masked(sampling)
-        told["sampling"] = {n: known.get(n) for n in {**known, **rows} if known.get(n) != rows.get(n)}
-    return told
+        details["samples"] = 1 + len(turn.others)
+        details["used"] = _place(turn) if turn.is_used else None
+    if generation.sampling is not sampling and generation.sampling != sampling:
+        of_call, of_row = masked(generation.sampling), masked(sampling)
+        details["sampling"] = {n: of_call.get(n) for n in {**of_call, **of_row} if of_call.get(n) != of_row.get(n)}
+    return details
 
 
 def _place(turn: Turn) -> int:
-    """Of its answer among all that the call gave, from 0."""
+    """Return the index of the turn's answer among all that its model call gave."""
     return next(i for i, sequence in enumerate(turn.generation.sequences) if sequence is turn.sequence)
 
 
 def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
-    """Each before the entries of the turn that it was for; without answers, steps are turns."""
+    """Inserts an entry for each failed model call, before the entries of its turn. Without answers, steps are turns."""
     found: list[Entry] = []
     turns = [turn.order for turn in row.turns] or [step.order for step in moves_of(row)]
     for failure in row.failures:
@@ -98,14 +101,15 @@ def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
 
 
 def _failure(turn: int, generation: Generation) -> Entry:
-    told: Entry = {"waiting": True} if generation.seconds is None else {"seconds": round(generation.seconds, _DIGITS)}
+    seconds = generation.seconds
+    details: Entry = {"waiting": True} if seconds is None else {"seconds": round(seconds, _DIGITS)}
     if generation.error is not None:
-        told["error"] = without_keys(generation.error)
-    return {"turn": turn, "text": None, **_NO_ACTION, "generation": told}
+        details["error"] = without_keys(generation.error)
+    return {"turn": turn, "text": None, **_NO_ACTION, "generation": details}
 
 
 def _by_turn(row: RowCalls) -> list[list[EnvironmentCall]]:
-    """The environment calls that began before the first answer, then those after each answer and before the next."""
+    """Return the environment calls before the first answer, then those after each answer and before the next one."""
     found: list[list[EnvironmentCall]] = [[] for _ in range(len(row.turns) + 1)]
     turns, place = row.turns, 0
     for step in row.environment_calls:
@@ -115,10 +119,10 @@ def _by_turn(row: RowCalls) -> list[list[EnvironmentCall]]:
     return found
 
 
-def _of_turn(number: int, answer: str | None, own: list[EnvironmentCall], row: RowCalls) -> list[Entry]:
-    resets = [_entry(number, None, step, row) for step in own if step.kind == "reset"]
-    moves = [_entry(number, answer, step, row) for step in own if step.kind in MOVES]
-    rewards = [_entry(number, None, step, row) for step in own if step.kind == "reward"]
+def _of_turn(number: int, answer: str | None, steps: list[EnvironmentCall], row: RowCalls) -> list[Entry]:
+    resets = [_entry(number, None, step, row) for step in steps if step.kind == "reset"]
+    moves = [_entry(number, answer, step, row) for step in steps if step.kind in MOVES]
+    rewards = [_entry(number, None, step, row) for step in steps if step.kind == "reward"]
     return [*resets, *(moves or [{"turn": number, "text": answer, **_NO_ACTION}]), *rewards]
 
 
@@ -160,7 +164,7 @@ def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) 
 
 
 def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
-    """The text that the model answered; None if it is not known."""
+    """Return the text of the model's answer; None if it is not known."""
     sequence = turn.sequence
     if sequence.sampled is not None and spelling is not None:
         return spelling.of(sequence.sampled)
@@ -170,7 +174,9 @@ def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
 
 
 def _parsed(parse: Parse, entry: Entry) -> Entry:
-    """With what the user's parser says of the text: a function that falls back to some action hides that."""
+    """Adds `parsed` to an entry: True if the user's parser finds an action in the text. The action that was sent does
+    not show that: a rollout function may fall back to another one.
+    """
     if entry["text"] is None:
         return entry
     try:

@@ -1,5 +1,7 @@
-"""From the calls and tokens of one row to the columns, messages and actions that are stored. Runs where rows are
-written, outside of the training; texts are hostile, and functions given by the user may raise.
+"""Builds one row, from its calls and tokens, as the columns, messages and actions that are stored.
+
+Runs where rows are written: in the helper process, or in the writer's thread. Texts may contain anything, and the
+user's functions may raise.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +34,7 @@ from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, unpacked_content
 from logs_ui.recorder.vocabulary import Status, StopReason
 
-_LOG_TAIL = 4_000  # bytes of the environment server's log that an error keeps
+_LOG_TAIL = 4_000  # bytes of the environment server's log that are stored with an error
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 
 
@@ -45,17 +47,17 @@ def encoded(
     known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None = None,
 ) -> RowDraft | RowChange | None:
-    """Build row `i`; None if the user's `edit` stores nothing of it. A row that cannot be encoded, or
-    edited, costs its text, and no other row.
+    """Build row `i`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
+    loses its text; other rows are not affected.
 
     Args:
-        call: whose row it is.
-        i: index in the call.
-        row: its calls.
-        tokens: None where none are known.
-        metadata_of: gives the row's metadata.
-        known: columns that stand above what the calls show.
-        spelling: knows texts of the call's rows; None: the row is spelt by itself.
+        call: the call of the rollout function.
+        i: the row's index in the call.
+        row: its recorded calls.
+        tokens: None if none are known.
+        metadata_of: returns the metadata of a row, by its index.
+        known: columns that override those inferred from the calls.
+        spelling: has texts of the call's rows, decoded together; None decodes this row's by themselves.
     """
     if i in call.left_out:
         return None
@@ -65,22 +67,22 @@ def encoded(
             spelling = chat_parser.Spelling(call.tokenizer)
         columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
         edit = call.options.edit
-        said: list[str] | None = None
-        if edit is not None:  # then it holds anything, and is measured and packed here
+        texts: list[str] | None = None
+        if edit is not None:  # its figures are computed already, by `_facts`: `edit` sees them, and may change them
             kept = _edited(edit, columns, content, tokens)
             if kept is None:
                 call.left_out.add(i)
                 return None
             columns, content, tokens = kept
         else:
-            said = answers(content["messages"])
+            texts = answers(content["messages"])
         metrics = metrics_in(content["metadata"])
         if metrics:
             columns["metrics"] = metrics
         change = call.change(i, columns)
         change.tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
         change.images = images_in(row, content["actions"])
-        return RowDraft(change, unpacked_content(content), tokens, said)
+        return RowDraft(change, unpacked_content(content), tokens, texts)
     bare = {
         "status": Status.OK,
         "stop_reason": StopReason.NOT_RECORDED,
@@ -98,7 +100,7 @@ def _row(
     known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Columns and content."""
+    """Return the row's columns, and its content: messages, actions, sampling and metadata."""
     messages = messages_of(call, i, row, tokens, spelling)
     actions = actions_of(call, row, spelling)
     moves = moves_of(row)
@@ -118,7 +120,7 @@ def _row(
         columns["task"] = call.tasks[i]
     columns.update(known)
     columns["error"] = columns["error"] and one_line(columns["error"])
-    columns_of_dataset = call.columns  # another thread may let go of them
+    columns_of_dataset = call.columns  # read once: another thread may release them
     if columns_of_dataset is not None:
         metadata["dataset"] = masked(orjson.loads(columns_of_dataset[i]))
     if row.evidence is not None:
@@ -126,7 +128,7 @@ def _row(
     if columns["status"] == Status.ERROR and call.options.server_log is not None:
         metadata["server_log"] = _tail(call.options.server_log)
     if row.notes:
-        metadata |= _said(row)
+        metadata |= _reported(row)
     content = {
         "messages": messages,
         "actions": actions,
@@ -145,7 +147,9 @@ def _facts(
     *,
     by_tools: bool,
 ) -> Facts:
-    """Those that are known before the row's batch is packed; all of them where the user's `edit` is to see them."""
+    """Return the facts that are computed row by row. Texts and tokens are measured when the batch is packed, but here
+    if the user's `edit` is to see the figures.
+    """
     finishes = [turn.sequence.finish for turn in row.turns]
     if call.options.edit is not None:
         return facts(messages, actions, finishes, tokens, by_tools=by_tools)
@@ -166,8 +170,8 @@ def _edited(
     return {name: edited[name] for name in columns}, orjson.loads(written), kept
 
 
-def _said(row: RowCalls) -> dict[str, Any]:
-    """Collect what the function itself reported of the row."""
+def _reported(row: RowCalls) -> dict[str, Any]:
+    """Collect the tags and values that the rollout function itself reported for the row."""
     found: dict[str, Any] = {}
     for note in row.notes:
         values = masked(orjson.loads(note.values))

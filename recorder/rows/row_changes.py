@@ -1,4 +1,4 @@
-"""Makes the changes of rows out of a job: attributes the calls that were seen, and builds a row from its calls.
+"""Turns a job into changes of rows: attributes the recorded calls, and builds each row from its calls.
 
 Runs where rows are written: in the helper process, or in the writer's thread if there is none, or if the user's own
 functions (`parse=`, `edit=`) have to be called.
@@ -31,7 +31,7 @@ _NO_IDS: Ids = np.empty(0, np.int32)
 
 
 def changes_of(job: Any) -> Iterable[Change | RowDraft]:
-    """Make what is to be written of a job's rows. The text of a call that has ended is released afterwards.
+    """Make the changes of a job's rows. The text of a call that has ended is released afterwards.
 
     Args:
         job: one of `row_jobs.py`.
@@ -66,7 +66,7 @@ def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
         only_headers = job.only_announces()
         rows = (call.change(i, columns) for i, columns in enumerate(known)) if only_headers else _so_far(call, known)
     for row in rows:
-        if row is not None and not call.settled:  # it may return at any time
+        if row is not None and not call.settled:  # the function may return at any time
             yield row
 
 
@@ -98,7 +98,7 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
 
 
 def _tokens(output: Output, i: int) -> Tokens | None:
-    """The tokens of row `i`; None if its ids are no ids: TRL will raise."""
+    """Return the tokens of row `i`; None if its ids are no valid ids, in which case TRL will raise."""
     with suppress(TypeError, ValueError, OverflowError):
         return output.tokens(i)
     return None
@@ -154,8 +154,8 @@ def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = Fal
 
 
 def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
-    """The call whose `error` ended the function, the last of those that failed so, if it is on no row: all rows show
-    its error. None if a row has it, and if the function ended by itself.
+    """Return the last call that failed with the `error` that ended the function, if it is unattributed: then all rows
+    show that error. None if a row has the call, or if no call failed with it.
     """
     of_rows: list[Generation | EnvironmentCall] = []
     for row in found.rows:
@@ -167,7 +167,7 @@ def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation
 
 
 def _lost_calls(call: RolloutCall, found: Attribution, but: Call | None = None) -> Iterator[Change]:
-    """Counts the unattributed calls on the run, `but` one."""
+    """Counts the unattributed calls on the run, all `but` one."""
     lost = found.unattributed - (but is not None)
     if lost > 0:
         yield RunChange(call.run, {}, lost)

@@ -1,12 +1,11 @@
 """Defines the jobs of a rollout function call: one for each moment of its life at which something is to be written.
 
-A job is made in the training and only holds what was seen. What becomes of it, `row_changes.py` makes where rows are
-written: that file, and attribution, parsing and packing behind it, are not loaded in a training that has a helper
-process.
+A job is made in the training, and only holds recorded data. `row_changes.py` turns it into changes where rows are
+written. A training with a helper process does not load that file, nor attribution, parsing and packing.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,34 +15,24 @@ from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import error_line, trace
-from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Status, StopReason
 
-if TYPE_CHECKING:
-    from logs_ui.recorder.rows.packing import RowDraft
-
 _TEXT_DROPPED = "logs-ui dropped its text: what waited to be written took too much memory"
-_ERROR_SHOWN = 200  # characters of a row's own error, beside that
+_ERROR_SHOWN = 200  # characters of a row's own error that are kept before _TEXT_DROPPED
 _HEADER_BYTES = 500  # measured
 _COLUMN_BYTES = 100  # measured
-_QUICK_BYTES = 1 << 20  # of JSON that is read on the caller's thread: some milliseconds
+_QUICK_BYTES = 1 << 20  # of JSON that is parsed in the caller's thread: some milliseconds
 _REWARDS = ("env_reward", "reward", "rewards", "eval_score")
 
 
 class RowsJob(Struct, array_like=True, eq=False):
-    """A job that is about the rows of one call."""
+    """A job about the rows of one call; `row_changes.changes_of` turns it into changes."""
 
     call: RolloutCall
 
-    def changes(self) -> "Iterable[Change | RowDraft]":
-        """Make what is to be written. Loads what makes rows, on first use."""
-        from logs_ui.recorder.rows.row_changes import changes_of
-
-        return changes_of(self)
-
     def plain(self) -> Self:
-        """A copy of which MessagePack takes every value; here without texts and calls."""
+        """Return a copy that MessagePack can encode; here without texts and calls."""
         return replace(self, call=self.call.carrying(CallRecords(), texts=False))
 
 
@@ -55,19 +44,19 @@ class EndedJob(RowsJob):
 
 
 class RunningJob(RowsJob, tag="running"):
-    """Rows while the function runs; which calls are whose is provisional. Writes nothing if the function has returned
-    by then: the next job covers it. The first time it only says that the rows exist, since most rows end before there
-    is more to say; but not if the user's `edit` has to see them first.
+    """Rows while the function runs; attribution is provisional. Writes nothing if the function has returned by then:
+    the next job covers it. The first time it only announces that the rows exist, since most rows end before there is
+    more to write; but not if the user's `edit` has to see them first.
 
     Attributes:
-        are_there: True once that was written.
+        are_there: True once the rows were announced.
     """
 
     are_there: bool = False
 
     @property
     def size(self) -> int:
-        """The calls are kept alive by the function that runs, not by this."""
+        """Return a small number: the running function keeps the calls alive, not this job."""
         return 1_000
 
     def without_payload(self) -> "RunningJob":
@@ -80,7 +69,7 @@ class RunningJob(RowsJob, tag="running"):
         return self.call.settled
 
     def only_announces(self) -> bool:
-        """True if nothing but the rows' existence is to be written now; call it once for each writing."""
+        """Return True if only the rows' existence is to be written now. Call it once for each writing."""
         first, self.are_there = not self.are_there, True
         return first and self.call.options.edit is None
 
@@ -91,10 +80,10 @@ class RunningJob(RowsJob, tag="running"):
 
 
 class ReturnedJob(EndedJob, tag="returned"):
-    """Rows whose rollout function returned something that the trainer can take.
+    """Rows whose rollout function returned an output that the trainer accepts.
 
     Attributes:
-        returned: when, in µs since 1970.
+        returned: time of the return, in µs since the epoch.
     """
 
     output: Output
@@ -114,9 +103,9 @@ class FinishedJob(EndedJob, tag="finished"):
     """A rollout of an explicit run (`start_run`) that came to its end.
 
     Attributes:
-        output: its tokens; None if nobody reported them.
+        output: its tokens; None if they were not reported.
         metadata: JSON.
-        ended: columns of its end, as the user reported it.
+        ended: columns about its end, as the user reported it.
     """
 
     output: Output | None
@@ -134,7 +123,7 @@ class FinishedJob(EndedJob, tag="finished"):
 
 
 class FailedJob(EndedJob, tag="failed"):
-    """Rows whose rollout function raised, or returned what the trainer cannot take."""
+    """Rows whose rollout function raised, or returned an output that the trainer does not accept."""
 
     error: str
     trace: str | None
@@ -143,7 +132,7 @@ class FailedJob(EndedJob, tag="failed"):
 
     @classmethod
     def of(cls, call: RolloutCall, error: BaseException) -> "FailedJob":
-        """An interrupt aborts the rows; any other exception is their error."""
+        """Make the job of an exception. An interrupt aborts the rows; any other exception is their error."""
         status = Status.ERROR if isinstance(error, Exception) else Status.ABORTED
         return cls(call, error_line(error), trace(error), status, now_us())
 
@@ -158,7 +147,7 @@ class FailedJob(EndedJob, tag="failed"):
         return HeaderJob.of(self.call, headers, self.trace)
 
     def ended(self, i: int) -> dict[str, Any]:
-        """Columns of row `i` that tell how it ended."""
+        """Return the columns of row `i` about its end."""
         return {
             "returned": self.returned,
             "status": self.status,
@@ -169,7 +158,7 @@ class FailedJob(EndedJob, tag="failed"):
 
 
 class HeaderJob(RowsJob, tag="header"):
-    """Rows that ended, and whose text had no room to wait: their columns, as far as these are known without it.
+    """Rows that ended, and whose text had no room in the queue: the columns that are known without it.
 
     Attributes:
         headers: (N) columns of each row.
@@ -181,7 +170,7 @@ class HeaderJob(RowsJob, tag="header"):
 
     @classmethod
     def of(cls, call: RolloutCall, headers: list[dict[str, Any]], trace: str | None = None) -> "HeaderJob":
-        """Releases the call's text."""
+        """Make the job, and release the call's text."""
         call.drop_text()
         return cls(call, headers, trace)
 
@@ -198,7 +187,7 @@ class HeaderJob(RowsJob, tag="header"):
 
 
 class ColumnsJob(RowsJob, tag="columns"):
-    """Figures that came later: rewards, advantages.
+    """Columns that are known only later: rewards, advantages.
 
     Attributes:
         columns: (N) of each row.
@@ -216,8 +205,8 @@ class ColumnsJob(RowsJob, tag="columns"):
 
 
 def rollout_reward(extras: Mapping[str, Any]) -> float | None:
-    """The reward that the function itself returned. TRL's and OpenEnv's examples call it env_reward, Eval Protocol
-    eval_score.
+    """Return the reward that the function itself returned; None if there is none. TRL's and OpenEnv's examples call it
+    env_reward, Eval Protocol eval_score.
     """
     for name in _REWARDS:
         value = extras.get(name)
@@ -227,7 +216,7 @@ def rollout_reward(extras: Mapping[str, Any]) -> float | None:
 
 
 def _header(output: Output | None, i: int, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of row `i` without its text: what is found quickly in `output`, and what is known."""
+    """Return the columns of row `i` without its text: `known` ones, and those that are quickly read from `output`."""
     header: dict[str, Any] = {"error": _TEXT_DROPPED, **known}
     if output is not None:
         header |= output.lengths(i)

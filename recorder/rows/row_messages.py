@@ -1,4 +1,4 @@
-"""The whole conversation of a row, in OpenAI's chat form."""
+"""Makes the whole conversation of a row, in OpenAI's chat form."""
 
 from operator import itemgetter
 from typing import Any
@@ -19,15 +19,15 @@ _order = itemgetter(0)
 
 
 def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
-    """The messages of row `i`'s prompt."""
+    """Return the messages of row `i`'s prompt."""
     return chat_parser.prompt_messages(orjson.loads(call.prompts[i]))
 
 
 def messages_of(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
 ) -> list[dict[str, Any]]:
-    """From the best that is known: the tokens; else what the last generation was sent, and its answer; else the prompt,
-    the answers, and what the environment said to them.
+    """Return a row's messages from the best source: its tokens; else the messages sent to the last generation, and its
+    answer; else the prompt, the answers and the observations.
     """
     if tokens is not None and spelling is not None:
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
@@ -38,14 +38,16 @@ def messages_of(
     sent = last.sequence.messages
     if sent is not None:
         return [*chat_parser.prompt_messages(orjson.loads(sent)), *filter(None, [_reply(last)])]
-    said = [(turn.order, _reply(turn)) for turn in row.turns]
-    said += [(heard.order, _heard(heard)) for heard in row.environment_calls if heard.order < last.order]
-    said.sort(key=_order)
-    return prompt_of(call, i) + [message for _, message in said if message is not None]
+    ordered = [(turn.order, _reply(turn)) for turn in row.turns]
+    ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
+    ordered.sort(key=_order)
+    return prompt_of(call, i) + [message for _, message in ordered if message is not None]
 
 
 def preview(messages: list[dict[str, Any]]) -> str | None:
-    """The model's last words; its tool calls where it said nothing else."""
+    """Return the beginning of the model's last message, else of its tool calls, else of its reasoning; None if the
+    model wrote no message.
+    """
     for message in reversed(messages):
         if message["role"] == "assistant":
             words = message["content"] or _called(message) or message.get("reasoning_content", "")
@@ -56,15 +58,17 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
 def _prompt(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat_parser.Spelling
 ) -> list[dict[str, Any]]:
-    """With what an environment said before the model was asked: the function puts it behind the dataset's prompt."""
+    """Return the prompt, with the observations from before the first model call: a rollout function appends these to
+    the dataset's prompt.
+    """
     first = row.turns[0].order if row.turns else -1
     if not row.environment_calls or row.environment_calls[0].order >= first:
         return prompt_of(call, i)
     return spelling.prompt(call.prompts[i], tokens.prompt_ids)
 
 
-def _heard(call: EnvironmentCall) -> dict[str, Any] | None:
-    """The text of an environment's observation; JSON if it is no text."""
+def _observed(call: EnvironmentCall) -> dict[str, Any] | None:
+    """Return an observation as a message: its text, or JSON if it is no text; None for a reset, or without one."""
     if call.observation is None or call.kind == "reset":
         return None
     written = written_observation(call, call.observation)
@@ -86,9 +90,9 @@ def _called(message: dict[str, Any]) -> str:
 
 
 def _beginning(words: str) -> str:
-    """On one line. A long text is not split to its end, unless it begins with that many blanks."""
-    looked_at = 2 * _PREVIEW  # some of them blanks
-    beginning = " ".join(words[:looked_at].split())
-    if len(beginning) < _PREVIEW and len(words) > looked_at:
+    """Return the beginning of a text, on one line. A long text is only split further if it begins with many blanks."""
+    read = 2 * _PREVIEW  # characters: some of them are blanks
+    beginning = " ".join(words[:read].split())
+    if len(beginning) < _PREVIEW and len(words) > read:
         beginning = " ".join(words.split(maxsplit=_PREVIEW)[:_PREVIEW])
     return beginning[:_PREVIEW]

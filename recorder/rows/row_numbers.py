@@ -1,4 +1,4 @@
-"""The numbers of a row: tokens, rewards, time."""
+"""Computes the numbers of a row: tokens, rewards, time."""
 
 from collections.abc import Sequence as Seq
 
@@ -9,16 +9,16 @@ from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.storage.payload import Tokens
 
 MOVES = ("step", "tool")
-"""Kinds of calls that the model asked for, unlike a reset or the environment's last word."""
+"""Kinds of environment calls that the model asked for; resets and the request for a reward are not among them."""
 
 
 def moves_of(row: RowCalls) -> list[EnvironmentCall]:
-    """The environment calls that the model asked for."""
+    """Return the environment calls that the model asked for."""
     return [call for call in row.environment_calls if call.kind in MOVES]
 
 
 def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
-    """Count tokens by the ids; without ids, as the server counted them."""
+    """Count the row's tokens by their ids; without ids, return the server's counts."""
     if tokens is not None:
         inserted = 0 if tokens.mask is None else len(tokens.mask) - int(np.count_nonzero(tokens.mask))
         return {
@@ -28,21 +28,21 @@ def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
         }
     if not row.turns:
         return {}
-    given = [count for turn in row.turns if (count := turn.sequence.completion_tokens) is not None]
-    counted = {"completion_tokens": sum(given)} if len(given) == len(row.turns) else {}
+    reported = [count for turn in row.turns if (count := turn.sequence.completion_tokens) is not None]
+    counted = {"completion_tokens": sum(reported)} if len(reported) == len(row.turns) else {}
     first = row.turns[0].sequence.prompt_tokens
     return counted if first is None else {**counted, "prompt_tokens": first}
 
 
 def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str, float | None]:
-    """Rewards of the calls that the model asked for, and of the calls that these made. A tool's own reward replaces
-    those of the steps that it took.
+    """Return the sum and the last of the rewards of calls that the model asked for, and of calls that these made; None
+    without any. A tool's own reward replaces the rewards of the steps that the tool made.
     """
     if row.children:
         inner = [child for child in row.children if child.kind in MOVES]
         by_call = [[call.reward, *(child.reward for child in inner if child.within == call.order)] for call in moves]
-        given = [value for own in by_call for value in (own[:1] if own[0] is not None else own)]
-        rewards = [value for value in given if value is not None]
+        counted = [value for values in by_call for value in (values[:1] if values[0] is not None else values)]
+        rewards = [value for value in counted if value is not None]
     else:
         rewards = [call.reward for call in moves if call.reward is not None]
     return {
@@ -52,7 +52,7 @@ def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str,
 
 
 def seconds(row: RowCalls) -> float | None:
-    """Seconds from the beginning of its first call to the end of its last; None without calls."""
+    """Return the seconds from the beginning of the row's first call to the end of its last; None without calls."""
     calls = row.calls
     if not calls:
         return None

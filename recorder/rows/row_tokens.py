@@ -1,4 +1,4 @@
-"""The tokens of rows, and the texts that they spell, which are made together."""
+"""Finds the tokens of rows, and decodes those of many rows together."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from logs_ui.recorder.storage.payload import Tokens
 
 
 def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
-    """Knows the texts of all answers that were seen, made together; None without a tokenizer."""
+    """Return a spelling with the texts of all recorded answers, decoded together; None without a tokenizer."""
     if call.tokenizer is None:
         return None
     answers = (sequence.sampled for generation in call.calls.generations for sequence in generation.sequences)
@@ -25,26 +25,26 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
 def spell_rows(
     spelling: chat_parser.Spelling | None, rows: Sequence[RowCalls], tokens: Sequence[Tokens | None]
 ) -> None:
-    """Makes the texts of the rows' completions together, for `encoded`. Nothing without a spelling."""
+    """Decodes the rows' completions together, for `encoded`. Does nothing without a spelling."""
     if spelling is None:
         return
     spans: dict[bool, list[Ids]] = {True: [], False: []}
-    for row, own in zip(rows, tokens, strict=True):
-        for sampled, ids in () if own is None else chat_parser.spans(own.completion_ids, known_mask(row, own)):
+    for row, arrays in zip(rows, tokens, strict=True):
+        for sampled, ids in () if arrays is None else chat_parser.spans(arrays.completion_ids, known_mask(row, arrays)):
             spans[sampled].append(ids)
     spelling.learn(spans[True], spans[False])
 
 
 def unfinished_tokens(row: RowCalls) -> Tokens | None:
-    """Tokens of a row that returned none, from its generations: the first context and all that followed it, in the
-    longest chain of generations, the last of several. What was sampled in other
-    calls, as in a planner's before an actor's, or before a window moved on, is no part of it. None where the server
+    """Return the tokens of a row whose function returned none, from the longest chain of its generations, the last of
+    several: the first context is the prompt, and what follows is the completion. Tokens of calls outside the chain are
+    left out, such as a planner's before the actor's, or those before a context window moved on. None if the server
     returned no ids.
     """
-    standing = [turn for turn in row.turns if turn.start is not None]
-    if not standing:
+    in_chain = [turn for turn in row.turns if turn.start is not None]
+    if not in_chain:
         return None
-    context, sampled, start = standing[-1].sequence.context, standing[-1].sequence.sampled, standing[-1].start
+    context, sampled, start = in_chain[-1].sequence.context, in_chain[-1].sequence.sampled, in_chain[-1].start
     if context is None or sampled is None or start is None:
         return None
     prompt = len(context) - start
@@ -53,7 +53,7 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 
 
 def all_sampled(row: RowCalls) -> dict[str, int]:
-    """The column of tokens that were sampled in all calls of such a row; without it where a call does not tell."""
+    """Return the column of tokens sampled in all calls of such a row; nothing if the count of a call is not known."""
     sequences = [one for turn in row.turns for one in (turn.sequence, *turn.others)]
     counts = [one.completion_tokens if one.sampled is None else len(one.sampled) for one in sequences]
     known = [count for count in counts if count is not None]
@@ -61,14 +61,16 @@ def all_sampled(row: RowCalls) -> dict[str, int]:
 
 
 def known_mask(row: RowCalls, tokens: Tokens) -> NDArray[np.uint8] | None:
-    """The mask that was returned, else the one that the turns show; None if there is neither."""
+    """Return the mask that the function returned, else one inferred from the turns; None if there is neither."""
     if tokens.mask is None and row.turns and all(turn.start is not None for turn in row.turns):
         return _mask(row, tokens.completion_ids)
     return tokens.mask
 
 
 def _mask(row: RowCalls, completion: Ids) -> NDArray[np.uint8]:
-    """(C,) 1 where a turn of the row stands in its completion; a context that was tokenised anew hides where."""
+    """Return the (C,) mask: 1 at the tokens that a turn sampled. A turn's end token may be missing from the completion,
+    where a context was tokenised anew.
+    """
     mask = np.zeros(len(completion), np.uint8)
     for turn in row.turns:
         if turn.start is not None and turn.sequence.sampled is not None:

@@ -15,17 +15,17 @@ _COLUMNS = ("task", "task_id")
 
 
 def prompt_task(prompt: bytes) -> str:
-    """The name of a task that nobody named: the prompt's hash."""
+    """Return the name of a task that has none: the prompt's hash."""
     return "prompt-" + hashlib.sha256(prompt).hexdigest()[:8]
 
 
 def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
-    """As `record(task=...)` says; what cannot be told so is told by the prompt.
+    """Return a task's name as `record(task=...)` defines it; if that fails, the name is made from the prompt.
 
     Args:
         task: None takes the first of the usual columns.
-        row: of the dataset.
-        prompt: its JSON.
+        row: the dataset row.
+        prompt: the prompt's JSON.
     """
     with guard("naming a task"):
         return shortened(_named(task, row, prompt))
@@ -35,13 +35,13 @@ def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
 def returned_tasks(
     tasks: Sequence[str | None], output: Mapping[str, Any], prompts: Sequence[bytes]
 ) -> list[str | None]:
-    """Tasks that the rollout function chose itself, and returned as a list under a usual column's name. Those that the
-    dataset names stand.
+    """Return the rows' tasks, with those that the rollout function chose itself and returned as a list under a usual
+    column's name. A task that the dataset names is kept.
 
     Args:
-        tasks: (N) as known before.
-        output: what was returned.
-        prompts: (N) JSON of each.
+        tasks: (N) names known before the call; None if not known.
+        output: the rollout function's output.
+        prompts: (N) JSON of each prompt.
     """
     if output.keys().isdisjoint(_COLUMNS):
         return list(tasks)
@@ -57,7 +57,8 @@ def returned_tasks(
 
 
 def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
-    """
+    """Return the name from a dataset row.
+
     Raises:
         LogsUIError: the column that the user named is not there.
     """

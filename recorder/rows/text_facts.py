@@ -1,8 +1,9 @@
-"""What the diagnosis asks of a rollout, worked out once of its texts and tokens, so that nobody opens them again.
+"""Computes the facts of a rollout: figures that the diagnosis needs. They are computed once, when the rollout is
+written, so that no query has to open its texts and tokens again.
 
-Runs in the writer's thread, which takes what it can of many rollouts at once: each time that it lets go of the GIL it
-has to wait for it again, and to let go of it once for each text costs a training as much as all that is done then.
-Every function is pure; None always means that what was recorded does not tell.
+Texts and tokens of many rollouts are measured together: each call that releases the GIL has to wait for it again, and
+releasing it once for each text costs a training as much as the measuring itself.
+Every function is pure; None always means that the recorded data does not show the figure.
 """
 
 import zlib
@@ -28,16 +29,19 @@ FACTS = (
 )
 """The columns that hold numbers."""
 TEXTS = ("first_action", "last_action")
-"""And those that hold texts."""
+"""The columns that hold texts."""
 
-_TRAINERS = {"name": "get_reward", "arguments": {}}  # asks a tool environment for its reward; none of the model's
-_LAST_CHARACTERS = 10_000  # whose compression tells a text that goes round in circles: slime's
-_REPEATED = 5  # times smaller: what zstd makes less so, zlib does not make 10 times smaller
-_FEW_WORDS = 30  # fewer repeat nothing by accident: rolloutscope's
-_ROUNDS = (2, 3, 4)  # actions: ours
-_SHOWN = 120  # characters of an action
-_TOGETHER = 32  # rollouts: what is made of more of their log-probs does not stay in the processor's cache
-_HELD = 2_047  # bytes that hashlib takes without letting go of the GIL
+_TRAINERS = {
+    "name": "get_reward",
+    "arguments": {},
+}  # TRL's call for the reward of a tool environment; the model did not make it
+_LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime
+_REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 times
+_LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
+_ROUNDS = (2, 3, 4)  # actions in a round; our own choice
+_SHOWN = 120  # characters of an action that are stored
+_TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
+_HASHED_AT_ONCE = 2_047  # bytes: hashlib releases the GIL for more
 
 
 def facts(
@@ -48,14 +52,14 @@ def facts(
     *,
     by_tools: bool = False,
 ) -> Facts:
-    """Columns of one rollout.
+    """Computes all facts of one rollout, as columns.
 
     Args:
-        messages: as `queries.Rollout` has them.
-        actions: as there.
+        messages: in the form of `queries.Rollout`.
+        actions: in the form of `queries.Rollout`.
         finishes: why each generation ended.
-        tokens: None where none are known.
-        by_tools: whether all that it can do is to call tools, and a text may be its last word.
+        tokens: None if none are known.
+        by_tools: True if it can only act by calling tools: an answer without a call is then a valid last one.
     """
     (of_texts,) = text_facts([answers(messages)])
     (of_tokens,) = ({},) if tokens is None else token_facts([tokens])
@@ -70,7 +74,9 @@ def call_facts(
     by_tools: bool = False,
     keyed: bool = True,
 ) -> Facts:
-    """Those that are not measured of many rollouts at once; not `keyed`, without the keys, which its tokens give."""
+    """Computes the facts that are not measured for many rollouts together. If not `keyed`, leaves out the keys, which
+    `token_facts` then makes from the token ids.
+    """
     return {
         **_of_actions(actions, by_tools=by_tools),
         "tool_calls": _tool_calls(messages),
@@ -80,22 +86,22 @@ def call_facts(
 
 
 def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The ends of what the model said, as far as they count: what `text_facts` takes."""
+    """Return the ends of the model's answers, for `text_facts`."""
     return [text for message in messages if message.get("role") == "assistant" and (text := _text(message))]
 
 
 def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
-    """Of the `answers` of each rollout: those of the one that repeats itself most. That answers are alike is no
-    degenerate text, but a loop.
+    """Measures the `answers` of each rollout; the figures are those of the answer that repeats itself most. Answers are
+    measured one by one: several that are alike are a loop, and not degenerate text.
     """
     texts = list(chain.from_iterable(rollouts))
-    squeezed, repeated = iter(_compressions(texts)), iter(shares(texts, _FEW_WORDS))
+    squeezed, repeated = iter(_compressions(texts)), iter(shares(texts, _LEAST_WORDS))
     found = []
-    for own in rollouts:
-        words = [share for _ in own if (share := next(repeated)) is not None]
+    for texts_of_one in rollouts:
+        words = [share for _ in texts_of_one if (share := next(repeated)) is not None]
         found.append(
             {
-                "compression": max([next(squeezed) for _ in own], default=None),
+                "compression": max([next(squeezed) for _ in texts_of_one], default=None),
                 "distinct_words": min([distinct for distinct, _ in words], default=None),
                 "trigram_repeats": max([threes for _, threes in words], default=None),
             }
@@ -104,7 +110,7 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
 
 
 def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
-    """Keys of the ids, and how sure the sampler was."""
+    """Computes the keys of the token ids, and the mean log-probability of the sampled ones."""
     prompts = _keys([one.prompt_ids.tobytes() for one in rollouts])
     completions = _keys([one.completion_ids.tobytes() for one in rollouts])
     return [
@@ -129,18 +135,20 @@ def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Fact
 
 
 def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:
-    """Whether each turn gave no action, in order; None where no environment and no parser tells."""
+    """Return for each turn, in order, True if it gave no action; None if neither an environment nor a parser shows
+    that.
+    """
     by_turn: dict[int, bool] = {}
-    is_told = False
+    is_known = False
     for entry in entries:
         text, turn, acted = entry["text"], entry["turn"], entry["action"] is not None
-        is_told = is_told or acted or turn == 0
+        is_known = is_known or acted or turn == 0
         if text is not None:
             parsed = (entry["metadata"] or {}).get("parsed")
-            is_told = is_told or parsed is not None
+            is_known = is_known or parsed is not None
             failed = parsed is False or (parsed is None and not acted and (not by_tools or "tool_call" in text))
             by_turn[turn] = failed and by_turn.get(turn, True)
-    return list(by_turn.values()) if by_turn and is_told else None
+    return list(by_turn.values()) if by_turn and is_known else None
 
 
 def _of_failures(failures: Sequence[bool] | None) -> Facts:
@@ -160,13 +168,13 @@ def _longest_run(sent: Sequence[str]) -> int:
 
 
 def _tail(failures: Sequence[bool]) -> int:
-    """How many of the last turns failed, without one between them that did not."""
+    """Counts the failed turns at the end, back to the last turn that did not fail."""
     return sum(1 for _ in takewhile(bool, reversed(failures)))
 
 
 def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:
-    """Share of the moves that were made before at the same observation, or that lie in rounds of the same actions;
-    whichever is more, 0 to 1.
+    """Return the share (0 to 1) of moves that repeat an earlier one at the same observation, or the share of moves that
+    go round the same actions; the larger of the two.
     """
     seen: set[tuple[bytes, str]] = set()
     observation, moves = b"", iter(sent)
@@ -179,7 +187,7 @@ def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float
 
 
 def _in_rounds(sent: Sequence[str]) -> int:
-    """Moves of the longest stretch that goes through the same 2 to 4 actions twice or more often, as A B A B."""
+    """Counts the moves of the longest stretch that repeats the same 2 to 4 actions, such as A B A B."""
     longest = 0
     for period in _ROUNDS:
         stretch = period
@@ -191,26 +199,26 @@ def _in_rounds(sent: Sequence[str]) -> int:
 
 
 def _canonical(action: Any) -> str:
-    """Equal actions are written alike."""
+    """Writes equal actions alike."""
     if isinstance(action, str):
         return action.strip()
     return orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _tool_calls(messages: Sequence[Mapping[str, Any]]) -> int | None:
-    said = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
-    return sum(map(len, said)) if said else None
+    calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
+    return sum(map(len, calls)) if calls else None
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    thought, said = message.get("reasoning_content"), message.get("content")
-    text = "\n".join([part for part in (thought, said) if isinstance(part, str)]) if thought is not None else said
+    thought, content = message.get("reasoning_content"), message.get("content")
+    text = "\n".join([it for it in (thought, content) if isinstance(it, str)]) if thought is not None else content
     return text[-_LAST_CHARACTERS:] if isinstance(text, str) else ""
 
 
 def _compressions(texts: Sequence[str]) -> Iterator[float]:
-    """How many times smaller zlib makes each, at its fastest. Where that is little, what zstd comes to, in a quarter of
-    the time: of texts that it makes 5 times smaller or less, zlib makes none 10 times smaller.
+    """Yields how many times smaller zlib, at its fastest level, makes each text. If zstd makes it less than 5 times
+    smaller, yields zstd's factor, which takes a quarter of the time: zlib makes no such text 10 times smaller.
     """
     data = [text.encode("utf-8", "replace") for text in texts]
     compressor: Any = zstandard.ZstdCompressor(level=1)
@@ -225,14 +233,14 @@ def _truncated(finishes: Sequence[str | None]) -> int | None:
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
-    """Keys of a rollout without token ids."""
+    """Computes the keys of a rollout without token ids, from its messages."""
     asked = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
     prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
 
 
 def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Empty without any."""
+    """Writes messages as JSON with sorted keys; empty bytes if there are none."""
     if not messages:
         return b""
     try:
@@ -242,17 +250,17 @@ def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _key(data: bytes) -> int | None:
-    """Equal bytes have equal keys; of 48 bits, which a float holds exactly. None of none."""
+    """Hashes bytes to a key of 48 bits, which a float can represent exactly; None if there are no bytes."""
     if not data:
         return None
     digest = blake2b(digest_size=6)
-    for start in range(0, len(data), _HELD):
-        digest.update(data[start : start + _HELD])
+    for start in range(0, len(data), _HASHED_AT_ONCE):
+        digest.update(data[start : start + _HASHED_AT_ONCE])
     return int.from_bytes(digest.digest())
 
 
 def _keys(data: Sequence[bytes]) -> list[int | None]:
-    """Of each; those of a group, which follow one another, have one prompt."""
+    """Return the key of each; equal neighbours, such as the prompts of a group, are hashed once."""
     keys: list[int | None] = []
     before = b""
     for one in data:
@@ -262,7 +270,7 @@ def _keys(data: Sequence[bytes]) -> list[int | None]:
 
 
 def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
-    """Over what the model sampled; None without log-probs."""
+    """Return the mean log-probability of each rollout's sampled tokens; None without log-probs."""
     means: list[float | None] = [None] * len(rollouts)
     places = [i for i, one in enumerate(rollouts) if one.logprobs is not None and len(one.logprobs)]
     for start in range(0, len(places), _TOGETHER):
@@ -273,7 +281,7 @@ def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
 
 
 def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
-    """Of those that have log-probs."""
+    """Yields the means of rollouts that all have log-probs."""
     logprobs = [one.logprobs for one in rollouts if one.logprobs is not None]
     known = [one.mask for one in rollouts]
     masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]

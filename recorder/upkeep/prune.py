@@ -59,7 +59,7 @@ _row, _payload = EvaluationRow, RolloutPayload
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a rule deletes, or has deleted.
+    """The rollouts and sizes that a rule deletes, or has deleted.
 
     Attributes:
         runs: number of pruned rollouts by uid of their run.

@@ -24,7 +24,7 @@ _OPEN = 128  # files at once: rows are nearly ordered by step, but processes may
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How a run's rollouts are divided into partitions.
+    """A rule that divides a run's rollouts into partitions.
 
     Attributes:
         steps: optimizer steps per partition. One gives folders `step=7`, ...; more give `step_from=100`, ..., named by

@@ -38,8 +38,8 @@ slows the training down.
 
 
 def is_wanted() -> bool:
-    """True if a helper process is to write. False if this process's interpreter cannot be started once more, as in a
-    frozen program, or one that another program embeds.
+    """Returns True if a helper process is to write. It is False also if this process's interpreter cannot be started
+    again, as in a frozen program, or one that another program embeds.
 
     Raises:
         LogsUIError: LOGS_UI_WRITER is neither `process` nor `thread`.
@@ -55,11 +55,11 @@ class SentParcel:
     """Jobs as frames, see `Wire`, that the helper process writes in one transaction; kept until they are durable.
 
     Attributes:
-        count: changes in it, about.
-        lost: further changes that cannot be sent.
-        number: counts the parcels that were written, from 1 on; 0 before.
-        counts: that were sent with it.
-        done: called once it is durable, with how many of its changes are not.
+        count: about how many changes it has.
+        lost: number of further changes that cannot be sent.
+        number: from 1 on, in the order of sending; 0 before.
+        counts: the training's counts, which were sent with it.
+        done: called once it is durable, with the number of its changes that are lost.
     """
 
     def __init__(self, client: "HelperClient", wire: Wire) -> None:
@@ -90,7 +90,7 @@ class HelperClient:
     Attributes:
         handover: the state that a replacement continues from.
         is_hurried: see `hurry`.
-        has_failed: True if no helper process can be had: then others must write what is `outstanding`.
+        has_failed: True if no helper process can be started: the writer's thread then writes the `outstanding` ones.
         outstanding: parcels that were sent and are not known to be durable, in order.
     """
 
@@ -104,16 +104,16 @@ class HelperClient:
         self.waiting: Path | None = None
         self.dropped = 0
         self._opening = [as_text(address), list(astuple(limits)), spools_always]
-        self._folder: Path | None = None  # of relative paths, wherever the training goes
+        self._folder: Path | None = None  # relative paths are resolved here, even if the training changes its folder
         with suppress(OSError):  # it may have been deleted
             self._folder = Path.cwd()
         self._wire = Wire()
         self._number = 0  # of the last parcel
-        self._counted = Counts()  # what the helper process knows of
-        self._errors = 0  # in the process that runs now
+        self._counted = Counts()  # the counts that were last sent
+        self._errors = 0  # failures that the present process has reported
         self._failures = 0  # see _FAILURES
         self._ended_at = (0, 0)  # the parcel at which the last process ended, and how many processes did there
-        self._gave_up = False  # a parcel, since one was last written
+        self._gave_up = False  # True if a parcel was given up since one was last written
         self._dropped_before = 0  # by the processes before
         self._refused: str | None = None
         self._process: HelperProcess | None = None
@@ -175,7 +175,7 @@ class HelperClient:
         process = self._process
         if process is None:
             return True
-        self.is_hurried = True  # no other takes its place but for what is outstanding
+        self.is_hurried = True  # it is replaced only if parcels are outstanding
         process.send_soon("close")
         with self._condition:
             self._condition.wait_for(lambda: not process.is_running, seconds)
@@ -189,7 +189,7 @@ class HelperClient:
         return self._wire.tokenizers()
 
     def _waited_for_room(self) -> bool:
-        """True once another parcel may be made; False if the process has ended before."""
+        """Waits until another parcel may be made, and returns True; returns False if the process has ended before."""
         process = self._process
 
         def has_room() -> bool:
@@ -200,7 +200,7 @@ class HelperClient:
             return has_room()
 
     def _is_restarted(self) -> bool:
-        """True if a process was started now, the first or another, and was sent all that is outstanding."""
+        """Returns True if a process was started now, and all outstanding parcels were sent to it."""
         while not self.has_failed and (self._process is None or not self._process.is_running):
             if self._process is not None:
                 self._failures += 1
@@ -240,7 +240,9 @@ class HelperClient:
                 self._failures, self._gave_up = 0, False
                 self.dropped = self._dropped_before + dropped
                 self.waiting = None if waiting is None else Path(waiting)
-                if os.environ.get(RAISE_VARIABLE) == "1":  # they are counted on the run, and fail our own tests here
+                if (
+                    os.environ.get(RAISE_VARIABLE) == "1"
+                ):  # counted on the run anyway; here they make our own tests fail
                     guard.errors += errors - self._errors
                 self._errors = errors
                 while self.outstanding and self.outstanding[0].number <= number:
@@ -290,4 +292,4 @@ class HelperClient:
 
 
 class _EndsProcessError(LogsUIError):
-    """No process can write a parcel."""
+    """Raised for a parcel that ends every process that writes it."""

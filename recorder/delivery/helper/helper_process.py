@@ -1,6 +1,6 @@
-"""The helper process: it writes what a training records, so that attribution, encoding, compression and SQL cost the
-training neither its interpreter nor its core. It never runs the user's code. It ends with the training, once all that
-it received is written, or nothing more of it can be.
+"""Runs in the helper process, which writes what a training records, so that attribution, encoding, compression and SQL
+take no time of the training's interpreter and core. It never runs the user's code. It ends with the training, once all
+that it received is written, or it makes no more progress.
 
 `helper_client.py` is the other side. Messages are MessagePack lists; the first item names the kind. It receives, each
 with the lengths of the frames that follow it, in bundles, as the last item,
@@ -49,14 +49,14 @@ from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.limits import Limits
 
 _TICK = 0.2  # seconds
-_NICENESS = 5  # where there are too few cores, the training goes first
-_STEPS = 100_000  # of SQLite's machine: some milliseconds
+_NICENESS = 5  # the training goes first if there are too few cores
+_STEPS = 100_000  # instructions of SQLite between two reports of progress: some milliseconds
 _LEAST_PATIENCE = 2.0  # seconds without progress, once the training has ended
 
 
 def main(descriptor: int) -> None:
     """Serve the training at the other end of a connection, until that ends."""
-    for name in ("SIGINT", "SIGHUP", "SIGTERM"):  # those are for the training, whose end is this process's
+    for name in ("SIGINT", "SIGHUP", "SIGTERM"):  # they are meant for the training; this process ends after it
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     os.nice(_NICENESS)
     connection = Connection(descriptor)
@@ -67,15 +67,17 @@ def main(descriptor: int) -> None:
     event.listen(Engine, "connect", partial(_watch, work.go_on))
     event.listen(Engine, "after_cursor_execute", work.go_on)
     training.send("started", os.getpid())
-    with Path(os.devnull).open("w") as nowhere:  # a reader of the training's stderr need not wait for this process
+    with Path(os.devnull).open(
+        "w"
+    ) as nowhere:  # else a reader of the training's stderr would wait for this process's end
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     threading.Thread(target=work.listen, args=(connection,), name="logs-ui listener", daemon=True).start()
     work.do()
-    os._exit(0)  # whatever else still runs, all is written
+    os._exit(0)  # other threads may still run, but all is written
 
 
 def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
-    """Has SQLite report progress during a statement. PostgreSQL does not: while a server is too long at one statement,
+    """Makes SQLite report progress during a statement. PostgreSQL cannot: if one statement takes a server too long,
     what is left goes to the disk.
     """
     if isinstance(connection, sqlite3.Connection):
@@ -83,7 +85,7 @@ def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
 
 
 class _Training(logging.Handler):
-    """Sends messages, and what is logged here, to the training. Does nothing once nobody listens any more."""
+    """Sends messages and log records to the training. Does nothing once the training has ended."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(logging.WARNING)
@@ -123,7 +125,7 @@ class _Work:
         """Queue messages until the training closes the connection, or ends."""
         with suppress(EOFError, OSError):
             while (message := pipe.received(connection))[0] != "close":
-                if message[0] == "hurry":  # not after what it is to hurry
+                if message[0] == "hurry":  # at once, not after the messages that it is to hurry
                     self._writer.hurry(hurried=message[1])
                 else:
                     self._progress = time.monotonic()
@@ -183,7 +185,7 @@ class _Work:
             self.go_on()
 
     def go_on(self, *_: Any) -> None:
-        """Note that something was done of what takes long."""
+        """Note that there is progress."""
         self._progress = time.monotonic()
 
     def _tick(self) -> None:
@@ -202,7 +204,7 @@ class _Work:
         return None if folder is None else str(folder)
 
     def _all_counts(self) -> Counts:
-        """The training's counts, with what failed here."""
+        """Return the training's counts, with the failures of this process added."""
         theirs = self._counts
         return theirs._replace(errors=theirs.errors + guard.errors, last=guard.last or theirs.last)
 

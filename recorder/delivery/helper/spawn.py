@@ -20,10 +20,10 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 
 logger = logging.getLogger("logs_ui")
 
-_SOON = 1.0  # seconds that a short message waits for the one that is on its way
+_SOON = 1.0  # seconds that a short message waits for one that is being sent
 _ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", RAISE_VARIABLE: "0"}
-# The first process ends at once, so that the one that stays is no child of the training: code that waits for all of the
-# training's children, or ends them, does not meet it.
+# The first process forks and ends at once, so that the helper process is no child of the training: code that waits for
+# all of the training's children, or kills them, does not affect it.
 _CODE = (
     "'logs-ui: writes what a training records'; import os, sys; os.fork() and os._exit(0); sys.path[:] = {}; "
     "from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"
@@ -45,8 +45,8 @@ class HelperProcess:
     """A helper process that was started, and the thread that listens to it.
 
     Attributes:
-        pid: None until it can write.
-        is_running: False once nothing more comes from it.
+        pid: its PID; None until it can write.
+        is_running: False once it has ended.
         is_settled: set it to False before sending "settle".
     """
 
@@ -55,7 +55,7 @@ class HelperProcess:
 
         Args:
             heard: called with each message, in the listener's thread, under the condition's lock.
-            condition: notified then, and when the process ends.
+            condition: notified after each message, and when the process ends.
             folder: its working directory; None takes this process's.
 
         Raises:
@@ -82,7 +82,9 @@ class HelperProcess:
             pipe.send(self._connection, message, frames)
 
     def send_soon(self, *message: Any) -> None:
-        """Sends a short message, from any thread; not if the process reads nothing, as a stopped one."""
+        """Sends a short message, from any thread; gives up if the process does not read, for example because it is
+        stopped.
+        """
         if not self._sending.acquire(timeout=_SOON):
             return
         try:
@@ -100,7 +102,7 @@ class HelperProcess:
             with suppress(EOFError, OSError):
                 while True:
                     self._hear(msgspec.msgpack.decode(self._connection.recv_bytes()))
-        finally:  # whatever ends it: nobody must wait for more
+        finally:  # whatever ends it, no thread may go on waiting
             with self._sending:
                 self._close(self._connection)
             with self._condition:
@@ -109,7 +111,7 @@ class HelperProcess:
 
     def _hear(self, message: list[Any]) -> None:
         if message[0] == "log":
-            with suppress(Exception):  # of the user's own logging: what follows must be heard
+            with suppress(Exception):  # the user's logging may raise: later messages must still be handled
                 logger.log(message[1], "%s", message[2])
             return
         with self._condition:
@@ -124,18 +126,18 @@ class HelperProcess:
     @staticmethod
     def _close(connection: Connection) -> None:
         connection.close()
-        with suppress(ValueError):  # a child, which has closed all of them
+        with suppress(ValueError):  # in a forked child, all of them are closed already
             _connections.remove(connection)
 
 
 def _started(descriptor: int, folder: Path | None) -> "subprocess.Popen[bytes]":
-    path = [entry for entry in sys.path if isinstance(entry, str)]  # others can stand there, and say nothing
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
     return subprocess.Popen(  # noqa: S603 - this interpreter
         [sys.executable, "-c", _CODE.format(path), str(descriptor)],
         pass_fds=[descriptor],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # what a terminal or a launcher sends to its group is for the training
+        start_new_session=True,  # signals from a terminal or a launcher to its group are for the training
         env=os.environ | _ALONE,
     )

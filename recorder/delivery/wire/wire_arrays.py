@@ -1,5 +1,5 @@
-"""Encodes arrays for `wire_jobs.py`, and what a rollout function returned: on the way its rows of numbers stay one
-piece each until they are arrays, since to make Python's numbers of them, and arrays of those, takes most of the time.
+"""Encodes arrays, and the output of a rollout function, for `wire_jobs.py`. A received row of numbers is turned into an
+array directly from its bytes: decoding it to Python's numbers first would take most of the time.
 """
 
 import struct
@@ -18,11 +18,11 @@ _ARRAY, _IDS = 1, 2  # extension types of MessagePack: dtype and shape, NUL, byt
 _FLOAT, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3  # first bytes
 _NUMBERS = 0x80  # those below are numbers themselves
 _FLOATS = np.dtype([("first", "u1"), ("value", ">f8")])
-_SHORT_LISTS, _LIST_16, _LIST_32 = range(0x90, 0xA0), 0xDC, 0xDD  # first bytes of lists, by how their length is told
+_SHORT_LISTS, _LIST_16, _LIST_32 = range(0x90, 0xA0), 0xDC, 0xDD  # first bytes of lists, by the size of their length
 
 
 def sent_output(output: Output) -> Output:
-    """Return the output as it is encoded: with its ids packed."""
+    """Return the output as it is to be encoded: with its ids packed."""
     return replace(
         output,
         prompt_ids=list(map(_sent_ids, output.prompt_ids)),
@@ -31,7 +31,7 @@ def sent_output(output: Output) -> Output:
 
 
 def received_output(output: Output) -> Output:
-    """Return a decoded output as it was, with arrays in place of tuples if they hold the same."""
+    """Return a decoded output as it was, with arrays in place of tuples if the values are the same."""
     return replace(
         output,
         prompt_ids=list(map(_row, output.prompt_ids)),
@@ -42,10 +42,10 @@ def received_output(output: Output) -> Output:
 
 
 def plain_array(value: Any) -> Any:
-    """An array of one or two dimensions, or a number of numpy's, as MessagePack takes it.
+    """Convert an array of one or two dimensions, or a number of numpy's type, to a value that MessagePack supports.
 
     Raises:
-        TypeError: it is of another kind.
+        TypeError: the value is of another kind.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -80,7 +80,9 @@ def _sent_ids(row: Any) -> Any:
 
 
 def _received_numbers(raw: Raw) -> Any:
-    """An array of floats, or of booleans and whole numbers from 0 to 127, as masks have; a tuple of anything else."""
+    """Decode a row: an array if it has floats only, or booleans and integers from 0 to 127, such as a mask; else a
+    tuple.
+    """
     data = memoryview(raw)
     if (where := _items(data)) is not None:
         length, start = where
@@ -98,7 +100,7 @@ def _received_numbers(raw: Raw) -> Any:
 
 
 def _items(data: memoryview) -> tuple[int, int] | None:
-    """The length of a list, and the offset of its first item; None if it is no list, or empty."""
+    """Return the length of a list, and the offset of its first item; None if it is no list, or is empty."""
     if data[0] in _SHORT_LISTS:
         length, start = data[0] - _SHORT_LISTS.start, 1
     elif data[0] in {_LIST_16, _LIST_32}:

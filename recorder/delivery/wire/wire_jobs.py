@@ -1,9 +1,9 @@
-"""Turns jobs into bytes, in the training, and bytes into jobs, in the helper process. The bytes are MessagePack, with
-nothing in them that either side would have to trust: no pickles.
+"""Turns jobs into bytes, in the training, and bytes into jobs, in the helper process. The bytes are MessagePack, not
+pickles: decoding them runs no code.
 
-Jobs are structs (`rows/row_jobs.py`), which one typed decoder reads. Only plain values travel. A job that needs the
-user's own functions (`parse=`, `edit=`), or holds what MessagePack does not know, is made into changes in the training,
-and these travel.
+Jobs are structs (`rows/row_jobs.py`), which one typed decoder reads. Only plain values are sent. A job that needs the
+user's own functions (`parse=`, `edit=`), or has values that MessagePack does not support, is turned into changes in the
+training, and these are sent.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr, replace
 from logs_ui.recorder.capture.calls import Collector
 from logs_ui.recorder.capture.observed_images import Images
 from logs_ui.recorder.capture.strands import StrandTree
-from logs_ui.recorder.delivery.job_queue import Job
+from logs_ui.recorder.delivery.job_queue import Job, changes_of
 from logs_ui.recorder.delivery.wire.wire_arrays import extended, plain_array, received_output, sent_output
 from logs_ui.recorder.rows.rollout_call import TokenizerSource
 from logs_ui.recorder.rows.row_jobs import (
@@ -36,7 +36,7 @@ from logs_ui.recorder.storage.changes import NO_ENTRY, Change, StoredImage
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 
-_RECEIVED = StrandTree()  # of all strands that are received: nothing is collected in them
+_RECEIVED = StrandTree()  # shared by all received strands: no calls are collected in it
 
 
 class BatchJob(Struct, array_like=True, tag="batch"):
@@ -58,12 +58,12 @@ class BatchJob(Struct, array_like=True, tag="batch"):
             yield from getattr(batch, kind.name)
 
     def without_payload(self) -> "BatchJob":
-        """Return itself: it is written next."""
+        """Return itself."""
         return self
 
 
 class _Tokenizer(Struct, array_like=True, tag="tokenizer"):
-    """A tokenizer, which jobs that follow name by its hash."""
+    """A tokenizer; later jobs refer to it by its hash."""
 
     hash: str
     json: str
@@ -76,7 +76,7 @@ class Wire:
     """Encodes all jobs that go to one process, or decodes all that come from one, in order.
 
     Attributes:
-        refused: changes so far that `frames` had to leave out.
+        refused: number of changes that `frames` has left out so far.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class Wire:
         self._decoder: Decoder[Any] = Decoder(_Frame, dec_hook=self._typed, ext_hook=extended)
 
     def frames(self, job: Job) -> tuple[list[bytes], int]:
-        """Encode a job; return its frames and how many changes it is, about. Releases what the job kept alive, if
-        nothing else needs it. A tokenizer that was not sent before comes first.
+        """Encode a job; return its frames, and about how many changes it has. Releases the job's calls and texts, if
+        nothing else needs them. A tokenizer that was not sent before is the first frame.
 
         Raises:
-            Exception: of any kind, if its changes cannot be made.
+            Exception: any kind, if its changes cannot be made.
         """
         if isinstance(job, RunningJob) and job.is_over:
             return [], 0
@@ -101,7 +101,7 @@ class Wire:
             if isinstance(plain, ReturnedJob | FinishedJob) and plain.output is not None:
                 plain = replace(plain, output=sent_output(plain.output))
             frame = self._encoder.encode(plain)
-        except (TypeError, ValueError, OverflowError, RecursionError):  # what MessagePack does not know
+        except (TypeError, ValueError, OverflowError, RecursionError):  # a value that MessagePack does not support
             return self._as_batch(job)
         if isinstance(job, EndedJob):
             job.call.release()
@@ -112,7 +112,7 @@ class Wire:
         return [self._tokenizer(source), frame], len(job.call.prompts)
 
     def tokenizers(self) -> list[bytes]:
-        """Frames of the tokenizers that were sent, for another process."""
+        """Return the frames of the tokenizers that were sent, for another process."""
         return list(map(self._tokenizer, self._sources.values()))
 
     def job(self, frame: bytes) -> Job | None:
@@ -135,7 +135,7 @@ class Wire:
     def _as_batch(self, job: Job) -> tuple[list[bytes], int]:
         from logs_ui.recorder.rows.packing import packed  # only a training with jobs that are not plain needs it
 
-        batch = packed(job.changes())
+        batch = packed(changes_of(job))
         data, refused = entries.encoded(Entry(NO_ENTRY, 0, batch))
         self.refused += refused
         return [self._encoder.encode(BatchJob(data))], len(batch.rows) + 1
@@ -144,7 +144,7 @@ class Wire:
         return self._encoder.encode(_Tokenizer(source.hash, source.json))
 
     def _plain(self, value: Any) -> Any:
-        """Return the plain value that is sent of an object that is no struct.
+        """Return the plain value that is sent for an object that is no struct.
 
         Raises:
             TypeError: it cannot be sent.
@@ -163,7 +163,7 @@ class Wire:
         raise TypeError(f"{type(value).__name__} cannot be sent")
 
     def _typed(self, kind: Any, value: Any) -> Any:
-        """The object that `_plain` sent `value` of; arrays are there already."""
+        """Return the object for which `_plain` sent `value`; arrays are decoded already."""
         if kind is StrandTree:
             return _RECEIVED
         if kind is TokenizerSource:
@@ -178,6 +178,6 @@ def is_plain(job: Job) -> bool:
     if not isinstance(job, RowsJob):
         return False
     call = job.call
-    # What a user names in an explicit run may be of any type, and the decoder takes no other than whole numbers.
+    # A user may pass numbers of any type to an explicit run, and the decoder accepts only integers.
     is_typed = type(call.step) is int and type(call.policy_step) is int and type(call.generation) in {int, type(None)}
     return is_typed and call.options.parse is None and call.options.edit is None

@@ -48,7 +48,7 @@ HABITS = (
 
 @dataclass(frozen=True)
 class HabitFound:
-    """How many rollouts have a habit.
+    """A habit, with the number of rollouts that have it.
 
     Attributes:
         known: number of rollouts for which the column is recorded.

@@ -14,7 +14,7 @@ from logs_ui.recorder.vocabulary import Status
 
 
 class Moved(StrEnum):
-    """Whether the policy was trained on a rollout."""
+    """The answer to whether the policy was trained on a rollout."""
 
     YES = "yes"
     NO = "no"
@@ -38,12 +38,12 @@ _UNSURE = {Outcome.AWAITED: Moved.NOT_YET, Outcome.NOT_RECORDED: Moved.NOT_RECOR
 
 @dataclass(frozen=True)
 class Training:
-    """What training made of one rollout.
+    """The effect of one rollout on training.
 
     Attributes:
-        moved: whether the policy was trained on it.
+        moved: the answer to whether the policy was trained on it.
         why: the reason, as a clause without a full stop; "" if it was trained on.
-        tokens: how many tokens of its completion have a gradient; None if that is not recorded.
+        tokens: number of tokens of its completion that have a gradient; None if that is not recorded.
         unknown: clauses on TRL's masks that may have changed that, and are not recorded.
     """
 

@@ -40,7 +40,7 @@ class Label(StrEnum):
 
 
 class Reach(StrEnum):
-    """How reliably the policy solves a task."""
+    """Degrees of how reliably the policy solves a task."""
 
     CANNOT = "cannot"
     """pass@k is below CANNOT, and so is the share of its groups (of any size) with a success."""

@@ -16,7 +16,7 @@ _NOISE = 0.01  # the most that rounding, divided by TRL's 1e-4, leaves in the ad
 
 
 class Outcome(StrEnum):
-    """What training made of a rollout."""
+    """Ways in which training can use a rollout, or leave it out."""
 
     TRAINED = "trained"
     """It has an advantage other than 0, and tokens to train on."""

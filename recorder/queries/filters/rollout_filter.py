@@ -57,7 +57,7 @@ _FIELDS_OF_PARTS = _LISTS | {
     "since": "since",
     "until": "until",
 }
-"""The field that each keyword of RolloutFilter is about."""
+"""The field of each keyword of RolloutFilter."""
 
 _SINGLES = (*(name for name in _FIELDS_OF_PARTS if name not in _LISTS), "sort")
 _PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
@@ -129,25 +129,25 @@ class RolloutFilter:
         object.__setattr__(self, "sort", _read_sort(sort))
 
     def words(self, field: str) -> tuple[str, ...]:
-        """The alternatives that a field's plain term lists; empty without one."""
+        """Returns the alternatives that a field's plain term lists; empty without one."""
         found = (it.values for it in self.terms if it.field == field and it.is_plain)
         return tuple(value for value in next(found, ()) if isinstance(value, str))
 
     def range(self, field: str) -> Range:
-        """The range of a field's plain term, of numbers or times; one without ends if there is no such term."""
+        """Returns the range of a field's plain term, of numbers or times; one without ends if there is no such term."""
         found = (it.range for it in self.terms if it.field == field and it.key is None)
         return next((it for it in found if it is not None), Range())
 
     def only(self, *fields: str) -> "RolloutFilter":
-        """A filter of the plain terms of these fields alone, without an order."""
+        """Returns a filter of the plain terms of these fields alone, without an order."""
         return RolloutFilter(terms=(it for it in self.terms if it.is_plain and it.field in fields))
 
     def without(self, *fields: str) -> "RolloutFilter":
-        """The same filter less the plain terms of these fields."""
+        """Returns this filter without the plain terms of these fields."""
         return replace(self, terms=tuple(it for it in self.terms if not (it.is_plain and it.field in fields)))
 
     def with_terms(self, *terms: Term) -> "RolloutFilter":
-        """The same filter, narrowed by more terms.
+        """Returns this filter, narrowed by more terms.
 
         Raises:
             FilterError: they exclude what the filter asks for.
@@ -155,7 +155,7 @@ class RolloutFilter:
         return replace(self, terms=(*self.terms, *terms))
 
     def with_parts(self, **parts: Unpack[FilterParts]) -> "RolloutFilter":
-        """The same filter with the plain terms of these fields set anew; a range is replaced with both of its ends."""
+        """Returns this filter with new plain terms for these fields; a range is replaced with both of its ends."""
         rest = self.without(*(_FIELDS_OF_PARTS[name] for name in parts))
         return RolloutFilter(terms=rest.terms, sort=self.sort, **parts)
 
@@ -304,7 +304,7 @@ def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _both(one: Term, other: Term) -> Term:
-    """What two plain terms of a field have in common."""
+    """Returns the common part of two plain terms of a field."""
     if one.range is None or other.range is None:
         if common := tuple(value for value in one.values if value in other.values):
             return replace(one, values=common)
@@ -322,7 +322,7 @@ def _excluded(term: Term, it: Range) -> FilterError:
 
 
 def _inclusive(term: Term) -> Term:
-    """The same whole numbers with inclusive ends, which a form's fields show: `step>3` is `step>=4`."""
+    """Returns a term of the same whole numbers with inclusive ends, for a form's fields: `step>3` is `step>=4`."""
     if term.range is None or term.range.is_closed:
         return term
     it = Range(_moved(term.range.low, term.range.above), _moved(term.range.high, -term.range.below))

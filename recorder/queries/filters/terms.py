@@ -31,7 +31,7 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
 def _slack(value: float) -> float:
-    """How far apart two numbers may be that read alike: more than the rounding error of float32."""
+    """Returns the distance within which two numbers count as equal: more than the rounding error of float32."""
     return max(1e-9, 1e-6 * abs(value))
 
 
@@ -68,8 +68,8 @@ class Range:
 
     @property
     def loose(self) -> "Range":
-        """The same range, with ends moved by the rounding error of a trainer's rewards, which are float32 and sums: 0.3
-        is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too.
+        """Returns the range with ends moved by the rounding error of a trainer's rewards, which are float32 and sums:
+        0.3 is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too.
         """
         low = None if self.low is None else self.low + (_slack(self.low) if self.above else -_slack(self.low))
         high = None if self.high is None else self.high + (-_slack(self.high) if self.below else _slack(self.high))

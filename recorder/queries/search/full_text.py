@@ -130,7 +130,7 @@ _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far one run is indexed.
+    """The progress of indexing one run.
 
     Attributes:
         indexed: number of its rollouts that can be found.

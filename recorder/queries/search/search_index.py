@@ -37,7 +37,7 @@ _WAIT_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class _Place:
-    """How far a run is indexed: a row of `indexed_run`, whose columns search_tables.py explains."""
+    """The progress of indexing a run: a row of `indexed_run`, whose columns search_tables.py explains."""
 
     run_id: int
     uid: str

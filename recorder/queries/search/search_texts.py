@@ -33,7 +33,7 @@ class Texts(Protocol):
         """
 
     def settle(self) -> None:
-        """See `SearchIndex.settle`."""
+        """Does what `SearchIndex.settle` promises."""
 
     def is_alone(self, index: Connection) -> bool:
         """True if no other process fills the index during this transaction."""
@@ -42,7 +42,7 @@ class Texts(Protocol):
         """Removes all texts."""
 
     def known(self, index: Connection, ids: Collection[int]) -> set[int]:
-        """Those of these rollouts that are indexed."""
+        """Returns the ids among these whose rollouts are indexed."""
 
     def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
         """Adds (id, text) of rollouts that are not indexed."""

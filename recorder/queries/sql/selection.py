@@ -62,7 +62,7 @@ Place = tuple[float | int | None, int]
 
 
 class Use(Enum):
-    """What a SELECT does with the rows; the best index depends on it."""
+    """Purposes of a SELECT; the best index depends on it."""
 
     ROWS = auto()
     """Reads them, in the filter's order."""

@@ -39,6 +39,7 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.row_changes import changes_of
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
@@ -413,7 +414,7 @@ def test_a_return_that_the_trainer_cannot_take_is_named(output: Any, words: str)
 
 def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_see_it_first() -> None:
     def written(job: RunningJob) -> RowChange | RowDraft:
-        (change,) = job.changes()
+        (change,) = changes_of(job)
         columns = change.change.columns if isinstance(change, RowDraft) else change.columns  # type: ignore[union-attr]
         assert (columns["status"], columns["task"]) == ("running", "t")
         assert isinstance(change, RowChange | RowDraft)
@@ -494,7 +495,7 @@ def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> 
     db = tmp_path / "b.db"
     call = replace(rollout_call(Collector(), options=RowOptions(edit=edit)), tasks=["secret"])
     job = ReturnedJob(call, checked_output(returned([5, 6, END]), 1), 2)
-    assert list(job.changes()) == list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
+    assert list(changes_of(job)) == list(changes_of(ColumnsJob(call, [{"reward": 1.0}]))) == []
     assert not db.exists()
 
 
@@ -527,7 +528,7 @@ def test_a_failed_row_without_its_text_keeps_its_error_and_traceback() -> None:
     job = FailedJob(rollout_call(records(FIRST)), "ValueError: " + "x" * 280, "Traceback: no", Status.ERROR, 2)
     size, header = job.size, job.without_payload()
     assert header.size < size + 1_000
-    draft = next(c for c in header.changes() if isinstance(c, RowDraft))
+    draft = next(c for c in changes_of(header) if isinstance(c, RowDraft))
     assert content_of(draft)["metadata"] == {"traceback": "Traceback: no"}
     change = draft.change
     assert (change.columns["status"], change.columns["stop_reason"]) == ("error", "exception")
@@ -542,11 +543,11 @@ def test_a_row_without_its_text_is_edited_and_left_out_as_any_other() -> None:
 
     output = checked_output(returned([5, 6, END]), 1)
     call = replace(rollout_call(Collector(), options=RowOptions(edit=edit)), tasks=["secret"])
-    changes = list(ReturnedJob(call, output, 2).without_payload().changes())
+    changes = list(changes_of(ReturnedJob(call, output, 2).without_payload()))
     assert changes == [RunChange("r", {}, dropped_payloads=0)]
-    assert list(ColumnsJob(call, [{"reward": 1.0}]).changes()) == []
+    assert list(changes_of(ColumnsJob(call, [{"reward": 1.0}]))) == []
     call = rollout_call(Collector(), options=RowOptions(edit=edit))
-    told, change = ReturnedJob(call, output, 2).without_payload().changes()
+    told, change = changes_of(ReturnedJob(call, output, 2).without_payload())
     assert told == RunChange("r", {}, dropped_payloads=1)
     assert isinstance(change, RowDraft)
     assert change.change.columns["task"] == "edited"
@@ -600,7 +601,7 @@ def test_a_chat_whose_server_returned_no_ids_is_told_by_what_it_was_sent(tmp_pat
     reply = {"role": "assistant", "content": "guess one"}
     sequence = Sequence(None, None, "stop", messages=snapshot(sent), reply=snapshot(reply), completion_tokens=2)
     call = rollout_call(records(Generation(1, 1, 0.5, [sequence], {"api_key": "k", "temperature": 1.0}, "openai")))
-    (draft,) = FailedJob(call, "ValueError", None, Status.ERROR, 2).changes()
+    (draft,) = changes_of(FailedJob(call, "ValueError", None, Status.ERROR, 2))
     assert isinstance(draft, RowDraft)
     content, change = content_of(draft), draft.change
     assert content["messages"] == [*sent, reply]
@@ -633,6 +634,7 @@ def test_log_probs_of_calls_are_a_rows_whose_function_returned_none(tmp_path: Pa
 def test_calls_of_nobody_are_counted_of_an_explicit_rollout_too() -> None:
     call = rollout_call(records(Note(0, "tag", b'["a"]')))
     for output in (None, checked_output(returned([5, 6, END]), 1)):
-        lost = [change for change in FinishedJob(call, output, b"{}", {}, 1).changes() if isinstance(change, RunChange)]
+        made = changes_of(FinishedJob(call, output, b"{}", {}, 1))
+        lost = [change for change in made if isinstance(change, RunChange)]
         assert [change.unattributed_calls for change in lost] == [1]
         call.calls.notes.append(Note(0, "tag", b'["a"]'))
