@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from logs_ui.app.commands.confirmations import facts, interruptible, is_wanted, size, working
 from logs_ui.app.commands.ingest_command import ingest
 from logs_ui.app.commands.terminal import Database, RunName, out
-from logs_ui.app.commands.upkeep_prompts import facts, interruptible, is_wanted, size, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import database_address, db_option, shown
@@ -74,7 +74,7 @@ def check(
     """Check a database's pages, and whether everything that its rows refer to exists; if not, print what to do.
     Changes nothing. Exits with 1 if something is damaged.
     """
-    from logs_ui.recorder.upkeep.check import check as checked
+    from logs_ui.recorder.upkeep.integrity_check import check as checked
 
     findings = []
     for finding in checked(db, thorough=thorough):

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from logs_ui.app.commands.confirmations import facts, interruptible, is_wanted, size, working
 from logs_ui.app.commands.terminal import Database, out
-from logs_ui.app.commands.upkeep_prompts import facts, interruptible, is_wanted, size, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import database_address, db_option

@@ -2,9 +2,9 @@
 (`merge`) and migrates schemas (`migrate_database`). A training may record meanwhile, unless a function says otherwise.
 """
 
-from logs_ui.recorder.upkeep.check import check
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.upkeep.info import look_at
+from logs_ui.recorder.upkeep.integrity_check import check
 from logs_ui.recorder.upkeep.merge import merge
 from logs_ui.recorder.upkeep.migrate import migrate_database
 from logs_ui.recorder.upkeep.prune import prune

@@ -33,7 +33,7 @@ from logs_ui.rollout.play.batch import play_rows, run
 from logs_ui.rollout.play.batch_outcome import Failures, columns
 from logs_ui.rollout.play.chat_template import Chat
 from logs_ui.rollout.play.play import Rollout, prompt_alone
-from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 
 def harness_rollout_func(

@@ -12,7 +12,7 @@ from logs_ui.rollout.environments.environment_sources import takes
 from logs_ui.rollout.environments.environment_threads import OwnThread
 from logs_ui.rollout.environments.sessions import SessionError
 from logs_ui.rollout.play.play import PAUSE_SECONDS, one_line
-from logs_ui.rollout.play.task_assignment import Assignment
+from logs_ui.rollout.play.tasks_and_seeds import Assignment
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from logs_ui.rollout.play.play import (
     Rules,
     observation_text,
 )
-from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 
 def openenv_rollout_func(

@@ -16,7 +16,7 @@ from logs_ui.rollout.play.argument_checks import check_seed, model_maker, sampli
 from logs_ui.rollout.play.chat_template import Chat, Prompt
 from logs_ui.rollout.play.play import Episodes, OnUnparsable, Reward, Rules, as_messages
 from logs_ui.rollout.play.processor import Processor, ProcessorChat, WithSpecialTokens, check_processor
-from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from logs_ui.rollout.models.backends import GenerationError
 from logs_ui.rollout.models.trl_release import trl_is_before
 from logs_ui.rollout.play.batch import trainer_columns
 from logs_ui.rollout.play.play import Rollout, one_line
-from logs_ui.rollout.play.task_assignment import Assignment
+from logs_ui.rollout.play.tasks_and_seeds import Assignment
 
 _FAILED_BATCHES = 3
 """In a row, of which no rollout could be made, end a training."""

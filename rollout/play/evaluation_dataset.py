@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from logs_ui.rollout.play.chat_template import Prompt
-from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 _OF_ROLLOUT = ("env_reward", "step_rewards", "turns", "error")
 _OF_TRAINER = ("trainer_state", "log_extra", "log_metric", "environments", "prompts", "completions", "completion_ids")

@@ -15,7 +15,7 @@ from logs_ui.rollout.models.one_line import visible
 from logs_ui.rollout.models.token_episode import Trajectory
 from logs_ui.rollout.play.argument_checks import check, check_unparsable
 from logs_ui.rollout.play.chat_template import Chat, Message, Prompt
-from logs_ui.rollout.play.task_assignment import Assignment
+from logs_ui.rollout.play.tasks_and_seeds import Assignment
 
 OnUnparsable = Literal["fail", "retry", "noop"]
 Observe = Callable[[Any], str | Sequence[Message] | None]

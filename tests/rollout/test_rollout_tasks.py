@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from logs_ui.rollout.play.task_assignment import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 TASKS = ("a", "b", "c")
 

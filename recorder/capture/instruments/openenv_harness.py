@@ -145,7 +145,9 @@ def _with_result(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _joined(strand: Strand, result: Any) -> dict[str, str]:
     """Return a note if the prompts of all turns were joined, which OpenEnv's own adapter does."""
-    generations = [call for call in strand.tree.log.generations if call.strand and call.strand.row == strand.row]
+    generations = [
+        call for call in strand.tree.log.records.generations if call.strand and call.strand.row == strand.row
+    ]
     contexts = [sequence.context for call in generations for sequence in call.sequences]
     if len(contexts) < 2 or any(context is None for context in contexts):
         return {}

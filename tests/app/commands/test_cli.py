@@ -171,7 +171,7 @@ def test_a_setting_that_cannot_be_is_refused_before_the_demo_makes_anything(
 ) -> None:
     monkeypatch.setenv(name, value)
     said = refused("demo", "--no-serve", "--steps", "1", "--db", tmp_path / "a.db")
-    assert f"{name} is {value!r}, where" in said
+    assert f"{name} is {value!r}, but must be" in said
     assert not any(tmp_path.iterdir())
 
 

@@ -103,7 +103,7 @@ def test_failed_rollouts_miss_a_threshold_unless_allowed(folder: Path, server: M
         done = evaluate(folder, "my_evals:parts", *served(server, *more))
         assert done.returncode == code
         assert "1 of 4 rollouts" in done.stderr.splitlines()[-1]
-        assert "First error: parts() failed: ValueError: odd" in done.stderr.splitlines()[-1]
+        assert "parts() failed: ValueError: odd" in done.stderr.splitlines()[-1]
 
 
 def test_where_all_rollouts_fail_nothing_was_evaluated(folder: Path, server: ModelServer) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
-from logs_ui.app.commands.cli import app
 from logs_ui.app.main import create_app
 from logs_ui.recorder import flush, load_run, load_runs, queries, start_run
 from logs_ui.recorder.queries import RunFilter
@@ -88,9 +86,3 @@ def test_pandas_and_the_command_line_tell_projects(db: Address) -> None:
     assert runs["project"].dropna().to_dict() == {"a": "Vision 2", "b": "Vision 2", "c": "maze", "e": HOSTILE}
     assert set(load_run("c", db=as_text(db))["project"]) == {"maze"}
     assert load_run("d", db=as_text(db))["project"].isna().all()
-
-
-def test_info_names_them(db: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGS_UI_DB", as_text(db))
-    said = CliRunner().invoke(app, ["db", "info"])
-    assert "Vision 2, maze" in said.output, said.output

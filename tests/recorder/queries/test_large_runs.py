@@ -201,7 +201,7 @@ def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monke
     for name in ("_FIRST_SECONDS", "_MORE_SECONDS"):
         monkeypatch.setattr(rollout_table, name, 0.0)
     looked, more = (
-        "{} of 512 rollouts looked through",
+        "{} of 512 rollouts scanned",
         r'<tr id="more" class="more" hx-get="([^"]+)" hx-trigger="revealed"',
     )
     headers = {"HX-Request-Type": "partial", "HX-Target": "tr#more"}
@@ -394,7 +394,7 @@ def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
         (whole,) = re.findall(r'data-whole="([^"]+)"', frame.text)
         assert f'<noscript><meta http-equiv="refresh" content="0; url={whole}"></noscript>' in frame.text
         assert "<progress" in frame.text
-        assert ("counted anew" in frame.text) == ("/why" not in address)
+        assert ("recounted" in frame.text) == ("/why" not in address)
         assert 'id="run-line"' in frame.text
         made = client.get(unescape(whole))
         assert made.status_code == 200

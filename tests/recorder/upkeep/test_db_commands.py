@@ -37,7 +37,7 @@ from logs_ui.recorder.storage.tables import (
 )
 from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, vacuum
-from logs_ui.recorder.upkeep.check import Finding
+from logs_ui.recorder.upkeep.integrity_check import Finding
 from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
 from logs_ui.recorder.vocabulary import RunState

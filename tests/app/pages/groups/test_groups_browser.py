@@ -233,6 +233,6 @@ def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: s
     page.locator(".row-link").first.click()
     expect(page.locator(".completion .turn").first).to_be_visible()
     page.goto(f"{url}/runs/{WIDE}/groups/{first_row(engine, WIDE)}")
-    page.get_by_text("Its turns").last.click()
+    page.get_by_text("Show turns").last.click()
     expect(page.locator(".timeline .card").first).to_be_visible()
     context.close()

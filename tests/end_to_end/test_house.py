@@ -1,0 +1,78 @@
+"""A stranger finds the way in the code: rooms, no circles, a light training, docstrings that are sentences."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("app", "recorder", "rollout")
+FILES = {path: path.read_text() for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))}
+TREES = {path: ast.parse(text) for path, text in FILES.items()}
+MODULES = {
+    ".".join(("logs_ui", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in FILES
+}
+QUESTION = re.compile(r"(What|Whose|Which|Whether|Who|Where|When|How)\b")
+
+
+@pytest.mark.parametrize(("folder", "most"), [("recorder", 10), ("app", 5), ("rollout", 5), ("tests", 10)])
+def test_few_files_lie_outside_of_a_room(folder: str, most: int) -> None:
+    assert len([*(ROOT / folder).glob("*.py")]) <= most
+
+
+def test_a_file_name_occurs_once() -> None:
+    names = Counter(path.name for path in FILES if path.name != "__init__.py")
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    try:
+        TopologicalSorter({path: _imported(tree) - {path} for path, tree in TREES.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
+
+
+@pytest.mark.parametrize(
+    "entry", ["logs_ui.recorder as r; r.record", "logs_ui.recorder.delivery.helper.helper_process"]
+)
+def test_a_training_and_its_helper_process_load_few_modules(entry: str) -> None:
+    code = f"import sys; import {entry}; print(sum(name.startswith('logs_ui.') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 90
+
+
+def test_docstrings_begin_as_sentences_do() -> None:
+    modules = [path for path, tree in TREES.items() if QUESTION.match(ast.get_docstring(tree) or "")]
+    assert [str(path.relative_to(ROOT)) for path in modules] == []
+    all_of_them = [found for tree in TREES.values() for found in _docstrings(tree)]
+    questions = [text.partition("\n")[0] for text in all_of_them if QUESTION.match(text)]
+    assert len(questions) <= 0.02 * len(all_of_them), questions[:10]
+
+
+def _docstrings(tree: ast.Module) -> list[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [text for text in found if text]
+
+
+def _imported(tree: ast.Module) -> set[Path]:
+    """The files that a file imports, at any depth of its code; imports for type checkers alone are left out."""
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in typing_only:
+            for name in node.names:
+                module = MODULES.get(f"{node.module}.{name.name}") or MODULES.get(node.module or "")
+                found |= {module} if module else set()
+    return found
