@@ -28,7 +28,7 @@ class Settings:
     Raises:
         SettingsError: a value is not a finite number, `steps` is below 1, or `solved_at` is above `max_reward`.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import Settings
         >>> Settings(max_reward=1.0, solved_at=0.9, thresholds={"truncation": 0.2}).as_dict()
         {'max_reward': 1.0, 'solved_at': 0.9, 'steps': 10, 'thresholds': {'truncation': 0.2}}

@@ -49,7 +49,7 @@ def diagnose(
         DatabaseError: the database is missing or cannot be read.
         SettingsError: a threshold names no diagnostic or is out of range, or two diagnostics have the same id.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import Settings, diagnose, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"

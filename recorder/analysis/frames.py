@@ -210,7 +210,7 @@ def load_run(
         FilterError: the filter is invalid, or names a task, an eval, ... that the run does not have.
         LogsUIError: there is no column of that name.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import load_run, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"
@@ -246,7 +246,7 @@ def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
     Raises:
         DatabaseError: the database is missing or cannot be read.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import load_runs, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"
@@ -274,7 +274,7 @@ def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) 
         RunNotFoundError: there is no such run.
         DatabaseError: the database is missing or cannot be read.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import load_scalars, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"
@@ -309,7 +309,7 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
         ImageNotFoundError: there is no image with that hash.
         DatabaseError: the database is missing or cannot be read.
 
-    Example:
+    Examples:
         ```python
         for action in load_run("latest").actions[0]:
             observation = action["observation"]

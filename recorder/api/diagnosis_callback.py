@@ -67,7 +67,7 @@ class DiagnosisCallback:
             not an http or https address.
         TypeError: `diagnostics` holds something else than diagnostics.
 
-    Example:
+    Examples:
         ```python
         from trl import GRPOConfig, GRPOTrainer
 

@@ -34,7 +34,7 @@ class RecordOptions(TypedDict, total=False):
         db: The database: the path of an SQLite file, or `postgresql://user@host/database`. None takes LOGS_UI_DB, and
             the default database, which `logs-ui serve` reads too, if that is not set.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import RecordOptions, start_run
         >>> options: RecordOptions = {"eval_name": "guess", "project": "games", "db": "runs.db"}
         >>> with start_run("shared options", **options) as run:

@@ -75,7 +75,7 @@ def record(
         SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
         TypeError: `rollout_func` cannot be called, `diagnosis` is not a `Settings`, or an option is unknown.
 
-    Example:
+    Examples:
         ```python
         from trl import GRPOConfig, GRPOTrainer
 

@@ -63,7 +63,7 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
         TypeError: `factory` is neither a function nor a dict of functions, `diagnosis` is not a `Settings`, or an
             option is unknown.
 
-    Example:
+    Examples:
         ```python
         from trl import GRPOConfig, GRPOTrainer
 

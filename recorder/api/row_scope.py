@@ -31,7 +31,7 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
     Yields:
         The row, to record notes, tags, metrics and errors with.
 
-    Example:
+    Examples:
         ```python
         from concurrent.futures import ThreadPoolExecutor
 
@@ -86,7 +86,7 @@ def current_row() -> "CurrentRow":
     That is the row of the scope in which the code runs, or else the row of the last generation or environment call in
     the same task or thread. Before a row's first call, use `row_scope`.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import current_row, load_run, start_run
         >>> def check(answer):
         ...     current_row().tag("empty" if not answer else "answered")
@@ -107,7 +107,7 @@ def unrecorded() -> Iterator[None]:
     Use it for the calls of a judge, or for a check that a server answers. Outside of a recorded rollout function it
     does nothing.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import load_run, start_run, trace_env, unrecorded
         >>> search = trace_env(lambda query: f"results for {query}")
         >>> with start_run(db="runs.db") as run:
@@ -131,7 +131,7 @@ class CurrentRow:
 
     Outside of a recorded rollout function its methods do nothing. They raise nothing if recording fails.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import current_row, load_run, start_run
         >>> with start_run(db="runs.db") as run:
         ...     with run.rollout("What is 2 + 3?") as opened:

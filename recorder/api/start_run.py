@@ -64,7 +64,7 @@ def start_run(
         SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
         TypeError: `diagnosis` is not a `Settings`, or an option is unknown.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import load_run, start_run
         >>> with start_run("arithmetic", eval_name="sums", db="runs.db") as run:
         ...     with run.rollout("What is 2 + 3?", task="sums-1") as row:
@@ -89,7 +89,7 @@ class OpenRun:
     Attributes:
         id: The run's id, for `load_run()` and `logs-ui export`.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import start_run
         >>> run = start_run("two steps", model="tiny", config={"learning_rate": 1e-5}, db="runs.db")
         >>> for step in (1, 2):
@@ -243,7 +243,7 @@ class OpenRollout(CurrentRow):
     its own methods it has those of `CurrentRow`. Nothing that goes wrong in recording is raised: it is logged once and
     counted on the run.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import load_run, start_run
         >>> with start_run("calculator", db="runs.db") as run:
         ...     with run.rollout([{"role": "user", "content": "What is 2 + 3?"}]) as row:

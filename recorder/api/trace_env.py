@@ -40,7 +40,7 @@ def trace_env(obj: T, /) -> T:
     Raises:
         TypeError: `obj` is neither of the two, or is a class.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import load_run, start_run, trace_env
         >>> class Guess:
         ...     def reset(self, seed=None):

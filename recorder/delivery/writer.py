@@ -332,7 +332,7 @@ def flush(timeout: float | None = 30.0) -> bool:
         True once everything is durable; False if neither the database nor the disk can be written in that time, and the
         log says why.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import flush, load_run, start_run
         >>> with start_run("sums", db="sums.db") as run:
         ...     with run.rollout("2+3", task="small") as row:

@@ -73,7 +73,7 @@ class Card:
         stops_learning: True if it keeps the policy from learning at all: it may then explain every diagnostic that
             `is_behaviour`.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import Card
         >>> card = Card("gave_up", "30% of rollouts end after one turn", 0.2, ("12 of 40.",), "Read them.", "turns<=1")
         >>> card.is_part, card.since_step
@@ -127,7 +127,7 @@ class Diagnostic:
         is_behaviour: True if it is about what the policy does, or a result of that: whatever keeps the policy from
             learning (`Card.stops_learning`) may explain it.
 
-    Example:
+    Examples:
         A check that reports rollouts of a single turn:
 
         >>> import numpy as np

@@ -52,7 +52,7 @@ class Report:
         sample: for a large run, how many rollouts of which steps were looked at; None if all were.
         unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import diagnose, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"

@@ -110,7 +110,7 @@ class Report(Figures):
         db: the database; None is the usual place.
         per_prompt: the number of rollouts of each prompt.
 
-    Example:
+    Examples:
         ```python
         report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1", samples=4)
         report.assert_at_least(0.5)

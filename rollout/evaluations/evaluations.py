@@ -90,7 +90,7 @@ def evaluation(
         TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
 
-    Example:
+    Examples:
         ```python
         @evaluation("guess", dataset=[{"prompt": ..., "task": "easy"}], environment=GuessEnv, base_url=url, act=parse)
         def guess(row):
@@ -119,7 +119,7 @@ class Evaluation:
     Attributes:
         name: the eval name.
 
-    Example:
+    Examples:
         ```python
         report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1")
         trainer = GRPOTrainer(

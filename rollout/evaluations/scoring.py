@@ -31,7 +31,7 @@ class EvaluationRow:
         step_rewards: the environment's reward of each step; None for a step without one. Empty without an environment.
         env_reward: the reward of the whole episode; None without an environment.
 
-    Example:
+    Examples:
         ```python
         @evaluation("sums", dataset=[{"prompt": "2+3", "answer": "5"}])
         def sums(row: EvaluationRow) -> float:

@@ -13,7 +13,7 @@ class ExactHarnessAdapter:
     Args:
         adapter: the one that drives the session; None uses `MCPHarnessAdapter`.
 
-    Example:
+    Examples:
         ```python
         rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
             session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()

@@ -94,7 +94,7 @@ def harness_rollout_func(
         TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
 
-    Example:
+    Examples:
         ```python
         rollout_func = harness_rollout_func(session_factory=Games(url), limits=HarnessRunLimits(max_turns=5))
         trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
@@ -148,7 +148,7 @@ def harness_model_step(
     Either way that function returns no `env_mask`, so that the trainer also learns the tools' tokens;
     `harness_rollout_func` has one. The arguments are those of `harness_rollout_func`.
 
-    Example:
+    Examples:
         ```python
         rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
             session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()

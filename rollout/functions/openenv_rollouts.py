@@ -124,7 +124,7 @@ def openenv_rollout_func(
         TypeError, ValueError: arguments that do not fit together; the message is one line.
         ImportError: openenv is not installed.
 
-    Example:
+    Examples:
         ```python
         rollout_func = openenv_rollout_func(
             environment=EchoEnv, base_url="http://127.0.0.1:8000", act=lambda text: EchoAction(message=text)
@@ -180,7 +180,7 @@ def environment_reward(env_reward: list[float | None], **_: Any) -> list[float |
     """A reward function for the trainer: the environment's reward of each episode; None if the episode failed, which
     TRL leaves unscored.
 
-    Example:
+    Examples:
         >>> from logs_ui.rollout import environment_reward
         >>> environment_reward(env_reward=[1.0, None])
         [1.0, None]

@@ -28,7 +28,7 @@ class TextEnv(Protocol):
     `reset` and `step` return the next message for the model, alone or, as in trl-env, after the environment to continue
     with: `(env, delta)`. It may have a `close()`.
 
-    Example:
+    Examples:
         ```python
         class Guess:
             def reset(self, seed):
@@ -119,7 +119,7 @@ def text_rollout_func(
     Raises:
         TypeError, ValueError: arguments that do not fit together; the message is one line.
 
-    Example:
+    Examples:
         ```python
         rollout_func = text_rollout_func(TextArenaGame, system_prompt="Answer with your guess.", max_turns=10)
         trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))

@@ -22,7 +22,7 @@ class Sampling:
     Raises:
         TypeError: `stop` is something else.
 
-    Example:
+    Examples:
         >>> from logs_ui.rollout import Sampling
         >>> Sampling(max_tokens=64, temperature=0.7, stop="END").stop
         ('END',)
@@ -56,7 +56,7 @@ def stop_texts(stop: Any) -> tuple[str, ...]:
 class Model(Protocol):
     """Samples answers for the rows of one batch. Implement it to generate with a backend of your own.
 
-    Example:
+    Examples:
         ```python
         class Echo:
             def enter(self, row): ...

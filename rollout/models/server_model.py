@@ -54,7 +54,7 @@ class ServerModel(Server):
         ValueError: base_url is not an address, or timeout is not a number of seconds.
         ImportError: the openai package is not installed.
 
-    Example:
+    Examples:
         ```python
         model = ServerModel("http://127.0.0.1:8000/v1", "my-model", timeout=30)
         rollout_func = openenv_rollout_func(environment=EchoEnv, base_url=url, act=parse, model=model)

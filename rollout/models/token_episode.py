@@ -18,7 +18,7 @@ class Answer:
         finish: "length" if the answer was truncated at its token limit.
         text: the answer's text, without special tokens.
 
-    Example:
+    Examples:
         ```python
         Answer(ids=[791, 4320, 2], logprobs=[-0.1, -0.7, -0.0], finish="stop", text="the answer")
         ```

@@ -16,7 +16,7 @@ class Processor(Protocol):
     """Describes how a model's chat template is written and how its answers are read, as in trl-env. The texts contain
     special tokens.
 
-    Example:
+    Examples:
         ```python
         class Tagged(Processor):
             def init_system_input(self, text):

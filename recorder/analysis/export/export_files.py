@@ -60,7 +60,7 @@ def export_run(
         FilterError: the filter is invalid, or names a task, an eval, ... that the run does not have.
         LogsUIError: the file cannot be written, or the format is unknown.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from logs_ui.recorder import export_run, start_run

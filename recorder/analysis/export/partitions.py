@@ -94,7 +94,7 @@ def export_partitions(
         RunNotFoundError, DatabaseError, FilterError: see `export_run`.
         LogsUIError: the folder cannot be written, or exists and may not be replaced, or `by` is invalid.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from logs_ui.recorder import export_partitions, start_run

@@ -80,7 +80,7 @@ def rescore(
         RewardFunctionError: a function cannot be called with the columns that there are, or fails for every rollout.
         LogsUIError: the number of weights is wrong, or a reward to keep was not recorded.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from logs_ui.recorder import rescore, start_run
         >>> db = f"{tempfile.mkdtemp()}/runs.db"

@@ -65,7 +65,7 @@ def record_worker(
         TypeError: `worker` is not such a worker, `diagnosis` is not a `Settings`, a function cannot be pickled, or an
             option is unknown.
 
-    Example:
+    Examples:
         ```python
         from trl.experimental.async_grpo import AsyncGRPOTrainer
 

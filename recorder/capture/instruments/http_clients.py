@@ -43,7 +43,7 @@ def trace_client(client: C) -> C:
     Raises:
         TypeError: `client` is no such client, or attributes of it cannot be set.
 
-    Example:
+    Examples:
         ```python
         import httpx
 
@@ -80,7 +80,7 @@ def untrace_client(client: C) -> C:
     Returns:
         The same client.
 
-    Example:
+    Examples:
         >>> import requests
         >>> from logs_ui.recorder import trace_client, untrace_client
         >>> session = trace_client(requests.Session())

@@ -114,7 +114,7 @@ class RolloutFilter:
     Raises:
         FilterError: an unknown word, a number out of range, min above max, or terms that exclude one another.
 
-    Example:
+    Examples:
         >>> from logs_ui.recorder import RolloutFilter
         >>> chosen = RolloutFilter(statuses=("error",), step_min=10)
         >>> [term.field for term in chosen.terms]
