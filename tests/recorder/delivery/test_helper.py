@@ -1,4 +1,4 @@
-"""The process beside a training that writes what it recorded."""
+"""The helper process, which writes what a training records."""
 
 import logging
 import os

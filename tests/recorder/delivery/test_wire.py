@@ -1,4 +1,4 @@
-"""What goes to the process beside the training says there what it said here, to the bit."""
+"""A job that goes to the helper process arrives there with the same values, to the bit."""
 
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
