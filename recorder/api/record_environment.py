@@ -119,8 +119,9 @@ class _Factory:
         environment = self.make()
         kind: type = type(environment)
         with suppress(TypeError):  # a class with __slots__ may lack __weakref__
-            # Before TRL 1.8 a trainer keeps only its environments, and not their factory: it is found by these ids.
-            weakref.finalize(environment, self._made.discard, id(environment))
+            # Before TRL 1.8 a trainer keeps only its environments, and not their factory: it is found by these ids. The
+            # bound method keeps the factory alive for as long as one of its environments lives.
+            weakref.finalize(environment, self._forget, id(environment))
             self._made.add(id(environment))
         with guard("preparing to record an environment"):
             # object's own __setattr__: a user's class may forbid it.
@@ -133,6 +134,9 @@ class _Factory:
     def has_made(self, environment: Any) -> bool:
         """Return True if this factory made the environment."""
         return id(environment) in self._made
+
+    def _forget(self, number: int) -> None:
+        self._made.discard(number)
 
 
 def _itself(make: Callable[[], Any]) -> Callable[[], Any]:
