@@ -23,7 +23,8 @@ ONE = """
 import json, resource, sys, time
 from pathlib import Path
 from logs_ui.recorder import export_partitions, export_run, load_run
-from logs_ui.recorder.analysis.frames import COLUMNS, PAYLOAD
+from logs_ui.recorder.analysis.frames import PAYLOAD
+from logs_ui.recorder.queries.rollout_columns import COLUMNS
 import pandas, pyarrow.parquet
 kind, db, run, where, output = sys.argv[1:]
 headers = [column.name for column in COLUMNS if column.name not in PAYLOAD]

@@ -7,6 +7,8 @@ from urllib.parse import quote, unquote
 
 from logs_ui.app.parts.words import ended_by
 from logs_ui.recorder.diagnosis.waterfall import cause_of
+from logs_ui.recorder.queries import rollout_columns
+from logs_ui.recorder.queries.rollout_columns import Kind
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow
 
@@ -23,8 +25,9 @@ class Column:
         width: in pixels; None for the column that takes the remaining room.
         sorts: the orders that clicks on its head select, in turn.
         hint: its meaning.
-        shown_as: the template filter that formats its value; None if the template does it.
+        shown_as: the template filter that formats its value, where the template does not draw the column specially.
         attribute: the row's attribute with that value.
+        label: its name in the list of columns, if the title, which has to fit the column, is too short for it.
     """
 
     key: str
@@ -33,13 +36,14 @@ class Column:
     width: int | None
     sorts: tuple[str, ...] = ()
     hint: str = ""
-    shown_as: str = ""
+    shown_as: str = "line"
     attribute: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Its name in the list of columns: longer than the title, which has to fit the column."""
-        return self.key if "." in self.key else _NAMES.get(self.key, self.title)
+        """Its name in the list of columns."""
+        return self.key if "." in self.key else self.label or self.title
 
     def value(self, row: EvaluationRow) -> Any:
         """Returns the row's value; None if it has none."""
@@ -49,58 +53,60 @@ class Column:
         if self.key == "cause":
             cause = cause_of(row)
             return None if cause is None else ended_by(cause)
-        return getattr(row, self.attribute or self.key)
+        return getattr(row, self.attribute)
 
 
-def _number(key: str, title: str, hint: str, *, width: int = 84, shown_as: str = "number") -> Column:
-    return Column(key, title, "num", width, hint=hint, shown_as=shown_as)
+_STYLES = {
+    "id": "num id", "status": "status", "stop": "stop", "reward": "num reward", "advantage": "num adv", "task": "task",
+    "step": "num step", "generation": "num gen", "turns": "num turns", "tokens": "num tok", "seconds": "num time",
+}  # fmt: skip
+_SORTS = {
+    "id": ("newest", "oldest"),
+    "reward": ("lowest-reward", "highest-reward"),
+    "tokens": ("longest",),
+    "seconds": ("slowest",),
+    "created": ("newest", "oldest"),
+}
+_SHOWN_AS = {Kind.TEXT: "line", Kind.TIME: "moment", Kind.NUMBER: "number"}
 
 
-_ID = Column("id", "ID", "num id", 76, ("newest", "oldest"))
-_KNOWN = (
-    Column("status", "Status", "status", 106),
-    Column("stop", "Stop", "stop", 100, hint="Why it ended"),
-    Column("cause", "Cause", "text", 150, hint="What ended it; Why counts its loss under this cause", shown_as="line"),
-    Column("reward", "Reward", "num reward", 70, ("lowest-reward", "highest-reward")),
+def _stored(column: rollout_columns.Column) -> Column:
+    """Describes a column that stores its value itself."""
+    name, kind = column.name, column.kind
+    key = "tokens" if name == "completion_tokens" else column.field or name
+    style = _STYLES.get(key, "text" if kind in {Kind.TEXT, Kind.TIME} else "num")
+    hint = column.meaning.replace("`", "")
+    shown_as = "tokens" if name.endswith("_tokens") else _SHOWN_AS.get(kind, "count")
+    return Column(
+        key,
+        column.title,
+        style,
+        column.width,
+        _SORTS.get(key, ()),
+        hint[:1].upper() + hint[1:],
+        shown_as,
+        name,
+        column.label,
+    )
+
+
+_COMPUTED = (
+    Column("cause", "Cause", "text", 150, hint="What ended it; Why counts its loss under this cause"),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
-    Column("advantage", "Adv.", "num adv", 66, hint="Advantage, as the trainer used it"),
-    _number("rollout_reward", "Returned", "The reward that the rollout function returned"),
-    _number("env_reward_sum", "Env sum", "Sum of the rewards of the environment's steps"),
-    _number("env_reward_last", "Env last", "Reward of the environment's last step that had one"),
-    Column("task", "Task", "task", 256, hint="What the dataset calls the prompt's task"),
-    Column("eval", "Eval", "text", 130, hint="As given to record()", shown_as="line", attribute="eval_name"),
     Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
-    Column("mode", "Mode", "text", 60, hint="Training or evaluation", shown_as="line"),
-    Column("step", "Step", "num step", 50, hint="Optimizer step under which TRL logs it"),
-    _number("policy_step", "Policy", "The trainer's global_step when it was generated", width=64, shown_as="count"),
-    _number("epoch", "Epoch", "How far in the dataset training was", width=66),
-    Column("generation", "Gen", "num gen", 44, hint="Which completion of its group"),
-    _number("process", "Rank", "Rank of the process that made it", width=50, shown_as="count"),
-    Column("model", "Model", "text", 170, hint="Name or path of the model that answered", shown_as="line"),
-    Column("turns", "Turns", "num turns", 50, hint="How often the model was called"),
-    _number("parse_failures", "Unparsed", "Turns whose answer gave no action", width=76, shown_as="count"),
-    Column("messages", "Msgs", "num", 54, hint="Messages", shown_as="count", attribute="message_count"),
-    _number("prompt_tokens", "Prompt", "Tokens of the prompt", width=66, shown_as="tokens"),
-    Column("tokens", "Tokens", "num tok", 60, ("longest",), "Tokens that the model sampled"),
-    _number("env_tokens", "Env tok.", "Tokens that the environment inserted", width=68, shown_as="tokens"),
-    Column("seconds", "Time", "num time", 66, ("slowest",), "From the first to the last of its calls"),
-    Column("created", "Began", "text", 168, ("newest", "oldest"), "When it began", "moment"),
     Column("preview", "Last words or error", "preview", None),
 )
-_NAMES = {
-    "stop": "Stop reason",
-    "advantage": "Advantage",
-    "rollout_reward": "Returned reward",
-    "env_reward_sum": "Env reward, sum",
-    "env_reward_last": "Env reward, last",
-    "policy_step": "Policy step",
-    "generation": "Generation",
-    "parse_failures": "Parse failures",
-    "messages": "Messages",
-    "prompt_tokens": "Prompt tokens",
-    "env_tokens": "Env tokens",
-}
-_BY_KEY = {column.key: column for column in _KNOWN}
+_BY_KEY = rollout_columns.in_order(
+    {it.key: it for it in (*(_stored(column) for column in rollout_columns.COLUMNS if column.title), *_COMPUTED)},
+    first=(
+        "id", "status", "stop", "cause", "reward", "bar", "advantage", "rollout_reward", "env_reward_sum",
+        "env_reward_last", "task", "eval", "tags", "mode", "step", "policy_step", "epoch", "generation", "process",
+        "model", "turns", "parse_failures", "messages", "prompt_tokens", "tokens", "env_tokens",
+    ),
+    last=("seconds", "created", "preview"),
+)  # fmt: skip
+_ID = _BY_KEY.pop("id")
+_PLACES = {key: place * 10 for place, key in enumerate(_BY_KEY)}
 DEFAULT = (
     "status", "stop", "reward", "bar", "advantage", "task", "step", "generation", "turns", "tokens", "seconds",
     "preview",
@@ -183,11 +189,10 @@ def _column(key: str) -> Column:
     if not dot:
         return _BY_KEY[key]
     hint = "The reward function's own value" if group == "rewards" else "Noted by the rollout function"
-    return _number(key, name, f"{hint}: {name}", width=100)
+    return Column(key, name, "num", 100, hint=f"{hint}: {name}", shown_as="number")
 
 
 def _order(key: str) -> tuple[int, str]:
     """Puts a reward function's column next to the reward, and metrics after them."""
-    places = {column.key: place * 10 for place, column in enumerate(_KNOWN)}
     group = key.partition(".")[0]
-    return places.get(key, places["env_reward_last"] + (1 if group == "rewards" else 2)), key
+    return _PLACES.get(key, _PLACES["env_reward_last"] + (1 if group == "rewards" else 2)), key

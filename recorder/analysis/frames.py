@@ -6,8 +6,6 @@ pandas is imported where it is used, because recording, inside the training proc
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest, parse_where
+from logs_ui.recorder.queries.rollout_columns import BY_NAME, COLUMNS, Column, Kind
 from logs_ui.recorder.queries.search.search_index import catch_up
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
@@ -31,113 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-
-class Kind(StrEnum):
-    """The type of a column, as the docs call it."""
-
-    TEXT = "text"
-    WHOLE = "whole number"
-    MAYBE_WHOLE = "whole number or absent"
-    NUMBER = "number"
-    TRUE = "true or false"
-    MAYBE_TRUE = "true, false or absent"
-    TIME = "time, UTC"
-    NESTED = "dicts and lists"
-    IDS = "array of int32"
-    LOGPROBS = "array of float32"
-    MASK = "array of uint8"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a DataFrame or a file, and its meaning."""
-
-    name: str
-    kind: Kind
-    meaning: str
-
-
-COLUMNS = (
-    Column("run", Kind.TEXT, "the run's id"),
-    Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
-    Column("project", Kind.TEXT, "the run's project; absent without one"),
-    Column("eval_name", Kind.TEXT, "as given to `record()`"),
-    Column("mode", Kind.TEXT, "`train` or `eval`"),
-    Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
-    Column("policy_step", Kind.WHOLE, "the trainer's `global_step` when it was generated"),
-    Column("epoch", Kind.NUMBER, "how far in the dataset training was"),
-    Column("group", Kind.TEXT, "the same for all completions of one prompt in one batch"),
-    Column("generation", Kind.WHOLE, "0 to `num_generations` - 1 within the group"),
-    Column("process", Kind.WHOLE, "rank of the process that made it"),
-    Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
-    Column("model", Kind.TEXT, "name or path of the model that answered"),
-    Column("status", Kind.TEXT, "`running`, `ok`, `error` or `aborted`"),
-    Column("stop_reason", Kind.TEXT, "why it ended; absent while it runs"),
-    Column("error", Kind.TEXT, "one line; the traceback is in `metadata`"),
-    Column("reward", Kind.NUMBER, "weighted sum over the reward functions"),
-    Column("advantage", Kind.NUMBER, "as the trainer used it"),
-    Column("rollout_reward", Kind.NUMBER, "the reward that the rollout function returned"),
-    Column("env_reward_sum", Kind.NUMBER, "sum of the rewards of the environment's steps"),
-    Column("env_reward_last", Kind.NUMBER, "reward of the environment's last step that had one"),
-    Column("rewards", Kind.NESTED, "each reward function's own value, by name"),
-    Column("odd_rewards", Kind.NESTED, "`nan`, `inf` or `-inf` by reward function, where one returned that; else None"),
-    Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
-    Column("metrics", Kind.NESTED, "what the rollout function measured, by name; None without any"),
-    Column("tags", Kind.NESTED, "a list: the rollout function's and people's, in alphabetical order"),
-    Column("starred", Kind.TRUE, "True if somebody starred it in the dashboard"),
-    Column("note", Kind.TEXT, "the note that somebody wrote in the dashboard"),
-    Column("staleness", Kind.MAYBE_WHOLE, "policy versions between sampling and asynchronous training"),
-    Column("dropped", Kind.TEXT, "`stale` or `oversize` if an asynchronous trainer left out at least a part of it"),
-    Column("env_steps", Kind.MAYBE_WHOLE, "actions that were sent to the environment"),
-    Column("env_errors", Kind.MAYBE_WHOLE, "actions that the environment answered with an error"),
-    Column("tool_calls", Kind.MAYBE_WHOLE, "tool calls in the model's messages"),
-    Column("first_action", Kind.TEXT, "the first action that was sent, 120 characters"),
-    Column("last_action", Kind.TEXT, "the last action that was sent, 120 characters"),
-    Column("action_streak", Kind.MAYBE_WHOLE, "most equal actions in a row"),
-    Column("repeats", Kind.NUMBER, "share of the actions that were taken before at the same observation"),
-    Column("parse_failures", Kind.MAYBE_WHOLE, "turns whose answer gave no action"),
-    Column("parse_streak", Kind.MAYBE_WHOLE, "most turns without an action in a row"),
-    Column("parse_tail", Kind.MAYBE_WHOLE, "turns without an action in a row at the end"),
-    Column("truncated_turns", Kind.MAYBE_WHOLE, "generations that hit the token limit"),
-    Column(
-        "compression", Kind.NUMBER, "how many times smaller zlib, or zstd below 5, makes its last 10,000 characters"
-    ),
-    Column("distinct_words", Kind.NUMBER, "share of its words that are different; absent below 30 words"),
-    Column(
-        "trigram_repeats", Kind.NUMBER, "share of its three-word sequences that occurred before; absent below 30 words"
-    ),
-    Column("mean_logprob", Kind.NUMBER, "mean over `logprobs` of the tokens that the model sampled"),
-    Column("message_count", Kind.WHOLE, "number of `messages`"),
-    Column("turns", Kind.MAYBE_WHOLE, "how often the model was called"),
-    Column("prompt_tokens", Kind.MAYBE_WHOLE, "length of `prompt_ids`"),
-    Column("completion_tokens", Kind.MAYBE_WHOLE, "tokens that the model sampled"),
-    Column("env_tokens", Kind.MAYBE_WHOLE, "tokens that the environment put into the completion"),
-    Column("created", Kind.TIME, "when the rollout function was called"),
-    Column("returned", Kind.TIME, "when it returned, or raised"),
-    Column("scored", Kind.TIME, "when the rewards arrived"),
-    Column("pruned", Kind.TIME, "when `logs-ui prune` deleted its messages and tokens; absent if it did not"),
-    Column("seconds", Kind.NUMBER, "from the first to the last of its own calls"),
-    Column("messages", Kind.NESTED, "the chat: a list of dicts with `role`, `content`, `tool_calls`, ..."),
-    Column(
-        "actions",
-        Kind.NESTED,
-        "the environment's side: a list of dicts with `turn`, `text`, `action`, `observation`, `reward`, `done`, "
-        "`metadata`, `seconds`, `error`, and, of a model call that was seen, `generation` (`seconds`, `finish`, "
-        "`error`, `sampling` where it is not the row's, `samples` and `used` where it gave several answers); "
-        "turn 0 is the reset",
-    ),
-    Column("sampling", Kind.NESTED, "parameters of the generations"),
-    Column("metadata", Kind.NESTED, "everything else that was recorded"),
-    Column("prompt_ids", Kind.IDS, "token ids of the prompt"),
-    Column("completion_ids", Kind.IDS, "token ids of the completion, the model's and the environment's in order"),
-    Column(
-        "logprobs",
-        Kind.LOGPROBS,
-        "of the completion's tokens, from the sampler, exact to about 3 digits: as the rollout function returned them, "
-        "else as its model calls did, and then NaN of what was inserted",
-    ),
-    Column("mask", Kind.MASK, "1 where the model sampled the token; absent where all are the model's"),
-)
 
 RUN_COLUMNS = (
     Column("run", Kind.TEXT, "the run's id"),
@@ -408,12 +300,11 @@ def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
     Raises:
         LogsUIError: there is no column of that name.
     """
-    known = {column.name: column for column in COLUMNS}
     for name in names or ():
-        if name not in known:
-            hint = nearest(name, known) or "one of docs/pandas.md"
+        if name not in BY_NAME:
+            hint = nearest(name, BY_NAME) or "one of docs/pandas.md"
             raise LogsUIError(f"There is no column {name!r}. Try {hint}.")
-    return known if names is None else {name: known[name] for name in names}
+    return BY_NAME if names is None else {name: BY_NAME[name] for name in names}
 
 
 def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection[str]) -> "pd.DataFrame":

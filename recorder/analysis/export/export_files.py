@@ -16,9 +16,10 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
-from logs_ui.recorder.analysis.frames import COLUMNS, Column, Kind, Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.analysis.frames import Rows, chosen_rows, chunks, opened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest
+from logs_ui.recorder.queries.rollout_columns import COLUMNS, Column, Kind
 from logs_ui.recorder.storage.tables import Run
 
 FORMATS = ("parquet", "csv", "jsonl")

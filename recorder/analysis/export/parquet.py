@@ -11,7 +11,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from logs_ui.recorder.analysis.frames import ARRAYS, Column, Kind, Rows, arrow_types
+from logs_ui.recorder.analysis.frames import ARRAYS, Rows, arrow_types
+from logs_ui.recorder.queries.rollout_columns import Column, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
-from logs_ui.recorder.analysis.frames import COLUMNS, Rows, chosen_rows, opened
+from logs_ui.recorder.analysis.frames import Rows, chosen_rows, opened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.rollout_columns import COLUMNS
 
 _OPEN = 128  # files at once: rows are nearly ordered by step, but processes may be many steps apart
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from logs_ui.recorder.analysis.frames import Column, Kind, chosen_rows, frame_of, opened
+from logs_ui.recorder.analysis.frames import chosen_rows, frame_of, opened
 from logs_ui.recorder.analysis.rescore.reward_calls import AskedFunction, RewardFunction, Waiting
 from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm, Rebuilding
 from logs_ui.recorder.analysis.user_modules import named_function
@@ -17,6 +17,7 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.group_batches import Place, places, reward_names, rollouts_called
+from logs_ui.recorder.queries.rollout_columns import BY_NAME, Column, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,14 +26,7 @@ NO_TEXT = "its messages were not recorded"
 PRUNED = "its messages were pruned"
 
 RESCORED_COLUMNS = (
-    Column("run", Kind.TEXT, "the run's id"),
-    Column("id", Kind.WHOLE, "the rollout's, as in the dashboard's URLs"),
-    Column("group", Kind.TEXT, "the same for all completions of one prompt in one batch"),
-    Column("generation", Kind.WHOLE, "0 to `num_generations` - 1 within the group"),
-    Column("eval_name", Kind.TEXT, "as given to `record()`"),
-    Column("mode", Kind.TEXT, "`train` or `eval`"),
-    Column("step", Kind.WHOLE, "the optimizer step under which the trainer logs the batch"),
-    Column("task", Kind.TEXT, "what the dataset calls the prompt's task"),
+    *(BY_NAME[name] for name in ("run", "id", "group", "generation", "eval_name", "mode", "step", "task")),
     Column("old", Kind.NUMBER, "the reward that is stored; absent without one"),
     Column("new", Kind.NUMBER, "the new reward; absent if no function returned one, or one failed"),
     Column("rewards", Kind.NESTED, "what each function of the new reward returned, by name; None without a number"),

@@ -37,7 +37,7 @@ from logs_ui.recorder.queries import annotated, find_run
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.sidecars import NOTES
-from tests.diagnosis_docs import PAGE, written
+from tests.doc_tables import DIAGNOSIS, PAGES, written
 from tests.support.command import LOGS_UI, logs_ui, typed
 from tests.support.training import guess_server, make_trainer, sequential
 
@@ -465,13 +465,14 @@ def test_the_command_takes_them_by_name_and_says_when_they_break(db: Path, tmp_p
 # --- Its page
 
 
-def test_each_diagnostic_and_cause_is_in_the_docs_as_it_is() -> None:
-    page = PAGE.read_text()
-    assert page == written(page), "python -m tests.diagnosis_docs writes the tables anew"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_tables_in_the_docs_are_as_the_code_says(page: Path) -> None:
+    text = page.read_text()
+    assert text == written(text), "python -m tests.doc_tables writes the tables anew"
 
 
 def test_the_docs_say_which_keys_and_columns_there_are(db: Path) -> None:
-    page, report = PAGE.read_text(), diagnose("low", db)
+    page, report = DIAGNOSIS.read_text(), diagnose("low", db)
     (keys,) = re.findall(r"\| key \| is \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.DOTALL)
     named = set(re.findall(r"`(?:cards\[\]\.)?(\w+)`", " ".join(row.split(" | ")[0] for row in keys.splitlines())))
     said = report.as_dict()
@@ -487,17 +488,17 @@ def test_the_docs_say_which_keys_and_columns_there_are(db: Path) -> None:
 
 def test_the_diagnostic_in_the_docs_works(db: Path, tmp_path: Path) -> None:
     (code,) = [
-        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "checks.py" in block
+        block for block in re.findall(r"```python\n(.*?)```", DIAGNOSIS.read_text(), re.DOTALL) if "checks.py" in block
     ]
     (tmp_path / "checks.py").write_text(code)
-    (line,) = re.findall(r"^logs-ui (diagnose latest --diagnostics .*)$", PAGE.read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^logs-ui (diagnose latest --diagnostics .*)$", DIAGNOSIS.read_text(), re.MULTILINE)
     done = typed(*line.split(), "--db", db, folder=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "100% of rollouts end after one turn [gave_up]" in done.stdout
 
 
 def test_the_options_in_the_docs_are_those_that_there_are() -> None:
-    (usage,) = re.findall(r"```bash\nlogs-ui diagnose RUN (.*?)```", PAGE.read_text(), re.DOTALL)
+    (usage,) = re.findall(r"```bash\nlogs-ui diagnose RUN (.*?)```", DIAGNOSIS.read_text(), re.DOTALL)
     asked = typed("diagnose", "--help").stdout
     there = set(re.findall(r"^ +(--[a-z-]+)", asked, re.MULTILINE))
     assert set(re.findall(r"--[a-z-]+", usage)) == there - {"--help"}

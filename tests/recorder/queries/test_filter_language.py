@@ -250,18 +250,6 @@ def test_the_terms_of_a_field_can_be_left_out() -> None:
     assert without('a "b', "where") == ""
 
 
-def test_each_field_is_in_the_docs() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
-    rows = [_documented(field) for field in FIELDS.values()]
-    assert "| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n\n" in page
-
-
-def _documented(field: Field) -> str:
-    takes = ", ".join(f"`{word.value}`" for word in field.words) if field.words else field.kind.value
-    name = f"{field.name}.NAME" if field.has_key else field.name
-    return f"| `{name}` | {takes}{'; `none`' if field.optional else ''} | {field.meaning} | `{field.example}` |"
-
-
 def test_the_lines_in_the_docs_can_be_read() -> None:
     page = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
     (table,) = re.findall(r"\| written \| means \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.DOTALL)
