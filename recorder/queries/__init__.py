@@ -19,30 +19,14 @@ from logs_ui.recorder.queries.comparison import (
     step_sizes,
     task_results,
 )
-from logs_ui.recorder.queries.facets import (
-    MOST_TASKS,
-    Facets,
-    Histogram,
-    facets,
-    kinds,
-    reward_histogram,
-)
-from logs_ui.recorder.queries.group_survey import (
-    GroupSort,
-    Survey,
-    Tally,
-    beside_in_survey,
-    survey,
-    surveyed_groups,
-)
+from logs_ui.recorder.queries.facets import MOST_TASKS, Facets, Histogram, facets, kinds, reward_histogram
+from logs_ui.recorder.queries.group_survey import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
 from logs_ui.recorder.queries.groups import (
     ALIKE,
     DEAD,
     Ends,
     Group,
-    GroupPage,
     Kind,
-    Member,
     beside,
     groups_of_rows,
     new_groups,
@@ -59,21 +43,11 @@ from logs_ui.recorder.queries.notes_queries import (
     annotations,
     annotations_between,
     known_tags,
-    recorded_tags,
     run_annotations,
     saved_settings,
 )
 from logs_ui.recorder.queries.one_group import by_reward, group_rows, opened, rows_called, run_of
-from logs_ui.recorder.queries.pivot import (
-    MOST_COLUMNS,
-    MOST_ROWS,
-    Cell,
-    Dimension,
-    Heading,
-    Measure,
-    Pivot,
-    pivot,
-)
+from logs_ui.recorder.queries.pivot import MOST_COLUMNS, MOST_ROWS, Cell, Dimension, Heading, Measure, pivot
 from logs_ui.recorder.queries.rollout_list import (
     Cursor,
     Neighbours,
@@ -105,25 +79,9 @@ from logs_ui.recorder.queries.run_list import (
     these_runs,
 )
 from logs_ui.recorder.queries.run_names import check_names, known_values
-from logs_ui.recorder.queries.run_sources import run_sources, source_texts
-from logs_ui.recorder.queries.run_steps import (
-    Series,
-    Step,
-    last_steps,
-    lowest_tasks,
-    step_series,
-    steps,
-)
-from logs_ui.recorder.queries.runs import (
-    RunSummary,
-    all_runs,
-    find_run,
-    last_change,
-    mode_of,
-    run_summary,
-    state_of,
-)
+from logs_ui.recorder.queries.run_sources import run_sources, source_texts, tokenizer_json
+from logs_ui.recorder.queries.run_steps import Series, Step, last_steps, lowest_tasks, step_series, steps
+from logs_ui.recorder.queries.runs import RunSummary, all_runs, find_run, mode_of, run_summary, state_of
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
 from logs_ui.recorder.queries.time_boxed import neighbours_in_time, page_in_time
-from logs_ui.recorder.queries.tokenizers import tokenizer_json
 from logs_ui.recorder.storage.clock import now

@@ -22,17 +22,14 @@ class _Refresher:
         self._engine = engine
         self._lock = threading.Lock()
         self._waiting: set[Hashable] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="logs-ui-figures")
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="logs-ui-figures")
 
     def submit(self, key: Hashable, query: Callable[[Connection], object]) -> None:
         with self._lock:
             if key in self._waiting:
                 return
             self._waiting.add(key)
-        self._thread.submit(self._run, key, query)
-
-    def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self.thread.submit(self._run, key, query)
 
     def _run(self, key: Hashable, query: Callable[[Connection], object]) -> None:
         try:
@@ -57,19 +54,12 @@ def end(engine: Engine) -> None:
     """Stops an engine's background thread after the query that is running; the others are dropped."""
     refresher = _refreshers.pop(engine, None)
     if refresher is not None:
-        refresher.close()
+        refresher.thread.shutdown(cancel_futures=True)
 
 
 def ask_later(engine: Engine, key: Hashable, query: Callable[[Connection], object]) -> bool:
-    """Queues a query, which runs in a transaction of its own; a key that is queued already is not queued again.
-
-    Args:
-        engine: the database's.
-        key: names the query.
-        query: called with a connection; it stores the result where pages look for it.
-
-    Returns:
-        False if the engine has no background thread.
+    """Queues a query, which runs in a transaction of its own and stores its result where pages look for it. A key that
+    is queued already is not queued again. Returns False if the engine has no background thread.
     """
     refresher = _refreshers.get(engine)
     if refresher is None:

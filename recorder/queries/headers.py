@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import JSON, ColumnElement, cast, func, literal, select
+from sqlalchemy import JSON, cast, func, literal, select
 from sqlalchemy.orm import Session
 from sqlalchemy.types import String
 from sqlmodel import col
@@ -29,25 +29,23 @@ Values = dict[str, Sequence[Any]]
 def headers(
     db: Database, run_id: int, filter: RolloutFilter, names: Sequence[str], *, chunk: int = 4_000  # noqa: A002
 ) -> Iterator[Values]:  # fmt: skip
-    """Reads columns of all rows of a filter, oldest first, a few hundred rows at a time.
+    """Reads columns of `evaluation_row` of all rows of a filter, oldest first, a few hundred rows at a time.
 
-    Args:
-        db: the database.
-        run_id: the run.
-        filter: the rows.
-        names: columns of `evaluation_row`; `id`, `uid` and `created` are always added, and with one of `status`,
-            `stop_reason` and `error` the other two.
-        chunk: rows per SELECT: a long read would keep the write-ahead log from being reused.
+    `id`, `uid` and `created` are always added, and with one of `status`, `stop_reason` and `error` the other two. Each
+    SELECT reads `chunk` rows: a long read would keep the write-ahead log from being reused.
     """
     wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_OF_LOST).isdisjoint(names) else _OF_LOST), *names)))
-    nested = [name for name in wanted if isinstance(_column(name).type, JSON)]
-    columns = [_text(name) if name in nested else _column(name) for name in wanted]
+    stored = {name: getattr(EvaluationRow, name) for name in wanted}
+    nested = [name for name in wanted if isinstance(stored[name].type, JSON)]
+    # JSON as text: many values are parsed in one call.
+    null = literal("null", literal_execute=True)
+    stored |= {name: func.coalesce(cast(stored[name], String), null) for name in nested}
     last: int | None = 0
     while last is not None:
         with Session(db) as session:
             with planning(session.connection()):
                 some = col(EvaluationRow.id).in_(ids_after(run_id, filter, last, chunk))
-            query = select(*columns).where(some).order_by(col(EvaluationRow.id))
+            query = select(*stored.values()).where(some).order_by(col(EvaluationRow.id))
             last = None
             # Straight from the driver: SQLAlchemy would convert each row, and each value of JSON.
             cursor = session.connection().execute(query).cursor
@@ -58,15 +56,6 @@ def headers(
                     found |= _lost_as_aborted(found, session.scalar(select(lost_until(run_id))) or 0)
                 last = found["id"][-1]
                 yield found
-
-
-def _column(name: str) -> Any:
-    return getattr(EvaluationRow, name)
-
-
-def _text(name: str) -> ColumnElement[str]:
-    """A JSON column as text: many values are parsed in one call."""
-    return func.coalesce(cast(_column(name), String), literal("null", literal_execute=True))
 
 
 def _lost_as_aborted(found: Values, until: int) -> Values:

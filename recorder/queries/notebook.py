@@ -5,13 +5,11 @@ A rollout is identified by its run's uid and its own, a run by its uid and an em
 """
 
 import getpass
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, select, union_all
+from sqlalchemy import ColumnElement, Select, delete, select, union_all
 from sqlmodel import col
 
 from logs_ui.recorder.labels import tag_of
@@ -66,58 +64,50 @@ class Notebook:
 
     def star(self, subject: Subject, *, starred: bool) -> None:
         """Adds or removes the star."""
-        with self._writing() as connection:
-            if starred:
-                _put(connection, Star, vars(subject), {})
-            else:
-                _delete(connection, Star, vars(subject))
+        self._write(Star, vars(subject), {} if starred else None)
 
     def tag(self, subject: Subject, tag: str) -> None:
         """Adds a tag."""
-        with self._writing() as connection:
-            _put(connection, PersonalTag, {**vars(subject), "tag": tag_of(tag)}, {})
+        self._write(PersonalTag, {**vars(subject), "tag": tag_of(tag)}, {})
 
     def untag(self, subject: Subject, tag: str) -> None:
         """Removes a tag."""
-        with self._writing() as connection:
-            _delete(connection, PersonalTag, {**vars(subject), "tag": tag})
+        self._write(PersonalTag, {**vars(subject), "tag": tag}, None)
 
     def note(self, subject: Subject, text: str) -> None:
         """Replaces the note; a blank text removes it."""
         text = (column(text) or "").strip()
-        with self._writing() as connection:
-            if text:
-                _put(connection, Note, vars(subject), {"text": text})
-            else:
-                _delete(connection, Note, vars(subject))
+        self._write(Note, vars(subject), {"text": text} if text else None)
 
     def diagnosis(self, run: str, settings: Settings | None) -> None:
         """Saves the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
-        with self._writing() as connection:
-            if settings is None:
-                _delete(connection, SavedSettings, {"run": run})
-            else:
-                _put(connection, SavedSettings, {"run": run}, {"settings": settings.as_dict()})
+        self._write(SavedSettings, {"run": run}, None if settings is None else {"settings": settings.as_dict()})
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _write(self, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any] | None) -> None:
+        """Inserts or updates the row of this key; None deletes it."""
+        change: Any = delete(table).where(*(col(getattr(table, name)) == value for name, value in key.items()))
+        if values is not None:
+            columns = {**values, "author": _author(), "changed": now_us()}
+            change = insert(table).values(**key, **columns)
+            change = change.on_conflict_do_update(index_elements=list(key), set_=columns)
         with errors_in_plain_words(NOTES.path(self._db) if isinstance(self._db, Path) else self._db):
             engine = sidecar_engine(NOTES, self._db)
             try:
                 with engine.begin() as connection:
-                    yield connection
+                    connection.execute(change)
             finally:
                 engine.dispose()
 
 
 def starred(run_id: int) -> ColumnElement[bool]:
     """A condition: the run's rollouts with a star."""
-    return _among(run_id, Star)
+    return col(EvaluationRow.id).in_(_ids(run_id, Star))
 
 
 def noted(run_id: int, text: str = "") -> ColumnElement[bool]:
     """A condition: the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
-    return _among(run_id, Note, *([col(Note.text).icontains(text, autoescape=True)] if text else []))
+    contains = [col(Note.text).icontains(text, autoescape=True)] if text else []
+    return col(EvaluationRow.id).in_(_ids(run_id, Note, *contains))
 
 
 def tagged(run_id: int, tag: str) -> ColumnElement[bool]:
@@ -126,26 +116,12 @@ def tagged(run_id: int, tag: str) -> ColumnElement[bool]:
     return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, col(PersonalTag.tag) == tag)))
 
 
-def _among(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Lists ids of the few annotated rows: an EXISTS would be evaluated for each row of the run."""
-    return col(EvaluationRow.id).in_(_ids(run_id, table, *conditions))
-
-
 def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[Any]:
+    """Lists ids of the few annotated rows: an EXISTS would be evaluated for each row of the run."""
     of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
     uids = select(col(table.row)).where(col(table.run) == of_run, *conditions)
     row = EvaluationRow.__table__.alias()  # type: ignore[attr-defined]
     return select(row.c.id).where(row.c.run_id == run_id, row.c.uid.in_(uids))
-
-
-def _put(connection: Connection, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any]) -> None:
-    columns = {**values, "author": _author(), "changed": now_us()}
-    upsert = insert(table).values(**key, **columns)
-    connection.execute(upsert.on_conflict_do_update(index_elements=list(key), set_=columns))
-
-
-def _delete(connection: Connection, table: Any, key: dict[str, Any]) -> None:
-    connection.execute(delete(table).where(*(col(getattr(table, name)) == value for name, value in key.items())))
 
 
 def _author() -> str | None:

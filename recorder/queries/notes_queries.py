@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, null, select, text, union_all
+from sqlalchemy import ColumnElement, Select, func, literal, null, select, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -127,15 +127,7 @@ def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
     """The saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
     with Session(db) as session:
-        return session.scalar(saved) if _is_there(session) else None
-
-
-def _is_there(session: Session) -> bool:
-    """True if the table of settings exists: a notes file from an earlier version has none."""
-    if session.connection().dialect.name != "sqlite":
-        return True
-    asked = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
-    return session.scalar(asked) is not None
+        return session.scalar(saved)
 
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:

@@ -144,34 +144,27 @@ def pivot(
     statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no
     index serves the filter.
     """
-    by_step = in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS
+    cells: dict[tuple[Heading, Heading], Cell] = {}
     with Session(db) as session:
         buckets = _buckets(session, run_id, filter) if Dimension.STEP in {rows, columns} else _Buckets()
-        few = _size(session, run_id) <= LARGE
-        span = None
-        if not few and not by_step and (is_broad(filter) or not filter.terms):
-            span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
-        if by_step:
-            query = _from_statistics(run_id, filter, buckets, rows, columns, measure)
+        is_large, span = False, None
+        if in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS:
+            added, summed = _SUMS[measure]
+            by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
+            query = select(*by, whole_sum(col(StepStatistics.rollouts)), total(added), whole_sum(summed))
+            query = query.where(*statistics_conditions(run_id, filter)).group_by(*by)
         else:
-            limit = None if few or span else MOST_COUNTED
+            size = select(whole_sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
+            is_large = (session.scalar(size) or 0) > LARGE
+            if is_large and (is_broad(filter) or not filter.terms):
+                span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
+            limit = MOST_COUNTED if is_large and span is None else None
             query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit, span)
-        cells: dict[tuple[Heading, Heading], Cell] = {}
-        for row, column, number, total, known in session.execute(query):
+        for row, column, number, together, known in session.execute(query):
             place = buckets.heading(rows, row), buckets.heading(columns, column)
-            cells[place] = cells.get(place, Cell()) + Cell(number, total or 0.0, known)
-    all_counted = sum(cell.count for cell in cells.values())
-    is_cut = not few and not by_step and (span is not None or all_counted >= MOST_COUNTED)
+            cells[place] = cells.get(place, Cell()) + Cell(number, together or 0.0, known)
+    is_cut = is_large and (span is not None or sum(cell.count for cell in cells.values()) >= MOST_COUNTED)
     return _pivot(cells, rows, columns, counted=MOST_COUNTED if is_cut else None)
-
-
-def _from_statistics(
-    run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
-) -> Select[Any]:  # fmt: skip
-    added, known = _SUMS[measure]
-    by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
-    sums = [whole_sum(col(StepStatistics.rollouts)), total(added), whole_sum(known)]
-    return select(*by, *sums).where(*statistics_conditions(run_id, filter)).group_by(*by)
 
 
 def _from_rows(
@@ -180,11 +173,7 @@ def _from_rows(
 ) -> Select[Any]:  # fmt: skip
     """Selects only the columns it needs: an index may contain them all."""
     own: dict[Dimension, Any] = _properties(run_id)
-    asked = [
-        buckets.first(it, own[it]).label(f"by_{it.value}")
-        for it in dict.fromkeys((rows, columns))
-        if it != Dimension.TAG
-    ]
+    asked = [buckets.first(it, own[it]).label(f"by_{it.value}") for it in dict.fromkeys((rows, columns)) if it in own]
     value = _values()[measure].label("value")
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in {rows, columns} else []
     indexed = {rows, columns} <= _OF_KINDS and measure in _SUMS and not ids
@@ -193,11 +182,12 @@ def _from_rows(
         each = each.order_by(col(EvaluationRow.id).desc()).limit(limit)
     some = each.subquery()
     source: Any = some
-    tag: Any = None
+    by_name = dict(some.c.items())
     if ids:
         tags = _tags(run_id)
-        source, tag = some.outerjoin(tags, tags.c.row_id == some.c.id), tags.c.tag
-    by = [tag if it == Dimension.TAG else some.c[f"by_{it.value}"] for it in (rows, columns)]
+        source = some.outerjoin(tags, tags.c.row_id == some.c.id)
+        by_name["by_tag"] = tags.c.tag
+    by = [by_name[f"by_{it.value}"] for it in (rows, columns)]
     found = select(*by, func.count(), total(some.c.value), func.count(some.c.value))
     return found.select_from(source).group_by(*by)
 
@@ -256,11 +246,6 @@ _SUMS: dict[Measure, tuple[Any, Any]] = {  # columns of step statistics: the sum
 }
 
 
-def _size(session: Session, run_id: int) -> int:
-    query = select(whole_sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
-    return session.scalar(query) or 0
-
-
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
     """Ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
     step = col(StepStatistics.step)
@@ -299,9 +284,6 @@ def _pivot(
 def _shown(totals: dict[Heading, Cell], dimension: Dimension, most: int) -> list[Heading]:
     """The headings with most rollouts; numbers in order, others the most frequent first."""
     frequent = sorted(totals, key=lambda it: (-totals[it].count, it.value is None, str(it.value)))[:most]
-    if dimension not in _NUMBERED:
-        return frequent
-    return sorted(frequent, key=lambda it: (it.value is None, int(it.value or 0)))
-
-
-_NUMBERED = {Dimension.STEP, Dimension.AGE}
+    if dimension in {Dimension.STEP, Dimension.AGE}:
+        frequent.sort(key=lambda it: (it.value is None, int(it.value or 0)))
+    return frequent

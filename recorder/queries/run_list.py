@@ -5,20 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    String,
-    and_,
-    case,
-    cast,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    tuple_,
-    union_all,
-)
+from sqlalchemy import ColumnElement, String, and_, case, cast, exists, func, literal, or_, select, tuple_, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -200,17 +187,13 @@ def _contains(word: str) -> ColumnElement[bool]:
         col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
     ]
-    return or_(*named, col(Run.id).in_(_evaluating(word)), *annotated, _has_value(word))
+    evals = _eval_names().c
+    evaluating = select(evals.run).where(evals.name.icontains(word, autoescape=True))
+    return or_(*named, col(Run.id).in_(evaluating), *annotated, _has_value(word))
 
 
 def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
     return select(col(table.run)).where(col(table.row) == "", *conditions)
-
-
-def _evaluating(word: str) -> Any:
-    """A SELECT of the ids of runs with an eval whose name contains the word."""
-    names = _eval_names()
-    return select(names.c.run).where(names.c.name.icontains(word, autoescape=True))
 
 
 @cache
@@ -239,20 +222,23 @@ def _has_value(word: str) -> ColumnElement[bool]:
     value = _number(word)
     if value is not None:
         return exists(select(1).select_from(each).where(number(each) == value))
-    is_in_value = each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(word, autoescape=True)
     is_there = cast(col(Run.config), String).icontains(word, autoescape=True)  # spares parsing most JSON
-    return is_there & exists(select(1).select_from(each).where(is_in_value))
+    return is_there & exists(select(1).select_from(each).where(_is_part(each.c, word)))
 
 
 def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
     each = json_each(values)
     written = _number(value)
     is_value = or_(
-        each.c.type.in_(("text", "array", "object")) & each.c.value.icontains(value, autoescape=True),
+        _is_part(each.c, value),
         each.c.type == {"none": "null"}.get(value.lower(), value.lower()),
         *([number(each) == written] if written is not None else []),
     )
     return exists(select(1).select_from(each).where(each.c.key == name, is_value))
+
+
+def _is_part(each: Any, word: str) -> Any:
+    return each.type.in_(("text", "array", "object")) & each.value.icontains(word, autoescape=True)
 
 
 def _number(written: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Reads the sources of runs: code of functions, templates, changes of the working tree."""
+"""Reads the sources of runs: code of functions, templates, changes of the working tree; and their tokenizers."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.storage.tables import RunSource, Text
+from logs_ui.recorder.storage.tables import RunSource, Text, Tokenizer
 
 
 def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:
@@ -29,3 +29,10 @@ def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
     with Session(db) as session:
         stored = session.execute(select(col(Text.hash), col(Text.data)).where(col(Text.hash).in_(list(hashes))))
         return {digest: zstandard.decompress(data).decode() for digest, data in stored}
+
+
+def tokenizer_json(db: Database, hash: str) -> bytes | None:  # noqa: A002
+    """The JSON of a tokenizer, as the library `tokenizers` writes it; None if the database has none of that hash."""
+    with Session(db) as session:
+        found = session.get(Tokenizer, hash)
+    return None if found is None else zstandard.decompress(found.data)

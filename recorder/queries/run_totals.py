@@ -43,7 +43,18 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Figures of a run: see `queries.RunSummary`."""
+    """Figures of a run, as the list of runs shows them.
+
+    Attributes:
+        is_evaluation: True if it has rollouts, none of them from a training, and no training is planned.
+        rollouts: number of rollouts in all modes.
+        steps: the highest step; 0 before the first.
+        reward: mean over the last 10 train steps that have a reward, weighted by rollouts; for an evaluation, over all
+            of its rewards. None without rewards.
+        reward_curve: (step, mean reward) of each train step, or step of an evaluation, that has rewards; thinned to at
+            most 120 points.
+        truncated, errors: shares of the ended rollouts, 0 to 1; None if none ended.
+    """
 
     is_evaluation: bool = False
     rollouts: int = 0

@@ -24,7 +24,7 @@ from logs_ui.recorder.vocabulary import Mode, RunState
 
 _REMEMBERED = 4_000  # runs
 _MANY_STEPS = 1_000  # adding them up takes 10 ms or so of the processor, on every page and poll
-_REST = 50  # totals are kept for this many times as long as they took to add up: see `app/web/remembered.py`
+_REST = 50  # totals are kept for this many times as long as they took to add up: see `app/web/page_cache.py`
 _LATE = 60.0  # seconds for which they are then shown while they are added up again
 
 
@@ -44,34 +44,18 @@ class _Known(NamedTuple):
 _totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """A run with its figures, as the list of runs shows it.
+@dataclass(frozen=True, kw_only=True)
+class RunSummary(Totals):
+    """A run with its figures.
 
     Attributes:
         state: a RunState, or `died`.
         silent: µs since its last heartbeat, when this was read.
-        is_evaluation: True if it has rollouts, none of them from a training, and no training is planned.
-        rollouts: number of rollouts in all modes.
-        steps: the highest step; 0 before the first.
-        reward: mean over the last 10 train steps that have a reward, weighted by rollouts; for an evaluation, over all
-            of its rewards. None without rewards.
-        reward_curve: (step, mean reward) of each train step, or step of an evaluation, that has rewards; thinned to at
-            most 120 points.
-        truncated, errors: shares of the ended rollouts, 0 to 1; None if none ended.
     """
 
     run: Run
     state: str
     silent: int
-    is_evaluation: bool
-    rollouts: int
-    steps: int
-    reward: float | None
-    reward_curve: tuple[tuple[int, float], ...]
-    truncated: float | None
-    errors: float | None
-    eval_names: tuple[str, ...]
 
     @property
     def has_steps(self) -> bool:
@@ -133,19 +117,6 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
     if run is None:
         raise RunNotFoundError(f"There is no run with the number {run_id}.")
     return summary(run, found.get(run_id, Totals()), now)
-
-
-def last_change(db: Database, run_id: int) -> int:
-    """The run's `changed`, which changes whenever any of its rows does. One look-up by primary key.
-
-    Raises:
-        RunNotFoundError: no such run.
-    """
-    with Session(db) as session:
-        changed = session.scalar(select(col(Run.changed)).where(col(Run.id) == run_id))
-    if changed is None:
-        raise RunNotFoundError(f"There is no run with the number {run_id}.")
-    return changed
 
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:

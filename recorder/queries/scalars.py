@@ -30,40 +30,22 @@ def scalars(db: Database, run_id: int) -> list[Scalar]:
 
 def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
     """Curves by name. Longer ones are thinned to every n-th point and the last: at most `points` + 1."""
-    name, of_run = col(Scalar.name), col(Scalar.run_id) == run_id
+    name, step, of_run = col(Scalar.name), col(Scalar.step), col(Scalar.run_id) == run_id
     longest = select(func.count().label("number")).where(of_run).group_by(name).subquery()
+    query: Any = select(name, step, col(Scalar.value)).where(of_run).order_by(name, step)
     with Session(db) as session:
-        is_long = (session.scalar(select(func.max(longest.c.number))) or 0) > points
+        if (session.scalar(select(func.max(longest.c.number))) or 0) > points:
+            place = (func.row_number().over(partition_by=name, order_by=step) - 1).label("place")
+            counted = query.order_by(None).add_columns(place, func.count().over(partition_by=name).label("total"))
+            each = counted.subquery().c
+            kept = or_(each.place % ((each.total + points - 1) // points) == 0, each.place == each.total - 1)
+            query = select(each.name, each.step, each.value).where(kept).order_by(each.name, each.step)
         # On the connection: the session's rows would take as long as all else on the page.
-        found = session.connection().execute(_thinned(run_id, points) if is_long else _all(run_id)).all()
+        found = session.connection().execute(query).all()
     return [
         ScalarCurve(name, tuple([(step, value) for _, step, value in of_curve]))
         for name, of_curve in groupby(found, itemgetter(0))
     ]
-
-
-def _all(run_id: int) -> Any:
-    columns = (col(Scalar.name), col(Scalar.step), col(Scalar.value))
-    return select(*columns).where(col(Scalar.run_id) == run_id).order_by(*columns[:2])
-
-
-def _thinned(run_id: int, points: int) -> Any:
-    name = col(Scalar.name)
-    numbered = (
-        select(
-            name,
-            col(Scalar.step),
-            col(Scalar.value),
-            (func.row_number().over(partition_by=name, order_by=col(Scalar.step)) - 1).label("place"),
-            func.count().over(partition_by=name).label("total"),
-        )
-        .where(col(Scalar.run_id) == run_id)
-        .subquery()
-    )
-    place, total = numbered.c.place, numbered.c.total
-    kept = or_(place % ((total + points - 1) // points) == 0, place == total - 1)
-    query = select(numbered.c.name, numbered.c.step, numbered.c.value).where(kept)
-    return query.order_by(numbered.c.name, numbered.c.step)
 
 
 def last_logged_step(db: Database, run_id: int) -> int | None:

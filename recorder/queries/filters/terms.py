@@ -9,13 +9,7 @@ from typing import Any
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
-from logs_ui.recorder.queries.filters.filter_values import (
-    INT64_MAX,
-    check_number,
-    check_time,
-    print_number,
-    print_time,
-)
+from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, check_number, check_time, print_number, print_time
 from logs_ui.recorder.spelling import check_word, shortened
 
 ABSENT = "none"

@@ -3,11 +3,10 @@
 import fcntl
 import os
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
 
-from sqlalchemy import URL, Connection, Engine, Text, bindparam, cast, delete, insert, select, text
+from sqlalchemy import Connection, Engine, Text, bindparam, cast, delete, insert, select, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from logs_ui.recorder.queries.search.search_words import vectors
@@ -22,53 +21,75 @@ _HASH_BYTES = 8 << 20  # bytes that FTS5 collects before it writes a segment
 _LOCK = 0x6C6F6774  # PostgreSQL's advisory lock of the process that fills the index
 
 
-class Texts(Protocol):
-    """The indexed texts of one database."""
+def texts_of(address: Address) -> "Texts":
+    return _SqliteTexts(address) if isinstance(address, Path) else Texts(address)
 
-    def opened(self) -> AbstractContextManager[Engine | None]:
+
+class Texts:
+    """The indexed texts of one database, here of PostgreSQL's. It uses a lock of the transaction: one of the session
+    would not work through a pooler.
+    """
+
+    def __init__(self, db: Address) -> None:
+        self._db = db
+        self._place = db  # named in errors
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine | None]:
         """Opens an engine to write them with; None if another process or thread fills the index.
 
         Raises:
             DatabaseError: the index cannot be written.
         """
+        with errors_in_plain_words(self._place), self._alone() as alone:
+            if not alone:
+                yield None
+                return
+            engine = sidecar_engine(SEARCH, self._db)
+            try:
+                self._set_up(engine)
+                yield engine
+            finally:
+                engine.dispose()
 
     def settle(self) -> None:
         """Does what `SearchIndex.settle` promises."""
 
     def is_alone(self, index: Connection) -> bool:
         """True if no other process fills the index during this transaction."""
+        return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
 
     def clear(self, index: Connection) -> None:
         """Removes all texts."""
+        index.execute(delete(VECTORS))
 
     def known(self, index: Connection, ids: Collection[int]) -> set[int]:
         """Returns the ids among these whose rollouts are indexed."""
+        return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
 
     def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
         """Adds (id, text) of rollouts that are not indexed."""
+        rows = [
+            {"rowid": row_id, "part": part, "words": words}
+            for row_id, body in texts
+            for part, words in enumerate(vectors(body))
+        ]
+        words = cast(bindparam("words", type_=Text), TSVECTOR)
+        index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
+
+    def _alone(self) -> AbstractContextManager[bool]:
+        return nullcontext(True)
+
+    def _set_up(self, engine: Engine) -> None:
+        pass
 
 
-def texts_of(address: Address) -> Texts:
-    return _SqliteTexts(address) if isinstance(address, Path) else _PostgresTexts(address)
+class _SqliteTexts(Texts):
+    """The same in SQLite's file beside the database, with a lock of a file."""
 
-
-class _SqliteTexts:
     def __init__(self, db: Path) -> None:
-        self._db = db
-        self._path = SEARCH.path(db)
-
-    @contextmanager
-    def opened(self) -> Iterator[Engine | None]:
-        with errors_in_plain_words(self._path), self._alone() as alone:
-            if not alone:
-                yield None
-                return
-            engine = sidecar_engine(SEARCH, self._db)
-            try:
-                _set_up(engine, has_wal=network_kind(self._path) is None)
-                yield engine
-            finally:
-                engine.dispose()
+        super().__init__(db)
+        self._place = self._path = SEARCH.path(db)
 
     def settle(self) -> None:
         """Merges the write-ahead log into the file, unless a reader, which cannot do so itself, is still connected."""
@@ -76,7 +97,7 @@ class _SqliteTexts:
             with self.opened():
                 pass
 
-    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - PostgreSQL's needs it
+    def is_alone(self, index: Connection) -> bool:  # noqa: ARG002 - the file's lock says so
         return True
 
     def clear(self, index: Connection) -> None:
@@ -108,54 +129,17 @@ class _SqliteTexts:
             finally:
                 path.unlink(missing_ok=True)
 
-
-class _PostgresTexts:
-    """Uses a lock of the transaction: one of the session would not work through a pooler."""
-
-    def __init__(self, url: URL) -> None:
-        self._url = url
-
-    @contextmanager
-    def opened(self) -> Iterator[Engine | None]:
-        with errors_in_plain_words(self._url):
-            engine = sidecar_engine(SEARCH, self._url)
-            try:
-                yield engine
-            finally:
-                engine.dispose()
-
-    def settle(self) -> None:
-        """Does nothing."""
-
-    def is_alone(self, index: Connection) -> bool:
-        return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
-
-    def clear(self, index: Connection) -> None:
-        index.execute(delete(VECTORS))
-
-    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
-        return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
-
-    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
-        rows = [
-            {"rowid": row_id, "part": part, "words": words}
-            for row_id, body in texts
-            for part, words in enumerate(vectors(body))
-        ]
-        words = cast(bindparam("words", type_=Text), TSVECTOR)
-        index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
-
-
-def _set_up(engine: Engine, *, has_wal: bool) -> None:
-    """Sets the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs the
-    last steps, which are repeated. A network file system does not support one, and there readers wait.
-    """
-    journal, synchronous = ("WAL", "NORMAL") if has_wal else ("DELETE", "FULL")
-    connection = engine.raw_connection()
-    try:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA search.journal_mode={journal}")
-        cursor.execute(f"PRAGMA search.synchronous={synchronous}")
-        cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
-    finally:
-        connection.close()
+    def _set_up(self, engine: Engine) -> None:
+        """Sets the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs
+        the last steps, which are repeated. A network file system does not support one, and there readers wait.
+        """
+        has_wal = network_kind(self._path) is None
+        journal, synchronous = ("WAL", "NORMAL") if has_wal else ("DELETE", "FULL")
+        connection = engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA search.journal_mode={journal}")
+            cursor.execute(f"PRAGMA search.synchronous={synchronous}")
+            cursor.execute("INSERT INTO search.texts (texts, rank) VALUES ('hashsize', ?)", (_HASH_BYTES,))
+        finally:
+            connection.close()

@@ -19,13 +19,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Score
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.queries.sql import derived
-from logs_ui.recorder.queries.sql.matching import (
-    any_of,
-    column_of,
-    has_error,
-    in_range,
-    stored_elsewhere,
-)
+from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, stored_elsewhere
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from sqlalchemy import Engine, event, update
+from sqlalchemy import Engine, event, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
@@ -433,7 +433,7 @@ def test_a_diagnosis_of_a_large_run_follows_its_changes(db: Path) -> None:
     last = int(columns.refresh(engine).id[-1])
     with writer.begin() as connection:
         connection.execute(update(Run).values(changed=col(Run.changed) + 1))
-        changed = queries.last_change(connection, 1)
+        changed = connection.scalar(select(col(Run.changed)).where(col(Run.id) == 1)) or 0
         connection.execute(
             update(EvaluationRow).where(col(EvaluationRow.id) == last).values(reward=7.5, changed=changed)
         )

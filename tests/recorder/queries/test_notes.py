@@ -25,6 +25,7 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import current_row, export_run, flush, load_run, queries, start_run
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
+from logs_ui.recorder.queries.notes_queries import recorded_tags
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -311,7 +312,7 @@ def test_what_the_rollout_function_says_becomes_columns(tmp_path: Path) -> None:
     assert said.recorded == ("long " * 19 + "long", "stuck")
     assert said.all_tags == ("long " * 19 + "long", "mine", "stuck")
     engine = reading_engine(db)
-    assert queries.recorded_tags(engine, 1) == ["long " * 19 + "long", "stuck"]
+    assert recorded_tags(engine, 1) == ["long " * 19 + "long", "stuck"]
     assert queries.known_tags(engine, 1) == ["long " * 19 + "long", "mine", "stuck"]
     engine.dispose()
 

@@ -616,8 +616,6 @@ def test_an_empty_database_says_so(tmp_path: Path) -> None:
         queries.find_run(engine, "latest")
     with pytest.raises(RunNotFoundError):
         queries.run_summary(engine, 1)
-    with pytest.raises(RunNotFoundError):
-        queries.last_change(engine, 1)
     assert queries.page(engine, 1, EVERYTHING) == queries.Page([], None)
     assert queries.known_values(engine, 1) == {"eval": [], "task": []}
     engine.dispose()
@@ -655,10 +653,6 @@ def test_a_group_comes_whole_and_by_generation(database: Engine, rows: list[Eval
     found = queries.group_of(database, rows[-1])
     assert [row.generation for row in found] == [0, 1, 2, 3]
     assert {row.group for row in found} == {rows[-1].group}
-
-
-def test_the_last_change_is_the_runs_own(database: Engine, run_id: int, rows: list[EvaluationRow]) -> None:
-    assert queries.last_change(database, run_id) == max(row.changed for row in rows)
 
 
 def test_the_curves_of_what_the_trainer_logs(database: Engine, run_id: int) -> None:

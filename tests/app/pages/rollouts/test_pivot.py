@@ -10,9 +10,10 @@ from sqlalchemy import Engine, String, cast, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure, Pivot, pivot
+from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure, pivot
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 from logs_ui.recorder.queries.notebook import Notebook, Subject
+from logs_ui.recorder.queries.pivot import Pivot
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
