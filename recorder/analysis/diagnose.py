@@ -11,12 +11,13 @@ from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.user_checks import Guarded, all_limits
+from logs_ui.recorder.diagnosis.report import Failed
+from logs_ui.recorder.diagnosis.user_checks import all_limits, guarded
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries import Database
 from logs_ui.recorder.settings import check_thresholds
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.recorder.vocabulary import Mode, RunState
+from logs_ui.recorder.vocabulary import RunState
 
 _ALL_POINTS = 2**31  # logged points per scalar: all of them
 
@@ -100,21 +101,20 @@ class Diagnosis:
     ) -> Diagnosed:
         """Diagnose the run in its present state."""
         rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
-        settings, guarded = settings or settings_of(db, run), Guarded(diagnostics)
+        settings, failed = settings or settings_of(db, run), list[Failed]()
+        modes = {series.mode for series in queries.step_series(db, run.id or 0)}
         report = diagnose_rows(
             rows,
             settings,
             config=run.config,
             scalars=scalars,
             has_ended=queries.state_of(run, queries.now(db)) != RunState.RUNNING,
-            within=_within(db, run, self.columns.mode),
-            diagnostics=(*DIAGNOSTICS, *guarded.diagnostics),
+            within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
+            diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
         )
         of = self.columns.sample
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
-        report = replace(
-            report, run=run.uid, failed=tuple(guarded.failed), sample=sample, unattributed=run.unattributed_calls
-        )
+        report = replace(report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls)
         return Diagnosed(rows, report, settings, run.config, scalars)
 
 
@@ -138,11 +138,6 @@ def _read(values: Mapping[str, Any] | None) -> Settings | None:
         with suppress(SettingsError, TypeError):
             return Settings.of(values)
     return None
-
-
-def _within(db: Database, run: Run, mode: Mode) -> str:
-    modes = {series.mode for series in queries.step_series(db, run.id or 0)}
-    return f"mode:{mode}" if len(modes) > 1 else ""
 
 
 def _scalars(db: Database, run_id: int) -> dict[str, Trend]:

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import Waterfall
+from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.settings import Limits, Settings
 
 Trend = tuple[tuple[int, float], ...]
@@ -36,9 +39,20 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Trend] = field(default_factory=dict)
 
+    @cached_property
+    def lost(self) -> Floats:
+        """(N,) reward that each of `rows` lost; 0 above the best."""
+        lost: Floats = np.maximum(losses(self.rows, self.scale), 0.0)
+        return lost
+
     def threshold(self, diagnostic: str, default: float) -> float:
         """Return the user's threshold for a diagnostic, or the default if none is set."""
         return self.settings.thresholds.get(diagnostic, default)
+
+    def recent(self, trend: Trend) -> Trend:
+        """Return the finite points of the last steps; the latest one before if nothing was logged at those."""
+        known = tuple(point for point in trend if math.isfinite(point[1]))
+        return tuple(point for point in known if point[0] >= self.rows.steps[0]) or known[-1:]
 
     def cost_of(self, cause: str) -> float:
         """Return the reward per rollout that the waterfall counts under a cause; 0 if it has none."""
@@ -161,6 +175,11 @@ class Diagnostic:
     position: float = math.inf
     explained_by: tuple[str, ...] = ()
     is_behaviour: bool = False
+
+
+def above(trend: Trend, limit: float) -> dict[str, Any]:
+    """Return the fields of a card for a figure that is too high: its trend, since when, and the limit."""
+    return {"trend": trend, "since_step": since(trend, lambda value: value > limit), "limit": limit}
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:

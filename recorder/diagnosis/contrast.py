@@ -4,7 +4,6 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
-from logs_ui.recorder.diagnosis.waterfall import losses
 
 _ERRORS = 2.0  # standard errors: a larger difference is not chance
 _FINE_SOLVED = 0.2  # of the chosen rollouts are solved: then they do well [ours]
@@ -18,10 +17,9 @@ def gap(run: Run, chosen: Bools) -> float:
 
     If all are chosen, return their loss.
     """
-    lost = np.maximum(losses(run.rows, run.scale), 0)
     if not chosen.any():
         return 0.0
-    own, others = lost[chosen], lost[~chosen]
+    own, others = run.lost[chosen], run.lost[~chosen]
     if not len(others):
         return float(own.mean())
     more = float(own.mean() - others.mean())
@@ -48,8 +46,7 @@ def cost(run: Run, chosen: Bools) -> float:
     """Return the reward per rollout that the chosen lose more than the others; if all fail alike, what they lose."""
     if is_fine(run, chosen):
         return 0.0
-    lost = np.maximum(losses(run.rows, run.scale), 0)
-    return float(chosen.mean()) * (gap(run, chosen) or float(lost[chosen].mean()))
+    return float(chosen.mean()) * (gap(run, chosen) or float(run.lost[chosen].mean()))
 
 
 def spread(run: Run) -> float:

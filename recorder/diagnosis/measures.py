@@ -19,6 +19,12 @@ def mean(values: Floats) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
+def extent(values: Floats) -> float:
+    """Return the highest minus the lowest finite value; 0 without any."""
+    known = values[np.isfinite(values)]
+    return float(np.ptp(known)) if len(known) else 0.0
+
+
 def solved(rows: Rows, scale: Scale) -> Bools:
     """(N,) True for rollouts whose reward reaches the threshold for success."""
     return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
@@ -26,8 +32,7 @@ def solved(rows: Rows, scale: Scale) -> Bools:
 
 def attempted(rows: Rows) -> Bools:
     """(N,) True for rollouts that have a reward and a task."""
-    tried: Bools = np.isfinite(rows.reward) & (rows.task >= 0)
-    return tried
+    return np.isfinite(rows.reward) & (rows.task >= 0)
 
 
 def dead(groups: Groups) -> Bools:
@@ -42,13 +47,7 @@ def lengths(rows: Rows) -> Floats:
 
 def within_groups(values: Floats, rows: Rows) -> Floats:
     """(N,) values less the mean of their group; NaN where the value is NaN."""
-    known = np.isfinite(values)
-    count = len(rows.groups.size)
-    sizes = np.bincount(rows.group[known], minlength=count)
-    sums = np.bincount(rows.group[known], weights=values[known], minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centred: Floats = values - (sums / sizes)[rows.group]
-    return centred
+    return values - rows.group_means(values)[rows.group]
 
 
 def shares(rows: Rows) -> dict[str, float]:
@@ -71,5 +70,5 @@ def best(every: Rows, name: str) -> float:
     That is the highest value times weight that it ever gave, or its weight if it never gave anything but one value.
     """
     values = every.parts[name][np.isfinite(every.parts[name])]
-    highest = float(values.max(initial=0.0)) if len(values) else 0.0
-    return highest if len(values) and np.ptp(values) > 0 else max(highest, every.weights.get(name, 1.0))
+    highest = float(values.max(initial=0.0))
+    return highest if extent(values) > 0 else max(highest, every.weights.get(name, 1.0))

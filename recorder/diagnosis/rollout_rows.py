@@ -1,6 +1,6 @@
 """Holds rollouts as numpy columns: the only input of the diagnosis."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -37,7 +37,8 @@ class Rows:
         values: the same without the weight.
         weights: the weights, by the same names.
         turns, completion_tokens, env_tokens, seconds: NaN if not known.
-        facts: the columns that `rows.text_facts` computes, by name; NaN (None for texts) if not known.
+        facts: the columns that `rows.text_facts` computes, by name; NaN if not known. (Its texts are arrays of
+            objects, with None for unknown ones.)
         staleness: policy versions, from an asynchronous trainer; NaN without one.
         tasks, evals: names.
     """
@@ -66,7 +67,7 @@ class Rows:
     parts: Mapping[str, Floats]
     values: Mapping[str, Floats]
     weights: Mapping[str, float]
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Floats]
     tasks: Sequence[str] = field(default_factory=list)
     evals: Sequence[str] = field(default_factory=list)
 
@@ -105,13 +106,9 @@ class Rows:
 
         Rollouts of a group share their prompt and are not independent, so tests compare means of groups.
         """
-        known, count = np.isfinite(values), len(self.groups.size)
-        sums = np.bincount(self.group[known], weights=values[known], minlength=count)
-        with np.errstate(invalid="ignore"):
-            means: Floats = sums / np.bincount(self.group[known], minlength=count)
-        return means
+        return means(self.group, values, len(self.groups.size))
 
-    def by_step(self, values: Floats) -> tuple[tuple[int, float], ...]:
+    def by_step(self, values: Floats | Bools) -> tuple[tuple[int, float], ...]:
         """Return (step, mean of the values that are not NaN); steps without any are left out."""
         known = ~np.isnan(values)
         place = np.searchsorted(self.steps, self.step[known])
@@ -140,24 +137,34 @@ class Groups:
     @classmethod
     def of(cls, rows: Rows) -> "Groups":
         count = int(rows.group.max()) + 1 if len(rows) else 0
-        low, high = np.full(count, np.inf), np.full(count, -np.inf)
-        has = np.isfinite(rows.reward)
-        group, reward = rows.group[has], rows.reward[has]
-        np.minimum.at(low, group, reward)
-        np.maximum.at(high, group, reward)
-        size = np.bincount(group, minlength=count)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.bincount(group, weights=reward, minlength=count) / size
-            std = np.sqrt(np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=count) / size)
+        size = np.bincount(rows.group[np.isfinite(rows.reward)], minlength=count)
+        low, high = (np.where(size > 0, end, np.nan) for end in ends(rows.group, rows.reward, count))
+        mean = means(rows.group, rows.reward, count)
+        std = np.sqrt(means(rows.group, (rows.reward - mean[rows.group]) ** 2, count))
         step = np.zeros(count, np.int64)
         step[rows.group[::-1]] = rows.step[::-1]
-        none = size == 0
-        low[none] = high[none] = np.nan
         return cls(size, low, high, mean, std, step)
 
 
-def coded(values: Iterable[Any]) -> tuple[Ints, list[Any]]:
-    """Return each value's index among the distinct ones, in order of first appearance (-1 for None), and those."""
-    known: dict[Any, int] = {}
-    codes = [-1 if value is None else known.setdefault(value, len(known)) for value in values]
-    return np.array(codes, np.int64), list(known)
+def means(codes: Ints, values: Floats | Bools, count: int) -> Floats:
+    """(count,) mean of the finite values of each code, 0 to count - 1; NaN without any."""
+    known = np.isfinite(values)
+    sums = np.bincount(codes[known], values[known], count)
+    with np.errstate(invalid="ignore"):
+        return sums / np.bincount(codes[known], minlength=count)
+
+
+def ends(codes: Ints, values: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return the (count,) lowest and highest finite value of each code; infinity and -infinity without any."""
+    known = np.isfinite(values)
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, codes[known], values[known])
+    np.maximum.at(high, codes[known], values[known])
+    return low, high
+
+
+def distinct(codes: Ints, *columns: Floats | Ints, count: int) -> Ints:
+    """(count,) number of different combinations of the columns' values for each code, 0 to count - 1."""
+    order = np.lexsort((*columns, codes))
+    changes = [np.diff(column[order], prepend=np.nan) != 0 for column in (codes, *columns)]
+    return np.bincount(codes[order][np.any(changes, axis=0)], minlength=count)

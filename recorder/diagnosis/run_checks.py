@@ -15,9 +15,9 @@ from logs_ui.recorder.diagnosis import checks
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.report import Missing, Report
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import losses, waterfall
+from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.settings import Settings
 
 FEW_ROLLOUTS, FEW_STEPS = 32, 2
@@ -65,7 +65,8 @@ def diagnose_rows(
     run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {})
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     scope = " ".join(filter(None, [within, _steps_of(last) if len(last) < len(rows) else ""]))
-    if _is_warming_up(rows, has_ended=has_ended):
+    is_short = len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
+    if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
         return Report((), (), run.fall, scale, steps, scope, warming_up=True)
     missing = {it.id: Missing(it.id, it.name, what) for it in diagnostics if (what := it.missing(run)) is not None}
     found = [card for it in diagnostics if it.id not in missing and (card := it.look(run)) is not None]
@@ -77,7 +78,7 @@ def diagnose_rows(
     cards = tuple(
         # A card whose filter names steps is about those steps, not about the last ones.
         replace(card, where=" ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
-        for card in _ordered(costly, np.maximum(losses(last, scale), 0))
+        for card in _ordered(costly, run.lost)
     )
     return Report(cards, tuple(missing.values()), run.fall, scale, steps, scope, warming_up=False)
 
@@ -85,12 +86,6 @@ def diagnose_rows(
 def _steps_of(rows: Rows) -> str:
     first, last = rows.steps[0], rows.steps[-1]
     return f"step:{first}" if first == last else f"step:{first}..{last}"
-
-
-def _is_warming_up(rows: Rows, *, has_ended: bool) -> bool:
-    if has_ended:
-        return len(rows) < _FEW_OF_ENDED
-    return len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
@@ -111,7 +106,12 @@ def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
         cards: in the order of their diagnostics. Of two cards that explain each other, the first does.
         lost: (N,) reward that each rollout of the last steps lost.
     """
-    behind = _explained(cards, lost)
+    place = {card.id: number for number, card in enumerate(cards)}
+    all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
+    behind = {
+        name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
+        for name, others in all_behind.items()
+    }
     cost = {card.id: card.cost for card in cards}
     places: dict[str, tuple[float, int]] = {}
 
@@ -130,33 +130,12 @@ def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
     )
 
 
-def _explained(cards: list[Card], lost: Floats) -> dict[str, list[str]]:
-    """Return, for each card's id, the ids of the cards that explain it."""
-    behind = {card.id: _explaining(card, cards, lost) for card in cards}
-    place = {card.id: number for number, card in enumerate(cards)}
-    return {
-        name: [it for it in others if name not in behind[it] or place[it] < place[name]]
-        for name, others in behind.items()
-    }
-
-
 def _explaining(card: Card, cards: list[Card], lost: Floats) -> list[str]:
     """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
-    able = [it for it in cards if card.id in it.explains and card.id != it.id]
-    total = _loss(lost, card.own)
+    own = {it.id: np.ones(len(lost), bool) if it.own is None else it.own for it in cards}
+    able = {it.id: own[card.id] & own[it.id] for it in cards if card.id in it.explains and card.id != it.id}
+    total = lost[own[card.id]].sum()
     if card.needs is not None:
-        return [it.id for it in able if _loss(lost, _both(card.own, it.own)) >= card.needs * total]
-    together = np.zeros(len(lost), bool)
-    for it in able:
-        together |= True if it.own is None else it.own
-    return [it.id for it in able] if _loss(lost, _both(card.own, together)) >= _HALF * total else []
-
-
-def _loss(lost: Floats, own: Bools | None) -> float:
-    return float(lost.sum() if own is None else lost[own].sum())
-
-
-def _both(a: Bools | None, b: Bools | None) -> Bools | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
+        return [name for name, shared in able.items() if lost[shared].sum() >= card.needs * total]
+    together = np.logical_or.reduce([np.zeros(len(lost), bool), *able.values()])
+    return list(able) if lost[together].sum() >= _HALF * total else []

@@ -1,7 +1,7 @@
 """Runs the diagnostics that users wrote, so that an error in one does not hide the cards of others."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -34,40 +34,22 @@ def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
     return {it.id: it.limits for it in (*DIAGNOSTICS, *own)}
 
 
-@dataclass
-class Guarded:
-    """A user's diagnostics, guarded against errors.
+def guarded(it: Diagnostic, failed: list[Failed]) -> Diagnostic:
+    """Return a diagnostic that never raises: if it does, or returns something else than a card, `failed` gets it."""
 
-    Attributes:
-        own: the user's diagnostics.
-        failed: those that raised, or returned something else than a card.
-    """
-
-    own: Sequence[Diagnostic]
-    failed: list[Failed] = field(default_factory=list)
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics, wrapped so that they never raise."""
-        return tuple(self._guarded(it) for it in self.own)
-
-    def _guarded(self, it: Diagnostic) -> Diagnostic:
-        def missing(run: Run) -> str | None:
-            return self._tried(it, lambda: it.missing(run))
-
-        def look(run: Run) -> Card | None:
-            if any(failed.id == it.id for failed in self.failed):
-                return None
-            return self._tried(it, lambda: _checked(it, it.look(run)))
-
-        return replace(it, missing=missing, look=look)
-
-    def _tried(self, it: Diagnostic, make: Callable[[], T]) -> T | None:
+    def tried(make: Callable[[], T]) -> T | None:
         try:
             return make()
         except Exception as error:  # noqa: BLE001 - of any kind, as the user's code may raise it
-            self.failed.append(Failed(it.id, it.name, error_line(error)))
+            failed.append(Failed(it.id, it.name, error_line(error)))
             return None
+
+    def look(run: Run) -> Card | None:
+        if any(each.id == it.id for each in failed):
+            return None
+        return tried(lambda: _checked(it, it.look(run)))
+
+    return replace(it, missing=lambda run: tried(lambda: it.missing(run)), look=look)
 
 
 def _checked(it: Diagnostic, card: Card | None) -> Card | None:

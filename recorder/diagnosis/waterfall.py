@@ -124,6 +124,11 @@ def causes(rows: Rows) -> Ints:
     return np.select(ended, range(len(ended)), default=len(CAUSES) - 1)
 
 
+def has_cause(rows: Rows, *ids: LossCause) -> Bools:
+    """(N,) True for rollouts whose loss is counted under one of these causes."""
+    return np.isin(causes(rows), [place for place, cause in enumerate(CAUSES) if cause.id in ids])
+
+
 def losses(rows: Rows, scale: Scale) -> Floats:
     """(N,) best reward minus the rollout's; negative above the best."""
     return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)

@@ -3,9 +3,9 @@
 import math
 
 
-def figure(value: float) -> str:
-    """Return a short number, with U+2212 for minus; "unknown" for NaN."""
-    if math.isnan(value):
+def figure(value: float | None) -> str:
+    """Return a short number, with U+2212 for minus; "unknown" for None and NaN."""
+    if value is None or math.isnan(value):
         return "unknown"
     return (f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "\u2212")
 

@@ -5,7 +5,6 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
-from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -37,7 +36,6 @@ def _look(run: Run) -> Card | None:
     failed = is_dead & (groups.mean < run.scale.solved - SAME)
     if failed.sum() < _FAILED * whole.sum():  # nearly all groups of equal rewards are solved: little is lost
         return None
-    lost = np.maximum(losses(rows, run.scale), 0)[failed[rows.group]].sum() / len(rows)
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]
@@ -46,7 +44,7 @@ def _look(run: Run) -> Card | None:
     return Card(
         id="dead_groups",
         title=f"{percent(share)} of groups have zero reward variance, and so zero advantage",
-        cost=float(lost),
+        cost=float(run.lost[failed[rows.group]].sum()) / len(rows),
         evidence=(
             f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass.",
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
@@ -21,18 +21,12 @@ def _signs(rows: Rows) -> dict[str, Bools]:
     }
 
 
-def _degenerate(rows: Rows) -> Bools:
-    found: Bools = np.logical_or.reduce(list(_signs(rows).values()))
-    return found
-
-
 def _look(run: Run) -> Card | None:
-    rows, limit = run.rows, run.threshold("degenerate_text", _SHARE)
-    bad, signs = _degenerate(rows), _signs(rows)
+    rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
+    bad: Bools = np.logical_or.reduce(list(signs.values()))
     share = float(bad.mean())
     if share <= limit or contrast.is_fine(run, bad):
         return None
-    trend = run.all.by_step(_degenerate(run.all).astype(float))
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
     if (~np.isnan(repeats)).any():
@@ -44,9 +38,7 @@ def _look(run: Run) -> Card | None:
         evidence=tuple(evidence),
         suggestion="Look for a reward that grows with the number of words; lower the learning rate, or add a KL term.",
         where=max(signs, key=lambda sign: int(signs[sign].sum())),
-        trend=trend,
-        since_step=since(trend, lambda value: value > limit),
-        limit=limit,
+        **above(run.all.by_step(np.logical_or.reduce(list(_signs(run.all).values()))), limit),
         own=bad,
     )
 

@@ -88,7 +88,7 @@ def _look(run: Run) -> Card | None:
     worst = max(bad, key=lambda it: (not it.is_pairs, _cost(run, it)), default=None)
     if worst is None:
         return None
-    theirs, ours = (float(np.mean(values[worst.odd])) for values in (worst.theirs, rows.values[worst.name]))
+    theirs, ours = (figure(float(it[worst.odd].mean())) for it in (worst.theirs, rows.values[worst.name]))
     what = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
     return Card(
         id="disagreement",
@@ -96,7 +96,7 @@ def _look(run: Run) -> Card | None:
         cost=_cost(run, worst),
         evidence=(
             f"{worst.compared} {what} were compared.",
-            f"Mean where they disagree: environment {figure(theirs)}, {worst.name} {figure(ours)}.",
+            f"Mean where they disagree: environment {theirs}, {worst.name} {ours}.",
         ),
         suggestion=f"Score one of these by hand: {worst.name} measures something else than the environment, or reads "
         "another rollout.",

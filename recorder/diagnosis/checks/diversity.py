@@ -1,13 +1,10 @@
 """Finds a policy that gives the same answer every time."""
 
-from typing import Any
-
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.waterfall import losses
+from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead, mean
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -20,32 +17,31 @@ _COLD = 0.3  # temperature [ours]
 
 def alike(rows: Rows) -> Floats:
     """(G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
-    keys = rows.facts["completion_key"]
-    pairs = np.stack([rows.group.astype(float), keys], 1)[~np.isnan(keys)]
-    count = len(rows.groups.size)
-    sizes = np.bincount(pairs[:, 0].astype(np.int64), minlength=count)
-    distinct = np.bincount(np.unique(pairs, axis=0)[:, 0].astype(np.int64), minlength=count)
+    known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
+    sizes = np.bincount(rows.group[known], minlength=count)
+    kinds = distinct(rows.group[known], rows.facts["completion_key"][known], count=count)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(sizes > 1, (sizes - distinct) / (sizes - 1), np.nan)
+        return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
 
 def _look(run: Run) -> Card | None:
-    rows, trend = run.rows, _entropies(run.all)
-    twins, chosen = alike(rows), _chosen(run)
-    lost = np.maximum(losses(rows, run.scale), 0) * chosen[rows.group]
-    if not chosen.any() and _fallen(trend):
-        lost = np.maximum(losses(rows, run.scale), 0) * dead(rows.groups)[rows.group]
+    rows, twins, chosen = run.rows, alike(run.rows), _chosen(run)
+    trend = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
+    lost = run.lost * (chosen if chosen.any() or not _fallen(trend) else dead(rows.groups))[rows.group]
     if not lost.any():
         return None
-    share = float(np.nanmean(twins)) if (~np.isnan(twins)).any() else 0.0
+    share = mean(twins) or 0.0
+    said = [f"{percent(share)} of completions have the same tokens as another one of their group."]
+    said += [f"Entropy (the sampler's mean of -log p): {figure(trend[-1][1])} nats per token."] if trend else []
+    temperature = run.config.get("temperature")
+    said += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
     return Card(
         id="diversity",
-        title=f"{percent(share)} of completions duplicate another in their group" if chosen.any() else _COLLAPSED,
+        title=f"{percent(share)} of completions duplicate another in their group"
+        if chosen.any()
+        else "Entropy collapsed: the policy samples almost only its likeliest tokens",
         cost=float(lost.sum()) / len(rows),
-        evidence=(
-            f"{percent(share)} of completions have the same tokens as another one of their group.",
-            *_heat(run, trend),
-        ),
+        evidence=tuple(said),
         suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or return to an earlier checkpoint.",
         where="twins>0" if chosen.any() else "spread:0",
         trend=trend,
@@ -65,36 +61,23 @@ def _chosen(run: Run) -> Bools:
     twins, is_dead = alike(run.rows), dead(run.rows.groups)
     known, same = ~np.isnan(twins), twins >= _ALIKE
     limit = run.threshold("diversity", _HALF)
-    none: Bools = np.zeros(len(twins), bool)
-    if not known.any():
-        return none
-    if _is_cold(run):
-        return is_dead if float(twins[known].mean()) >= limit else none
-    if _is_certain(run) and float(twins[known].mean()) >= limit:
+    is_alike = known.any() and float(twins[known].mean()) >= limit
+    if known.any() and _is_cold(run):
+        chosen, is_enough = is_dead, is_alike
+    elif is_alike and _is_certain(run):
         chosen = is_dead | same
         failed = chosen & (run.rows.groups.mean < run.scale.solved - SAME)
-        return chosen if failed.sum() >= _FAILED * known.sum() else none
-    many = float(same.sum() / known.sum()) >= limit
-    return is_dead & same if many and float(is_dead[same].mean()) >= _DEAD else none
-
-
-_COLLAPSED = "Entropy collapsed: the policy samples almost only its likeliest tokens"
-
-
-def _entropies(rows: Rows) -> Trend:
-    """Return the mean of -log p of the sampled tokens by step, in nats per token."""
-    return rows.by_step(-rows.facts["mean_logprob"])
-
-
-def _temperature(run: Run) -> float | None:
-    value: Any = run.config.get("temperature")
-    return float(value) if isinstance(value, int | float) else None
+        is_enough = failed.sum() >= _FAILED * known.sum()
+    else:
+        chosen = is_dead & same
+        is_enough = known.any() and same.sum() / known.sum() >= limit and is_dead[same].mean() >= _DEAD
+    return chosen & is_enough
 
 
 def _is_cold(run: Run) -> bool:
     """Return True if sampling is known to be nearly greedy; completions may be equal for other reasons, too."""
-    temperature = _temperature(run)
-    return temperature is not None and temperature <= _COLD
+    temperature = run.config.get("temperature")
+    return isinstance(temperature, int | float) and temperature <= _COLD
 
 
 def _is_certain(run: Run) -> bool:
@@ -102,12 +85,6 @@ def _is_certain(run: Run) -> bool:
     values = run.rows.facts["mean_logprob"]
     known = values[~np.isnan(values)]
     return len(known) > 0 and float(-known.mean()) < ENTROPY_FLOOR
-
-
-def _heat(run: Run, trend: Trend) -> list[str]:
-    temperature = _temperature(run)
-    said = [f"Entropy (the sampler's mean of -log p): {figure(trend[-1][1])} nats per token."] if trend else []
-    return said + ([] if temperature is None else [f"Temperature: {figure(temperature)}."])
 
 
 def _fallen(trend: Trend) -> bool:

@@ -8,10 +8,9 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.measures import attempted, solved
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Rows, means
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
-from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.windows import rise
 from logs_ui.recorder.diagnosis.wording import figure, listed
 from logs_ui.recorder.settings import SHARE
@@ -20,16 +19,15 @@ _FALL = 0.25
 
 
 def _look(run: Run) -> Card | None:
-    found = labels(run.all, run.scale)
-    gone = np.flatnonzero(np.asarray(found.label == Label.FORGOTTEN, bool))
-    tried, alike = attempted(run.all), alikeness(run.all, run.scale)
-    limit = FORGOTTEN_CHANCE / max(int((np.bincount(run.all.task[tried]) >= ATTEMPTS).sum()), 1)
+    found, alike = labels(run.all, run.scale), alikeness(run.all, run.scale)
+    limit = FORGOTTEN_CHANCE / max(int((np.bincount(run.all.task[attempted(run.all)]) >= ATTEMPTS).sum()), 1)
     gone = np.array(
         [
             task
-            for task in gone.tolist()
-            if _has_fallen(run, task, int(found.last_solved[task]))
-            and _by_chance(run, task, int(found.last_solved[task]), alike) < limit
+            for task, last in enumerate(found.last_solved.tolist())
+            if found.label[task] == Label.FORGOTTEN
+            and _has_fallen(run, task, last)
+            and _by_chance(run, task, last, alike) < limit
         ],
         np.int64,
     )
@@ -37,16 +35,13 @@ def _look(run: Run) -> Card | None:
     if not own.any():
         return None
     won, of = solved(run.all, run.scale), np.isin(run.all.task, gone)
-    before = of & (run.all.step <= found.last_solved[run.all.task])
-    share = float(won[before].mean())
-    lost = np.maximum(losses(run.rows, run.scale), 0)[own].sum() / len(run.rows)
+    share = float(won[of & (run.all.step <= found.last_solved[run.all.task])].mean())
     names = [run.all.tasks[task] for task in gone.tolist()]
-    trend = run.all.where(of).by_step(won[of].astype(float))
     verb = "was solved before, and no longer is" if len(gone) == 1 else "were solved before, and no longer are"
     return Card(
         id="forgotten",
         title=f"{len(gone)} of {len(run.all.tasks)} tasks {verb}",
-        cost=float(lost) * share,
+        cost=float(run.lost[own].sum()) / len(run.rows) * share,
         evidence=(
             (
                 f"{listed(names)}: solved in {figure(100 * share)}% of the attempts up to step "
@@ -55,7 +50,7 @@ def _look(run: Run) -> Card | None:
         ),
         suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
         where=links.tasks(names),
-        trend=trend,
+        trend=run.all.where(of).by_step(won[of]),
         since_step=int(found.last_solved[gone].min()) + 1,
         own=own,
     )
@@ -80,8 +75,7 @@ def alikeness(rows: Rows, scale: Scale) -> float:
     group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
     sizes = np.bincount(group)
     several = sizes[group] > 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        of_group, of_task = (np.bincount(code, weights=won) / np.bincount(code) for code in (group, task))
+    of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
     total = float(np.sum((won - of_task[task])[several] ** 2))
     within = (won - of_group[group])[several] ** 2 * (sizes / np.maximum(sizes - 1, 1))[group[several]]
     return float(np.clip(1 - within.sum() / total, 0, 1)) if total > 0 else 1.0

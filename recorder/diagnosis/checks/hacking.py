@@ -8,8 +8,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.checks.reward_functions import is_outcome
 from logs_ui.recorder.diagnosis.links import rewards
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
-from logs_ui.recorder.diagnosis.windows import Rise, rise, windows
+from logs_ui.recorder.diagnosis.measures import extent
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
+from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -23,7 +24,7 @@ def weightless(rows: Rows) -> dict[str, float]:
 
     A function of small weight is left out if it is ever negative: it is then a penalty, which may grow with success.
     """
-    ranges = {name: _range(part) for name, part in rows.parts.items()}
+    ranges = {name: extent(part) for name, part in rows.parts.items()}
     total = sum(ranges.values())
     if total <= SAME:
         return {}
@@ -35,11 +36,6 @@ def weightless(rows: Rows) -> dict[str, float]:
     }
 
 
-def _range(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.ptp(known)) if len(known) else 0.0
-
-
 def _look(run: Run) -> Card | None:
     found = windows(run)
     if found is None:
@@ -48,30 +44,44 @@ def _look(run: Run) -> Card | None:
     gain = rise(before.reward, after.reward)
     if gain.value <= 0 or not gain.is_sure:
         return None
-    light, payer = weightless(run.all), _payer(before, after)
+    light = weightless(run.all)
+    gains = {name: rise(part, after.parts[name]) for name, part in before.parts.items()}
+    payer = max(gains, key=lambda name: gains[name].value, default="")
     falls = {name: rise(before.values[name], after.values[name]) for name in light}
-    falls |= {name: fall for name, fall in _outcomes(before, after, payer).items() if name not in light}
-    limit = run.threshold("hacking", _FALL)
-    fallen = [
-        name for name, fall in falls.items() if fall.is_sure and -fall.value > limit * _range(run.all.values[name])
-    ]
-    if not fallen:
+    # Functions named like an outcome may give way to another one. Rollouts of one prompt are not independent.
+    for name in () if is_outcome(payer) else before.values:
+        if is_outcome(name) and name not in light:
+            of_groups = (rows.group_means(rows.values[name]) for rows in (before, after))
+            falls[name] = rise(*of_groups, errors=_ERRORS)
+    # The fall as a share of the range of the function's values, for those that fell too far.
+    limit, shares = run.threshold("hacking", _FALL), dict[str, float]()
+    for name, fall in falls.items():
+        if fall.is_sure and -fall.value > limit * extent(run.all.values[name]):
+            shares[name] = -fall.value / extent(run.all.values[name])
+    if not shares:
         return None
-    name = min(fallen, key=lambda name: falls[name].value / _range(run.all.values[name]))
-    values, fall = run.all.values[name], falls[name]
-    how = "which has little weight" if name in light else f"and {payer} rises instead"
-    trend = run.all.by_step(values)
+    name = max(shares, key=lambda name: shares[name])
+    fall = falls[name]
+    trend = run.all.by_step(run.all.values[name])
+    if name in light:
+        how = "which has little weight"
+        weight = figure(run.all.weights.get(name, 1.0))
+        said = f"Its weight is {weight}: it can make {percent(light[name])} of the difference in reward."
+    else:
+        how = f"and {payer} rises instead"
+        first, last = figure(gains[payer].before), figure(gains[payer].after)
+        said = f"{payer} added {first} to the reward at first, and {last} at last."
     return Card(
         id="hacking",
         title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
-        cost=max(run.fall.lost, 0.0) * min(-fall.value / _range(values), 1.0) + gain.value,
+        cost=max(run.fall.lost, 0.0) * min(shares[name], 1.0) + gain.value,
         evidence=(
             (
                 f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
                 f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
                 f"{figure(gain.after)}."
             ),
-            _weight(run.all, name) if name in light else _paid(before, after, payer),
+            said,
         ),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
@@ -81,37 +91,6 @@ def _look(run: Run) -> Card | None:
         # If both functions count, the cards on length and on weights say better why one gives way to the other.
         aspects=("weightless",) if name in light else (),
     )
-
-
-def _outcomes(before: Rows, after: Rows, payer: str) -> dict[str, Rise]:
-    """Return the change of each function that is named like an outcome; none if the rising one is named so, too.
-
-    The change is between means of groups, because rollouts of one prompt are not independent.
-    """
-    if is_outcome(payer):
-        return {}
-    named = [name for name in before.values if is_outcome(name)]
-    return {
-        name: rise(before.group_means(before.values[name]), after.group_means(after.values[name]), errors=_ERRORS)
-        for name in named
-    }
-
-
-def _payer(before: Rows, after: Rows) -> str:
-    """Return the reward function whose weighted part rises most."""
-    return max(before.parts, key=lambda name: rise(before.parts[name], after.parts[name]).value, default="")
-
-
-def _weight(rows: Rows, name: str) -> str:
-    return (
-        f"Its weight is {figure(rows.weights.get(name, 1.0))}: it can make {percent(weightless(rows)[name])} of the "
-        "difference in reward."
-    )
-
-
-def _paid(before: Rows, after: Rows, payer: str) -> str:
-    gain = rise(before.parts[payer], after.parts[payer])
-    return f"{payer} added {figure(gain.before)} to the reward at first, and {figure(gain.after)} at last."
 
 
 DIAGNOSTIC = Diagnostic(

@@ -4,7 +4,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.measures import extent
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, ends
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -31,15 +32,10 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
 
 def spreads(values: Floats, same: Ints) -> Floats:
     """(M,) highest minus lowest value of the completion; NaN without a value, or without a duplicate that has one."""
-    known = np.isfinite(values)
-    count = int(same.max(initial=-1)) + 1
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, same[known], values[known])
-    np.maximum.at(high, same[known], values[known])
+    known, count = np.isfinite(values), int(same.max(initial=-1)) + 1
+    low, high = ends(same, values, count)
     has_twin = known & (np.bincount(same[known], minlength=count)[same] > 1)
-    found = np.full(len(values), np.nan)
-    found[has_twin] = (high - low)[same[has_twin]]
-    return found
+    return np.where(has_twin, (high - low)[same], np.nan)
 
 
 def _look(run: Run) -> Card | None:
@@ -51,8 +47,7 @@ def _look(run: Run) -> Card | None:
     for name, values in rows.values.items():
         spread = spreads(values[known], same)
         compared |= np.isfinite(spread)
-        least = _OF_RANGE * max(float(np.ptp(values[np.isfinite(values)])) if np.isfinite(values).any() else 0.0, 1e-6)
-        differs = np.isfinite(spread) & (spread > least)
+        differs = np.isfinite(spread) & (spread > _OF_RANGE * max(extent(values), 1e-6))
         if differs.sum() > run.threshold("inconsistent", _SHARE) * max(int(compared.sum()), 1) and differs.sum() > 2:
             found[name] = differs
             lost += float(spread[differs].sum()) * abs(rows.weights.get(name, 1.0)) / len(rows)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
@@ -19,13 +19,6 @@ def invalid(rows: Rows) -> Bools:
     """(N,) True for rollouts that all reward functions declined, or that one gave NaN or an infinity."""
     found: Bools = rows.scored & (rows.status == Status.OK) & (np.isnan(rows.reward) | rows.odd)
     return found
-
-
-def _silent(rows: Rows) -> list[str]:
-    """Return the reward functions that gave no number to any of many rollouts."""
-    if rows.scored.sum() < _MANY:
-        return []
-    return [name for name, values in rows.parts.items() if not np.isfinite(values).any()]
 
 
 def unanswered(rows: Rows, name: str) -> Bools:
@@ -47,12 +40,6 @@ def unanswered(rows: Rows, name: str) -> Bools:
     return found
 
 
-def _gaps(rows: Rows) -> dict[str, Bools]:
-    """(N,) unscored rollouts, by function, for functions that leave out many."""
-    found = {name: unanswered(rows, name) for name in rows.values}
-    return {name: own for name, own in found.items() if own.mean() > _OF_ONE}
-
-
 def _others_rows(rows: Rows, name: str) -> Bools:
     """(N,) True for rollouts that belong to another function: one that scores next to none of this one's rollouts."""
     answered = np.isfinite(rows.values[name])
@@ -64,14 +51,15 @@ def _others_rows(rows: Rows, name: str) -> Bools:
 
 
 def _look(run: Run) -> Card | None:
-    rows = run.rows
-    bad, silent = invalid(rows), _silent(run.all)
-    gaps = _gaps(rows)
+    bad = invalid(run.rows)
+    unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
+    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE}
     found = [_declined(run, bad)] if bad.any() else []
     found += [_answers_for_some(run, gaps)] if gaps else []
     if found:
         return max(found, key=lambda card: card.cost)
-    return _never_answers(run, silent) if silent else None
+    silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
+    return _never_answers(run, silent) if silent and run.all.scored.sum() >= _MANY else None
 
 
 def _declined(run: Run, bad: Bools) -> Card:
@@ -91,7 +79,7 @@ def _declined(run: Run, bad: Bools) -> Card:
         suggestion="Return a number for these rollouts: if every function returns None, the trainer uses 0.",
         where="cause:invalid_reward",
         is_part=part > 0,
-        trend=run.all.by_step(invalid(run.all).astype(float)),
+        trend=run.all.by_step(invalid(run.all)),
         own=bad,
         is_setup=True,
     )
@@ -102,7 +90,6 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     own = np.logical_or.reduce(list(gaps.values()))
     share = float(own.mean())
     of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
-    trend = run.all.by_step(of_all.astype(float))
     worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
     is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
     return Card(
@@ -110,28 +97,25 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
         title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
         cost=max(share * contrast.gap(run, own), worth),
         evidence=tuple(
-            f"{name}: no number for {int(gaps[name].sum())} rollouts; elsewhere it adds "
-            f"{figure(mean(rows.parts[name]) or 0.0)} on average."
-            for name in names
+            f"{name}: no number for {own.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
+            "average."
+            for name, own in gaps.items()
         ),
         suggestion="Look for exceptions or timeouts that the function hides: the trainer leaves None out of the sum, "
         "so these rollouts are compared with others that received more rewards.",
         where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
-        trend=trend,
-        since_step=since(trend, lambda value: value > _OF_ONE),
-        limit=_OF_ONE,
+        **above(run.all.by_step(of_all), _OF_ONE),
         own=own,
         is_setup=True,
     )
 
 
 def _never_answers(run: Run, names: list[str]) -> Card:
-    rows = run.all
     return Card(
         id="invalid_reward",
         title=f"{listed(names)} gave no reward to any rollout",
         cost=max(run.fall.lost, contrast.spread(run)),
-        evidence=(f"{int(rows.scored.sum())} rollouts were scored, and it declined all of them.",),
+        evidence=(f"{int(run.all.scored.sum())} rollouts were scored, and it declined all of them.",),
         suggestion="Call it by hand on a good completion: it must return a number.",
         where="",
         is_setup=True,

@@ -37,10 +37,8 @@ def correlation(rows: Rows, values: Floats | None = None) -> float:
 
 
 def _by_step(rows: Rows, name: str | None) -> Trend:
-    found = []
-    for step in rows.steps[-50:]:
-        own = rows.where(rows.step == step)
-        found.append((int(step), correlation(own, None if name is None else own.parts[name])))
+    values = rows.reward if name is None else rows.parts[name]
+    found = [(int(step), correlation(rows.where(at := rows.step == step), values[at])) for step in rows.steps[-50:]]
     return tuple((step, r) for step, r in found if np.isfinite(r))
 
 
@@ -66,11 +64,12 @@ def _look(run: Run) -> Card | None:
     grown = rise(lengths(found[0]), lengths(found[1]))
     if grown.value * r <= 0 or not grown.is_sure or abs(grown.value) <= _GROWN * max(grown.before, 1):
         return None
-    if r < 0 and not _costs(run):
-        return None
-    trend = _by_step(run.all, name)
-    middle = float(np.nanmedian(lengths(run.rows)))
-    far = lengths(run.rows) >= middle if r > 0 else lengths(run.rows) <= middle
+    changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
+    if r < 0 and not any(it.is_sure and it.value < 0 for it in changes):
+        return None  # shorter answers alone may well be an improvement
+    trend, tokens = _by_step(run.all, name), lengths(run.rows)
+    far = tokens >= np.nanmedian(tokens) if r > 0 else tokens <= np.nanmedian(tokens)
+    where = f"completion_tokens{'>=' if r > 0 else '<='}{np.nanmedian(run.rows.completion_tokens):g}"
     return Card(
         id="length",
         title=f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow",
@@ -81,7 +80,7 @@ def _look(run: Run) -> Card | None:
             f"Mean answer: {figure(grown.before)} \u2192 {figure(grown.after)} tokens.",
         ),
         suggestion="Remove length from the reward, or reward it only if the answer is correct.",
-        where=_far(run.rows, r),
+        where=links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
         trend=trend,
         since_step=since(trend, lambda value: abs(value) >= limit),
         own=far,
@@ -120,23 +119,6 @@ def _among_alike(rows: Rows) -> float:
     low, high = np.percentile(known, (1, 99)).tolist()
     place = np.searchsorted(np.linspace(low, high, _QUARTERS + 1)[1:-1], rows.reward)
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
-
-
-def _far(rows: Rows, r: float) -> str:
-    """Return the filter for the longer half (r > 0) or the shorter half of the rollouts."""
-    if (rows.turns > 1).any():
-        half = lengths(rows) >= np.nanmedian(lengths(rows)) if r > 0 else lengths(rows) <= np.nanmedian(lengths(rows))
-        return links.ids(rows.id[half])
-    return f"completion_tokens{'>=' if r > 0 else '<='}{np.nanmedian(rows.completion_tokens):g}"
-
-
-def _costs(run: Run) -> bool:
-    """Return True if a reward function falls: shorter answers alone may well be an improvement."""
-    found = windows(run)
-    if found is None:
-        return False
-    falls = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
-    return any(fall.is_sure and fall.value < 0 for fall in falls)
 
 
 DIAGNOSTIC = Diagnostic(

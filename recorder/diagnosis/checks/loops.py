@@ -3,9 +3,8 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
@@ -15,8 +14,7 @@ _SHARE = 0.1
 
 def looping(rows: Rows) -> Bools:
     """(N,) True for LOOP equal actions in a row, or a share above REPEATS repeated at an observation seen before."""
-    found: Bools = (rows.facts["action_streak"] >= LOOP) | (rows.facts["repeats"] > REPEATS)
-    return found
+    return (rows.facts["action_streak"] >= LOOP) | (rows.facts["repeats"] > REPEATS)
 
 
 def _missing(run: Run) -> str | None:
@@ -32,58 +30,33 @@ def charged(run: Run) -> Bools:
 
 
 def _look(run: Run) -> Card | None:
-    rows, limit = run.rows, run.threshold("loops", _SHARE)
-    loops = charged(run)
+    loops, streak, repeats = charged(run), run.rows.facts["action_streak"], run.rows.facts["repeats"]
     if not loops.any():
         return None
-    share = float(loops.mean())
-    trend = run.all.by_step(looping(run.all).astype(float))
-    failed = loops & (losses(rows, run.scale) > 0)
-    return Card(
-        id="loops",
-        title=f"{percent(share)} of rollouts repeat the same actions",
-        cost=contrast.cost(run, loops),
-        evidence=(*_kinds(rows, loops), _paid(run, loops)),
-        suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
-        where=_where(rows, loops),
-        trend=trend,
-        since_step=since(trend, lambda value: value > limit),
-        limit=limit,
-        own=failed,
-    )
-
-
-def _kinds(rows: Rows, loops: Bools) -> list[str]:
-    streak, repeats = rows.facts["action_streak"], rows.facts["repeats"]
-    equal = loops & (streak >= LOOP)
-    said = []
+    equal, around, said = loops & (streak >= LOOP), loops & ~(streak >= LOOP), list[str]()
     if equal.any():
-        said.append(
-            f"{int(equal.sum())} repeat an action {LOOP}+ times in a row, at most {figure(float(streak[equal].max()))}."
-        )
-    around = loops & ~equal
+        most = figure(float(streak[equal].max()))
+        said.append(f"{int(equal.sum())} repeat an action {LOOP}+ times in a row, at most {most}.")
     if around.any():
         share = percent(float(repeats[around].mean()))
-        said.append(
-            f"{int(around.sum())} go back and forth: {share} of their actions repeat at an observation seen before."
-        )
-    return said
+        said.append(f"{around.sum()} go back and forth: {share} of their actions repeat at an observation seen before.")
+    return Card(
+        id="loops",
+        title=f"{percent(float(loops.mean()))} of rollouts repeat the same actions",
+        cost=contrast.cost(run, loops),
+        evidence=(*said, _paid(run, loops)),
+        suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
+        where=f"action_streak>={LOOP}" if equal.sum() >= REPEATS * loops.sum() else f"repeats>{REPEATS:g}",
+        **above(run.all.by_step(looping(run.all)), run.threshold("loops", _SHARE)),
+        own=loops & (run.lost > 0),
+    )
 
 
 def _paid(run: Run, loops: Bools) -> str:
-    more = contrast.gap(run, loops)
     if loops.all():
         return f"All rollouts do; their mean reward is {figure(float(np.nan_to_num(run.rows.reward).mean()))}."
-    return (
-        f"Their mean reward is {figure(more)} lower." if more else "Their mean reward is as low as that of the others."
-    )
-
-
-def _where(rows: Rows, loops: Bools) -> str:
-    equal = f"action_streak>={LOOP}"
-    around = f"repeats>{REPEATS:g}"
-    streaks = (rows.facts["action_streak"][loops] >= LOOP).mean()
-    return equal if streaks >= REPEATS else around
+    more = contrast.gap(run, loops)
+    return f"Their mean reward is {f'{figure(more)} lower' if more else 'as low as that of the others'}."
 
 
 DIAGNOSTIC = Diagnostic(

@@ -25,25 +25,23 @@ def _look(run: Run) -> Card | None:
 def _logged(run: Run) -> Card | None:
     whole = run.scalars.get(_DIFFERENCE, ())
     limit = run.threshold("mismatch", _MEAN)
-    mean = _mean(_recent(run, whole))
+    mean = _mean(run.recent(whole))
     if not mean > limit:
         return None
     said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
-    ratios = _recent(run, run.scalars.get(f"{_RATIO}min", ()))
+    ratios = run.recent(run.scalars.get(f"{_RATIO}min", ()))
     said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
-    return _card(
-        run, f"Trainer/sampler mismatch: {figure(mean)} nats per token", said, whole, lambda value: value > limit
-    )
+    return _card(run, f"{figure(mean)} nats per token", said, whole, lambda value: value > limit)
 
 
 def _by_ratio(run: Run) -> Card | None:
     """Judge by the mean importance-sampling ratio: it should be 1, and falls because ratios are capped or set to 0."""
     whole = run.scalars.get(f"{_RATIO}mean", ())
-    mean = _mean(_recent(run, whole))
+    mean = _mean(run.recent(whole))
     if not mean < _LEAST_RATIO:
         return None
     said = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
-    title = f"Trainer/sampler mismatch: the mean importance-sampling ratio is {figure(mean)}"
+    title = f"the mean importance-sampling ratio is {figure(mean)}"
     return _card(run, title, said, whole, lambda value: value < _LEAST_RATIO)
 
 
@@ -58,7 +56,7 @@ def _by_entropy(run: Run) -> Card | None:
     entropies = dict(run.scalars.get("entropy", ()))
     sampled = dict(_surprise(run.all))
     whole = tuple((step, sampled[step] - entropies[step]) for step in sorted(entropies.keys() & sampled.keys()))
-    recent = _recent(run, whole)
+    recent = run.recent(whole)
     if not recent:
         return None
     entropy = _mean(tuple((step, entropies[step]) for step, _ in recent))
@@ -68,17 +66,12 @@ def _by_entropy(run: Run) -> Card | None:
     error = max(between, _error(run.all.where(np.isin(run.all.step, [step for step, _ in recent]))))
     if not (abs(mean) > limit and abs(mean) > _ERRORS * error and np.isfinite(mean)):
         return None
+    nll, own = figure(entropy + mean), figure(entropy)
     said = [
-        (
-            f"The sampler's mean of -log p is {figure(entropy + mean)} nats per token; the trainer's entropy over the "
-            f"same tokens is {figure(entropy)}."
-        ),
-        "For on-policy samples the two are equal in expectation.",
+        f"The sampler's mean of -log p is {nll} nats per token; the trainer's entropy over the same tokens is {own}."
     ]
-    title = (
-        f"Trainer/sampler mismatch: sampler NLL {figure(entropy + mean)} vs trainer entropy {figure(entropy)} nats per "
-        "token"
-    )
+    said += ["For on-policy samples the two are equal in expectation."]
+    title = f"sampler NLL {nll} vs trainer entropy {own} nats per token"
     return _card(run, title, said, whole, lambda value: abs(value) > limit)
 
 
@@ -103,7 +96,7 @@ def _error(rows: Rows) -> float:
 def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[[float], bool]) -> Card:
     return Card(
         id="mismatch",
-        title=title,
+        title=f"Trainer/sampler mismatch: {title}",
         cost=run.fall.lost,
         evidence=tuple(said),
         suggestion="Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs "
@@ -113,12 +106,6 @@ def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[
         since_step=since(trend, is_bad),
         stops_learning=True,
     )
-
-
-def _recent(run: Run, trend: Trend) -> Trend:
-    """Return the points of the last steps; the latest one before if nothing was logged at those."""
-    known = tuple(point for point in trend if np.isfinite(point[1]))
-    return tuple(point for point in known if point[0] >= run.rows.steps[0]) or known[-1:]
 
 
 def _mean(trend: Trend) -> float:

@@ -13,14 +13,13 @@ def _recent(run: Run, name: str) -> list[float]:
 
     A learning rate that was never logged is taken from the trainer's arguments.
     """
-    trend = [(step, value) for step, value in run.scalars.get(name, ()) if np.isfinite(value)]
-    given = run.config.get(name)
-    if not trend and name == "learning_rate" and isinstance(given, int | float):
+    trend, given = run.scalars.get(name, ()), run.config.get(name)
+    recent = [value for _, value in run.recent(trend)]
+    if not recent and name == "learning_rate" and isinstance(given, int | float):
         return [float(given)]
-    if name == "kl" and (len(trend) <= FIRST_KL or not run.config.get("beta", 1.0)):
+    if name == "kl" and (np.isfinite([value for _, value in trend]).sum() <= FIRST_KL or not run.config.get("beta", 1)):
         return []  # with a weight of 0 the trainer does not compute it
-    first = run.rows.steps[0]
-    return [value for step, value in trend if step >= first] or [value for _, value in trend[-1:]]
+    return recent
 
 
 def _look(run: Run) -> Card | None:
@@ -34,7 +33,8 @@ def _look(run: Run) -> Card | None:
     name = stopped[0]
     trend: Trend = run.scalars.get(name, ())
     said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
-    clipped = [value for step, value in _clip(run) if step >= run.rows.steps[0]]
+    clip = run.scalars.get("clip_ratio/region_mean", run.scalars.get("clip_ratio", ()))
+    clipped = [value for step, value in clip if step >= run.rows.steps[0]]
     if clipped and max(clipped) == 0:
         said.append("No token was clipped.")
     return Card(
@@ -50,21 +50,13 @@ def _look(run: Run) -> Card | None:
     )
 
 
-def _clip(run: Run) -> Trend:
-    return run.scalars.get("clip_ratio/region_mean", run.scalars.get("clip_ratio", ()))
-
-
-def _missing(run: Run) -> str | None:
-    return None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm"
-
-
 DIAGNOSTIC = Diagnostic(
     "no_update",
     "Policy not updating",
     "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
     "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
     "ours",
-    _missing,
+    lambda run: None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm",
     _look,
     position=60,
 )

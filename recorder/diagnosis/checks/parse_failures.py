@@ -3,8 +3,8 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import StopReason
@@ -18,25 +18,7 @@ def _failures(rows: Rows) -> Floats:
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
     known = np.maximum(failures - cut, 0.0)
-    found: Floats = np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
-    return found
-
-
-def _share(rows: Rows) -> Floats:
-    """(N,) share of each rollout's turns."""
-    share: Floats = np.minimum(_failures(rows) / np.fmax(rows.turns, 1), 1.0)
-    return share
-
-
-def _ended(rows: Rows) -> Bools:
-    """(N,) True for rollouts whose last answer gave no action, and was not truncated."""
-    tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
-    ended: Bools = tail | (rows.stop_reason == StopReason.NO_ACTION)
-    return ended
-
-
-def _missing(run: Run) -> str | None:
-    return None if (~np.isnan(_failures(run.rows))).any() else "actions, as record(parse=...) finds them"
+    return np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
 
 
 def _look(run: Run) -> Card | None:
@@ -47,9 +29,10 @@ def _look(run: Run) -> Card | None:
     bad = failures > 0
     if share <= limit or contrast.is_fine(run, bad):
         return None
-    trend = run.all.by_step(_share(run.all))
-    streaks = float((rows.facts["parse_streak"] >= _STREAK).mean())
-    ends = percent(float(_ended(rows).mean()))
+    streaks = percent(float((rows.facts["parse_streak"] >= _STREAK).mean()))
+    tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
+    ends = percent(float((tail | (rows.stop_reason == StopReason.NO_ACTION)).mean()))
+    share_of_turns = np.minimum(_failures(run.all) / np.fmax(run.all.turns, 1), 1.0)
     part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
     return Card(
         id="parse_failures",
@@ -57,14 +40,12 @@ def _look(run: Run) -> Card | None:
         cost=max(part, whole),
         evidence=(
             f"{int(bad.sum())} of {len(rows)} rollouts are affected.",
-            f"{ends} of rollouts end with such an answer; {percent(streaks)} have {_STREAK}+ in a row.",
+            f"{ends} of rollouts end with such an answer; {streaks} have {_STREAK}+ in a row.",
         ),
         suggestion="Open one and compare the answer with what the parser expects; show the format in the prompt.",
         where="parse_failures>0" if (rows.facts["parse_failures"] > 0).any() else "stop:no_action",
         is_part=part >= whole,
-        trend=trend,
-        since_step=since(trend, lambda value: value > limit),
-        limit=limit,
+        **above(run.all.by_step(share_of_turns), limit),
         own=bad,
     )
 
@@ -74,7 +55,7 @@ DIAGNOSTIC = Diagnostic(
     "Parse failures",
     f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}.",
     "evalscope's budget, verl PR 7697",
-    _missing,
+    lambda run: None if (~np.isnan(_failures(run.rows))).any() else "actions, as record(parse=...) finds them",
     _look,
     limits=SHARE,
     position=90,

@@ -6,7 +6,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
-from logs_ui.recorder.diagnosis.measures import best, shares, within_groups
+from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
 from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -103,10 +103,9 @@ def _overruled(run: Run) -> Card | None:
 
 def _can_be_wanted(run: Run, name: str, fall: float) -> bool:
     """Return True unless it is a penalty (ever negative and not named like an outcome), which may grow with success."""
-    values = run.all.values[name][np.isfinite(run.all.values[name])]
-    return (
-        fall > _FALL * float(np.ptp(values)) and _has_room(run, name) and (float(values.min()) >= 0 or is_outcome(name))
-    )
+    values = run.all.values[name]
+    is_penalty = (values < 0).any() and not is_outcome(name)
+    return fall > _FALL * extent(values) and _has_room(run, name) and not is_penalty
 
 
 def _pair(run: Run, rows: Rows) -> tuple[str, str, dict[str, float]] | None:
@@ -163,9 +162,8 @@ def _has_room(run: Run, name: str) -> bool:
 
     One that only ever gave a single value may be a penalty that never applied, unless it is named like an outcome.
     """
-    values = run.all.values[name][np.isfinite(run.all.values[name])]
-    is_dead = not len(values) or float(np.ptp(values)) <= SAME
-    return _room(run, name) > _LEAST * abs(best(run.all, name)) and not (is_dead and not is_outcome(name))
+    may_apply = extent(run.all.values[name]) > SAME or is_outcome(name)
+    return may_apply and _room(run, name) > _LEAST * abs(best(run.all, name))
 
 
 def _is_low(run: Run, name: str) -> bool:
@@ -176,8 +174,8 @@ def _is_low(run: Run, name: str) -> bool:
 
 def _room(run: Run, name: str) -> float:
     """Return the function's headroom: the most that it can add less the mean that it adds."""
-    known = np.isfinite(run.rows.parts[name]).any()
-    return best(run.all, name) - float(np.nanmean(run.rows.parts[name])) if known else 0.0
+    known = mean(run.rows.parts[name])
+    return 0.0 if known is None else best(run.all, name) - known
 
 
 def cancels(rows: Rows) -> Bools:
@@ -191,8 +189,6 @@ def cancels(rows: Rows) -> Bools:
 
 
 def _cancelled(run: Run) -> Card | None:
-    if len(run.rows.parts) < 2:
-        return None
     cancelled = cancels(run.rows)
     share = float(cancelled.mean()) if len(cancelled) else 0.0
     if share <= _LEAST:

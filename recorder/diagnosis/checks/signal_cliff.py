@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.rollout_rows import SAME
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints
 from logs_ui.recorder.diagnosis.windows import Rise, rise
 from logs_ui.recorder.diagnosis.wording import figure
 from logs_ui.recorder.settings import SHARE
@@ -20,9 +20,23 @@ def _look(run: Run) -> Card | None:
     limit = run.threshold("signal_cliff", _FALL)
     before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
     now = float(np.mean([value for _, value in trend[-_LAST:]]))
-    if not now < limit * before - SAME or _is_well(run) or not _is_sure(run, trend) or _has_risen(run, trend):
+    if not now < limit * before - SAME or _is_well(run):
         return None
-    late = run.rows.step >= trend[-_LAST][0]
+    first, middle, last = (
+        step for step, _ in (trend[-_TRAIL - _LAST :][0], trend[-_TRAIL // 2 - _LAST], trend[-_LAST])
+    )
+
+    def change(step: Ints, values: Floats, begin: int) -> Rise:
+        return rise(values[(step >= begin) & (step < last)], values[step >= last])
+
+    fall = change(rows.groups.step, rows.groups.std, first)
+    if not fall.is_sure or fall.value >= 0:
+        return None  # a few groups may well all fail
+    # If the last steps have higher rewards than those before, and no lower than the nearer half of them, rollouts are
+    # more alike because they have learned what is rewarded, be that wanted or not.
+    whole, near = change(rows.step, rows.reward, first), change(rows.step, rows.reward, middle)
+    if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
+        return None
     return Card(
         id="signal_cliff",
         title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",
@@ -34,41 +48,17 @@ def _look(run: Run) -> Card | None:
             ),
         ),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
-        where=f"step:{trend[-_LAST][0]}..{trend[-1][0]}",
+        where=f"step:{last}..{trend[-1][0]}",
         trend=trend,
         since_step=since(trend, lambda value: value < limit * before),
-        own=late,
+        own=run.rows.step >= last,
     )
-
-
-def _is_sure(run: Run, trend: Trend) -> bool:
-    """Return True if the fall is more than chance: a few groups may well all fail."""
-    groups = run.all.groups
-    first, last = trend[-_TRAIL - _LAST :][0][0], trend[-_LAST][0]
-    fall = rise(groups.std[(groups.step >= first) & (groups.step < last)], groups.std[groups.step >= last])
-    return fall.is_sure and fall.value < 0
-
-
-def _has_risen(run: Run, trend: Trend) -> bool:
-    """Return True if the last steps have higher rewards than those before, and no lower than the nearer half of them.
-
-    Rollouts are then more alike because they have learned what is rewarded, be that wanted or not.
-    """
-    step, reward, last = run.all.step, run.all.reward, trend[-_LAST][0]
-
-    def since_step(first: int) -> Rise:
-        return rise(reward[(step >= first) & (step < last)], reward[step >= last])
-
-    whole, near = since_step(trend[-_TRAIL - _LAST :][0][0]), since_step(trend[-_TRAIL // 2 - _LAST][0])
-    return whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0)
 
 
 def _is_well(run: Run) -> bool:
     """Return True if the mean reward of the last steps is near the best or counts as solved."""
-    means = run.all.by_step(run.all.reward)
-    rewards = run.all.reward[np.isfinite(run.all.reward)]
-    worst = float(rewards.min())
-    now = float(np.mean([value for _, value in means[-_LAST:]]))
+    worst = float(run.all.reward[np.isfinite(run.all.reward)].min())
+    now = float(np.mean([value for _, value in run.all.by_step(run.all.reward)[-_LAST:]]))
     return now >= min(worst + _GOOD * (run.scale.best - worst), run.scale.solved - SAME)
 
 

@@ -6,8 +6,8 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.dead_groups import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.measures import solved
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends, means
 from logs_ui.recorder.diagnosis.windows import windows
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
@@ -21,11 +21,8 @@ _LEAST, _ERRORS = 0.05, 2.5
 
 def _means(rows: Rows) -> tuple[Floats, Floats]:
     """(T,) number of rollouts with a reward, and (T,) their mean, NaN without any."""
-    known = np.isfinite(rows.reward) & (rows.task >= 0)
-    count = np.bincount(rows.task[known], minlength=len(rows.tasks)).astype(float)
-    sums = np.bincount(rows.task[known], weights=rows.reward[known], minlength=len(rows.tasks))
-    with np.errstate(invalid="ignore"):
-        return count, sums / count
+    task, reward = rows.task[attempted(rows)], rows.reward[attempted(rows)]
+    return np.bincount(task, minlength=len(rows.tasks)).astype(float), means(task, reward, len(rows.tasks))
 
 
 def never_solved(run: Run) -> Bools:
@@ -34,9 +31,7 @@ def never_solved(run: Run) -> Bools:
     tried = rows.scored & (rows.task >= 0)
     attempts = np.bincount(rows.task[tried], minlength=len(rows.tasks))
     wins = np.bincount(rows.task[tried & solved(rows, run.scale)], minlength=len(rows.tasks))
-    limit = run.threshold("never_solved", _ATTEMPTS)
-    hopeless: Bools = (attempts >= limit) & (wins == 0) & ~_come_near(run)
-    return hopeless
+    return (attempts >= run.threshold("never_solved", _ATTEMPTS)) & (wins < 1) & ~_come_near(run)
 
 
 def _come_near(run: Run) -> Bools:
@@ -47,19 +42,19 @@ def _come_near(run: Run) -> Bools:
     rows, settings = run.all, run.settings
     if settings.solved_at is not None or settings.max_reward is not None:
         return np.zeros(len(rows.tasks), bool)
-    known = np.isfinite(rows.reward) & (rows.task >= 0)
-    highest = np.full(len(rows.tasks), -np.inf)
-    np.maximum.at(highest, rows.task[known], rows.reward[known])
+    known = attempted(rows)
+    highest = ends(rows.task[known], rows.reward[known], len(rows.tasks))[1]
     worst = float(rows.reward[known].min(initial=run.scale.best))
-    near: Bools = highest >= worst + _NEAR * max(run.scale.best - worst, SAME)
-    return near
+    return highest >= worst + _NEAR * max(run.scale.best - worst, SAME)
 
 
 def _look_never(run: Run) -> Card | None:
     rows = run.rows
     hopeless = never_solved(run)
     own = np.isin(rows.task, np.flatnonzero(hopeless))
-    if not own.any() or (hopeless.all() and not _is_out_of_reach(run)):
+    heard = run.all.env_reward_sum
+    is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
+    if not own.any() or (hopeless.all() and not is_out_of_reach):
         return None  # if no task at all is solved, something else than the tasks may be wrong
     if follows_prompt(rows):
         return None  # no completion could have changed the reward
@@ -67,7 +62,7 @@ def _look_never(run: Run) -> Card | None:
     others = float(lost[~own].mean()) if (~own).any() else 0.0
     cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
     cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
-    names = [name for name, is_hopeless in zip(rows.tasks, hopeless, strict=True) if is_hopeless]
+    names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
     return Card(
         id="never_solved",
@@ -81,12 +76,6 @@ def _look_never(run: Run) -> Card | None:
         where=links.tasks(names),
         own=own,
     )
-
-
-def _is_out_of_reach(run: Run) -> bool:
-    """Return True if the environment rewards no rollout either; else the reward functions may be the reason."""
-    known = run.all.env_reward_sum[np.isfinite(run.all.env_reward_sum)]
-    return len(known) > 0 and float(np.ptp(known)) <= SAME
 
 
 def _look_mix(run: Run) -> Card | None:
@@ -105,14 +94,15 @@ def _look_mix(run: Run) -> Card | None:
     m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)
     mix = float(np.nansum((w1 - w0) * (m0 + m1) / 2))
     within = float(np.nansum((m1 - m0) * (w0 + w1) / 2))
-    means = np.nan_to_num((m0 + m1) / 2)
-    between = float(np.average((means - np.average(means, weights=n0 + n1)) ** 2, weights=n0 + n1))
-    chance = _ERRORS * np.sqrt(between * (1 / _groups(before) + 1 / _groups(after)))
+    mean = np.nan_to_num((m0 + m1) / 2)
+    between = float(np.average((mean - np.average(mean, weights=n0 + n1)) ** 2, weights=n0 + n1))
+    draws = (len(np.unique(rows.group[rows.task >= 0])) for rows in found)  # each group is one draw of a task
+    chance = _ERRORS * np.sqrt(between * sum(1 / max(number, 1) for number in draws))
     limit = run.threshold("task_mix", _SHIFT)
     if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
         return None
     grown = np.flatnonzero(w1 > w0)
-    more = grown[np.argsort((w0 - w1)[grown] * (np.average(means, weights=w0) - means[grown]))][:3]
+    more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
     said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     return Card(
         id="task_mix",
@@ -127,22 +117,15 @@ def _look_mix(run: Run) -> Card | None:
         ),
         suggestion="Compare task by task: the policy did not get worse; it received harder tasks.",
         where=links.tasks(run.rows.tasks[t] for t in more),
-        trend=run.all.by_step(np.where(run.all.task >= 0, means[run.all.task], np.nan)),
+        trend=run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)),
         own=np.isin(run.rows.task, grown),
     )
 
 
-def _groups(rows: Rows) -> int:
-    """Return the number of groups: each is one draw of a task."""
-    return max(len(np.unique(rows.group[rows.task >= 0])), 1)
-
-
 def _come_once(rows: Rows) -> bool:
     """Return True if most tasks come only once: a new task and a worse policy then look the same."""
-    has = rows.task >= 0
-    pairs = np.unique(rows.group[has] * len(rows.tasks) + rows.task[has])
-    groups = np.bincount(pairs % max(len(rows.tasks), 1), minlength=len(rows.tasks))
-    return float((groups[rows.task[rows.task >= 0]] < 2).mean()) > _SHIFT
+    task, group = rows.task[rows.task >= 0], rows.group[rows.task >= 0]
+    return float((distinct(task, group, count=len(rows.tasks))[task] < 2).mean()) > _SHIFT
 
 
 def _missing(run: Run) -> str | None:

@@ -3,11 +3,12 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
 from logs_ui.recorder.diagnosis.checks.loops import charged, looping
 from logs_ui.recorder.diagnosis.checks.task_mix import never_solved
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, judged, losses
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
+from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause, StopReason
@@ -22,7 +23,6 @@ def _look(run: Run) -> Card | None:
     cost = _cost(run, ended)
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
         return None
-    trend = run.all.by_step((run.all.stop_reason == StopReason.TURN_LIMIT).astype(float))
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
@@ -31,9 +31,7 @@ def _look(run: Run) -> Card | None:
         suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
         where="stop:turn_limit",
         is_part=True,
-        trend=trend,
-        since_step=since(trend, lambda value: value > limit),
-        limit=limit,
+        **above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit),
         own=ended,
         aspects=() if _is_of_hopeless_tasks(run, ended, limit) else ("decides",),
     )
@@ -41,11 +39,9 @@ def _look(run: Run) -> Card | None:
 
 def _cost(run: Run, ended: Bools) -> float:
     """Return their part of the waterfall, without what the card on loops counts already."""
-    rows = run.rows
-    known = judged(rows)
-    of_loop = causes(rows) == next(place for place, cause in enumerate(CAUSES) if cause.id == LossCause.LOOP)
-    own = ended & of_loop & known & ~charged(run)
-    return float(np.maximum(losses(rows, run.scale), 0.0)[own].sum() / max(int(known.sum()), 1))
+    known = judged(run.rows)
+    own = ended & has_cause(run.rows, LossCause.LOOP) & known & ~charged(run)
+    return float(run.lost[own].sum() / max(int(known.sum()), 1))
 
 
 def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
@@ -55,22 +51,20 @@ def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
 
 
 def _turns(rows: Rows, ended: Bools) -> list[str]:
-    turns = rows.turns[ended & np.isfinite(rows.turns)]
+    turns = mean(rows.turns[ended])
     alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
-    said = [f"They have {figure(float(turns.mean()))} turns on average."] if len(turns) else []
+    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
     return [*said, f"{alone} of them did not repeat their actions."]
 
 
 def _tasks(rows: Rows, ended: Bools) -> list[str]:
     """Name the tasks that run out of turns most often, if there are several tasks."""
     known = rows.task >= 0
-    tried = np.bincount(rows.task[known], minlength=len(rows.tasks))
-    over = np.bincount(rows.task[known & ended], minlength=len(rows.tasks))
-    share = over / np.maximum(tried, 1)
-    if len(np.flatnonzero(tried)) < 2:
+    share = means(rows.task[known], ended[known], len(rows.tasks))
+    if np.isfinite(share).sum() < 2:
         return []
-    worst = np.argsort(-share, kind="stable")[:3]
-    return [f"Most often {listed([f'{rows.tasks[t]} ({percent(float(share[t]))})' for t in worst if tried[t]])}."]
+    worst = [t for t in np.argsort(-np.nan_to_num(share), kind="stable")[:3].tolist() if np.isfinite(share[t])]
+    return [f"Most often {listed([f'{rows.tasks[t]} ({percent(float(share[t]))})' for t in worst])}."]
 
 
 DIAGNOSTIC = Diagnostic(

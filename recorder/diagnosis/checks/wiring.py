@@ -4,7 +4,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
 
@@ -14,8 +14,7 @@ _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have bo
 def mixed(rows: Rows) -> Bools:
     """(G,) True for groups in which two completions answer different prompts or tasks."""
     keys = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0)
-    pairs = np.unique(np.stack([rows.group.astype(float), keys, rows.task.astype(float)], 1), axis=0)
-    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
+    return distinct(rows.group, keys, rows.task, count=len(rows.groups.size)) > 1
 
 
 def swapped(rows: Rows) -> Bools:
@@ -32,23 +31,14 @@ def swapped(rows: Rows) -> Bools:
         return found
     key: Ints = np.unique(prompt[known], return_inverse=True)[1].reshape(-1)
     task: Ints = np.unique(rows.task[known], return_inverse=True)[1].reshape(-1)
-    prompts, tasks = int(key.max()) + 1, int(task.max()) + 1
-    pairs = np.unique(key * tasks + task)
-    of_prompt, of_task = np.bincount(pairs // tasks, minlength=prompts), np.bincount(pairs % tasks, minlength=tasks)
+    step: Ints = np.unique(rows.step[known], return_inverse=True)[1].reshape(-1)
+    prompts, tasks, steps = (int(code.max()) + 1 for code in (key, task, step))
     if prompts >= tasks:
-        found[known] = (of_prompt[key] > 1) & (of_task[task] > 1) & _is_short(rows.step[known], key, task)
+        is_shared = distinct(key, task, count=prompts)[key] > 1
+        has_others = distinct(task, key, count=tasks)[task] > 1
+        is_short = (distinct(step, key, count=steps) < distinct(step, task, count=steps))[step]
+        found[known] = is_shared & has_others & is_short
     return found
-
-
-def _is_short(step: Ints, key: Ints, task: Ints) -> Bools:
-    """(N,) True for rollouts whose step has fewer prompts than tasks."""
-    place: Ints = np.unique(step, return_inverse=True)[1].reshape(-1)
-    count = int(place.max()) + 1
-    prompts, tasks = (
-        np.bincount(np.unique(np.stack([place, code]), axis=1)[0], minlength=count) for code in (key, task)
-    )
-    few: Bools = (prompts < tasks)[place]
-    return few
 
 
 def _look(run: Run) -> Card | None:
@@ -65,24 +55,20 @@ def _look(run: Run) -> Card | None:
     said += [f"{int(other.sum())} rollouts answer the prompt of another task."] if other.any() else []
     of = f"{percent(len(groups) / len(sizes))} of groups mix different prompts" if odd.any() else ""
     title = of or f"{percent(share)} of rollouts answer another group's prompt"
-    by_prompt = np.isfinite(rows.facts["prompt_key"]).all() and not other.any()
+    keys = rows.facts["prompt_key"]
+    # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
+    by_prompt = np.isfinite(keys).all() and not other.any()
+    by_prompt = by_prompt and ((distinct(rows.group, keys, count=len(sizes)) > 1)[rows.group] == odd).all()
     return Card(
         id="wiring",
         title=title,
         cost=run.fall.lost * share,
         evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
-        where="prompts>1" if by_prompt and _agree(rows, odd) else ids(rows.id[odd | other]),
+        where="prompts>1" if by_prompt else ids(rows.id[odd | other]),
         stops_learning=True,
         own=odd | other,
     )
-
-
-def _agree(rows: Rows, odd: Bools) -> bool:
-    """Return True if the groups that mix tasks are exactly those that mix prompts."""
-    pairs = np.unique(np.stack([rows.group.astype(float), rows.facts["prompt_key"]], 1), axis=0)
-    by_prompt = np.bincount(pairs[:, 0].astype(np.int64), minlength=len(rows.groups.size)) > 1
-    return bool((by_prompt[rows.group] == odd).all())
 
 
 def _missing(run: Run) -> str | None:

@@ -84,8 +84,7 @@ def sampled(played: Sequence[Played]) -> Sample:
     repeated: dict[str, Seen] = {}
     for it, entries in zip(played, moves, strict=True):
         names = [next(named) for _ in entries]
-        _add_actions(kinds, it, entries, names)
-        _add_errors(errors, it, entries, names)
+        _add_actions(kinds, errors, it, entries, names)
         _add_observations(repeated, it)
     return Sample(
         rollouts=len(played),
@@ -97,7 +96,11 @@ def sampled(played: Sequence[Played]) -> Sample:
 
 
 def _add_actions(
-    kinds: dict[str, ActionKind], it: Played, entries: Sequence[Mapping[str, Any]], names: Sequence[str]
+    kinds: dict[str, ActionKind],
+    errors: dict[str, Seen],
+    it: Played,
+    entries: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
 ) -> None:
     texts = [as_text(entry["action"]) for entry in entries]
     for entry, name, text in zip(entries, names, texts, strict=True):
@@ -105,9 +108,10 @@ def _add_actions(
         kind.times += 1
         kind.values[text[:SHOWN]] += 1
         _once(kind.rollouts, it.id)
-        if failure(entry) is not None:
+        if (error := failure(entry)) is not None:
             kind.failed += 1
             _once(kind.failed_in, it.id)
+            _see(errors, error, it.id).after[name] += 1
     for _, same in groupby(zip(texts, names, strict=True)):
         run = list(same)
         if len(run) >= LOOP:
@@ -118,21 +122,9 @@ def _add_actions(
         kinds[names[-1]].last_rewards += [] if it.reward is None else [it.reward]
 
 
-def _add_errors(
-    errors: dict[str, Seen], it: Played, entries: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> None:
-    for entry, name in zip(entries, names, strict=True):
-        text = failure(entry)
-        if text is not None:
-            _see(errors, text, it.id).after[name] += 1
-
-
 def _add_observations(repeated: dict[str, Seen], it: Played) -> None:
     seen: set[str] = set()
-    for entry in it.actions:
-        if entry["observation"] is None:
-            continue
-        text = as_text(entry["observation"])
+    for text in (as_text(entry["observation"]) for entry in it.actions if entry["observation"] is not None):
         if text in seen:
             _see(repeated, text[:SHOWN], it.id)
         seen.add(text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.measures import mean, solved
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, means
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
@@ -81,30 +81,27 @@ class Tally:
 
 def habits(rows: Rows) -> list[HabitFound]:
     """Return the habits for which anything is recorded."""
-    return [found for habit in HABITS if (found := _habit(rows, habit)) is not None]
-
-
-def _habit(rows: Rows, habit: Habit) -> HabitFound | None:
-    values = rows.facts[habit.column]
-    known = ~np.isnan(values)
-    has = known & habit.has(values)
-    if not known.any() or (habit.id == "no_tool" and has[known].all()):
-        return None
-    return HabitFound(habit, int(has.sum()), int(known.sum()), mean(rows.reward[has]), mean(rows.reward[known & ~has]))
+    found = []
+    for habit in HABITS:
+        values = rows.facts[habit.column]
+        known = ~np.isnan(values)
+        has = known & habit.has(values)
+        if known.any() and not (habit.id == "no_tool" and has[known].all()):
+            rewards = mean(rows.reward[has]), mean(rows.reward[known & ~has])
+            found.append(HabitFound(habit, int(has.sum()), int(known.sum()), *rewards))
+    return found
 
 
 def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     """Return the rollouts by the texts of a column, most frequent first."""
     values = rows.facts[column].tolist()
-    names = list(dict.fromkeys(values))
-    places = {name: place for place, name in enumerate(names)}
+    places = {name: place for place, name in enumerate(dict.fromkeys(values))}
     code = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
-    has, number = np.isfinite(rows.reward), len(names)
-    rollouts, scored = np.bincount(code, minlength=number), np.bincount(code[has], minlength=number)
-    sums = np.bincount(code[has], weights=rows.reward[has], minlength=number)
-    wins = np.bincount(code[has & solved(rows, scale)], minlength=number)
+    has = np.isfinite(rows.reward)
+    counts = [np.bincount(code[of], minlength=len(places)) for of in (has | True, has, has & solved(rows, scale))]
+    mean_of = means(code, rows.reward, len(places))
     found = [
-        Tally(name, int(n), float(total) / int(s) if s else None, int(s), int(w))
-        for name, n, s, total, w in zip(names, rollouts, scored, sums, wins, strict=True)
+        Tally(name, int(n), float(mean_of[place]) if scored else None, int(scored), int(wins))
+        for (name, place), n, scored, wins in zip(places.items(), *counts, strict=True)
     ]
     return sorted(found, key=lambda it: -it.rollouts)

@@ -65,7 +65,11 @@ def _importance_sampling(
     what = "all tokens of a rollout" if mode.startswith("sequence") else "some tokens of a rollout"
     cap = config.get("vllm_importance_sampling_clip_max")
     ratios = dict(scalars.get(RATIO, ()))
-    clean = [step for step, ratio in ratios.items() if ratio > 0] if _is_of_one_batch(config) else []
+    # A logged minimum tells of a step only if it belongs to one batch, and is not a mean over several.
+    batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
+    is_of_one_batch = isinstance(batches, int) and isinstance(accumulated, int) and batches >= accumulated
+    is_of_one_batch = is_of_one_batch and config.get("logging_steps") == 1
+    clean = [step for step, ratio in ratios.items() if ratio > 0 and is_of_one_batch]
     left = trained & ~np.isin(rows.step, clean)
     return Mask(
         "vllm_importance_sampling_mode",
@@ -74,13 +78,6 @@ def _importance_sampling(
         _said(ratios, rows, clean),
         "" if (left == trained).all() else exactly(rows.id[left]) or None,
     )
-
-
-def _is_of_one_batch(config: Mapping[str, Any]) -> bool:
-    """Return True if a logged minimum belongs to one batch, and is not a mean over several."""
-    every, batches = config.get("logging_steps"), config.get("steps_per_generation")
-    accumulated = config.get("gradient_accumulation_steps")
-    return every == 1 and isinstance(batches, int) and isinstance(accumulated, int) and batches >= accumulated
 
 
 def _said(ratios: Mapping[int, float], rows: Rows, clean: list[int]) -> str:

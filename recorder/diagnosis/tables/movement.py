@@ -98,51 +98,39 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
         is_bad = max(_recent(trend, first)) <= limit
         value = max(abs(value) for step, value in trend if step >= begun)
         said = "is 0" if value == 0 else f"is at most {figure(value)}"
-        return f"It {said} {_from(trend, begun)}{': the policy is not updated' if is_bad else ''}.", is_bad
+        when = f"at {_all(trend)}" if begun == trend[0][0] else f"since step {begun:,}"
+        return f"It {said} {when}{': the policy is not updated' if is_bad else ''}.", is_bad
     still = sum(abs(value) <= limit for _, value in trend)
     if still:
         return f"At {still} of {len(trend)} logged steps it was at most {figure(limit)}; now it is above.", False
-    return f"Above {figure(limit)} at {_all(trend)}{_between(trend)}.", False
-
-
-def _between(trend: Trend) -> str:
     low, high = min(value for _, value in trend), max(value for _, value in trend)
-    if low == high:
-        return f", {figure(low)} each time" if len(trend) > 1 else ""
-    return f", from {figure(low)} to {figure(high)}"
+    between = f", from {figure(low)} to {figure(high)}" if low < high else f", {figure(low)} each time"
+    return f"Above {figure(limit)} at {_all(trend)}{between if len(trend) > 1 else ''}.", False
 
 
 def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     highest = max(value for _, value in trend)
     if highest == 0:
         said = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
-        return f"{said}{': each batch is trained on once' if _is_once(config) else ''}.", False
+        # If each batch is used once, the updated policy is the one that sampled it.
+        batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
+        is_once = config.get("num_iterations") == 1 and batches is not None and batches == accumulated
+        return f"{said}{': each batch is trained on once' if is_once else ''}.", False
     step = next(step for step, value in trend if value == highest)
     return f"At most {percent(highest)} of tokens were clipped, at step {step:,}.", False
-
-
-def _is_once(config: Mapping[str, Any]) -> bool:
-    """Return True if each batch is used once, so that the updated policy is the one that sampled it."""
-    batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
-    return config.get("num_iterations") == 1 and batches is not None and batches == accumulated
 
 
 def _grown(trend: Trend) -> tuple[str, bool]:
     if len(trend) < 2:
         return f"Logged once, at step {trend[0][0]:,}.", False
-    return f"From {figure(trend[0][1])} at step {trend[0][0]:,} to {figure(trend[-1][1])}{_highest(trend)}.", False
-
-
-def _highest(trend: Trend) -> str:
     step, value = max(trend, key=lambda point: point[1])
-    return "" if value == trend[-1][1] else f"; highest was {figure(value)} at step {step:,}"
+    highest = "" if value == trend[-1][1] else f"; highest was {figure(value)} at step {step:,}"
+    return f"From {figure(trend[0][1])} at step {trend[0][0]:,} to {figure(trend[-1][1])}{highest}.", False
 
 
 def _entropy(trend: Trend) -> tuple[str, bool]:
-    if len(trend) <= ENTROPY_STEPS:
-        return _grown(trend)
     before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
-    if before <= 0:
+    if len(trend) <= ENTROPY_STEPS or before <= 0:
         return _grown(trend)
     last = trend[-1][1]
     has_fallen = last < ENTROPY_SHARE * before and last < ENTROPY_FLOOR
@@ -152,7 +140,3 @@ def _entropy(trend: Trend) -> tuple[str, bool]:
 
 def _all(trend: Trend) -> str:
     return f"all {len(trend):,} logged steps" if len(trend) > 1 else f"the one logged step, {trend[0][0]:,}"
-
-
-def _from(trend: Trend, step: int) -> str:
-    return f"at {_all(trend)}" if step == trend[0][0] else f"since step {step:,}"

@@ -1,7 +1,7 @@
 """Compares reward functions: their means, their shares of the reward variance, and their correlations."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -47,25 +47,23 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
         rows: the rollouts that means and shares are computed over.
         every: all rollouts of the run, for the best values and the trends.
     """
-    share = shares(rows)
-    found = [_function(name, share.get(name), rows, every) for name in rows.parts]
+    share, found = shares(rows), []
+    for name, part in rows.parts.items():
+        weight, counted, most = rows.weights.get(name, 1.0), mean(part), best(every, name)
+        found.append(
+            Function(
+                name=name,
+                weight=weight,
+                mean=mean(rows.values[name]),
+                counted=counted,
+                share=share.get(name),
+                nothing=mean(np.where(rows.scored, np.isnan(rows.values[name]), np.nan)),
+                best=most,
+                left=None if counted is None or not weight else max(most - counted, 0.0),
+                trend=every.by_step(every.values[name]),
+            )
+        )
     return sorted(found, key=lambda it: (-(it.share or 0.0), -abs(it.weight), it.name))
-
-
-def _function(name: str, share: float | None, rows: Rows, every: Rows) -> Function:
-    weight, counted = rows.weights.get(name, 1.0), mean(rows.parts[name])
-    most = best(every, name)
-    return Function(
-        name=name,
-        weight=weight,
-        mean=mean(rows.values[name]),
-        counted=counted,
-        share=share,
-        nothing=mean(np.where(rows.scored, np.isnan(rows.values[name]), np.nan)),
-        best=most,
-        left=None if counted is None or not weight else max(most - counted, 0.0),
-        trend=every.by_step(every.values[name]),
-    )
 
 
 def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
@@ -95,10 +93,8 @@ def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
 
 def unscored(rows: Rows) -> Bools:
     """(N,) True for rollouts that were scored, but got no number from any function."""
-    gave = np.zeros(len(rows), bool)
-    for values in rows.values.values():
-        gave |= ~np.isnan(values)
-    return rows.scored & ~gave
+    is_silent: Bools = np.all([np.isnan(values) for values in rows.values.values()], axis=0)
+    return rows.scored & is_silent
 
 
 def correlations(rows: Rows) -> dict[tuple[str, str], float]:
@@ -107,27 +103,19 @@ def correlations(rows: Rows) -> dict[tuple[str, str], float]:
     The columns are the reward functions (by `function:NAME`), the reward, the environment's reward, and the length in
     sampled tokens per turn. NaN if either does not vary within groups, or if fewer than 8 rollouts have both.
     """
-    columns = _columns(rows)
+    columns: dict[str, Floats] = {key(name): values for name, values in rows.values.items()}
+    columns |= {REWARD: rows.reward, ENVIRONMENT: rows.env_reward_sum, LENGTH: lengths(rows)}
     known = {name: np.isfinite(values) for name, values in columns.items()}
     centred = {name: within_groups(values, rows) for name, values in columns.items()}
-    names = list(columns)
     found: dict[tuple[str, str], float] = {}
-    for at, one in enumerate(names):
-        for other in names[at + 1 :]:
-            both = known[one] & known[other]
-            pair = [
-                centred[name]
-                if (both == known[name]).all()
-                else within_groups(np.where(both, columns[name], np.nan), rows)
-                for name in (one, other)
-            ]
-            found[one, other] = found[other, one] = _r(pair[0][both], pair[1][both])
+    for one, other in combinations(columns, 2):
+        both = known[one] & known[other]
+        pair = [
+            centred[name] if (both == known[name]).all() else within_groups(np.where(both, columns[name], np.nan), rows)
+            for name in (one, other)
+        ]
+        found[one, other] = found[other, one] = _r(pair[0][both], pair[1][both])
     return found
-
-
-def _columns(rows: Rows) -> Mapping[str, Floats]:
-    of_functions = {key(name): values for name, values in rows.values.items()}
-    return of_functions | {REWARD: rows.reward, ENVIRONMENT: rows.env_reward_sum, LENGTH: lengths(rows)}
 
 
 def key(function: str) -> str:

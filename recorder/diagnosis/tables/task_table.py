@@ -1,7 +1,6 @@
 """Counts each task's attempts and successes by step, and labels what it means for the training."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -9,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from logs_ui.recorder.diagnosis.measures import attempted, solved
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
 from logs_ui.recorder.diagnosis.scale import Scale
 
 ATTEMPTS = 10
@@ -105,7 +104,8 @@ class Columns:
         if len(steps) <= _MOST_COLUMNS:
             return cls(steps, steps)
         low, high = int(steps[0]), int(steps[-1])
-        width = next(width for width in _widths() if high - low < width * _MOST_COLUMNS)
+        widths = (digit * 10**power for power in range(19) for digit in (1, 2, 5))
+        width = next(width for width in widths if high - low < width * _MOST_COLUMNS)
         first = low + width * np.unique((steps - low) // width)
         return cls(first, np.minimum(first + width - 1, high))
 
@@ -138,14 +138,9 @@ def labels(rows: Rows, scale: Scale) -> Labels:
         before = wins / (attempts - since)
         chance = (1 - before) ** since
     late = _late(task, step, number)
-    of_late = _ratio(_count(task[late & won], number), _count(task[late], number))
+    is_easy = means(task[late], won[late], number) >= EASY
     label = np.select(
-        [
-            attempts < ATTEMPTS,
-            wins == 0,
-            (since >= ATTEMPTS) & (chance < FORGOTTEN_CHANCE),
-            of_late >= EASY,
-        ],
+        [attempts < ATTEMPTS, wins == 0, (since >= ATTEMPTS) & (chance < FORGOTTEN_CHANCE), is_easy],
         [Label.FEW, Label.NEVER, Label.FORGOTTEN, Label.SATURATED],
         default=Label.LEARNING,
     ).astype(object)
@@ -155,9 +150,8 @@ def labels(rows: Rows, scale: Scale) -> Labels:
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     """Return the figures of all tasks over the steps of `rows`."""
     tried, number = attempted(rows), len(rows.tasks)
-    task, reward = rows.task[tried], rows.reward[tried]
-    attempts = _count(task, number)
-    share = _ratio(_count(task[solved(rows, scale)[tried]], number), attempts)
+    task, attempts = rows.task[tried], _count(rows.task[tried], number)
+    share = means(task, solved(rows, scale)[tried], number)
     pass_1, pass_k = _pass(rows, scale, 1), _pass(rows, scale, k)
     best = np.fmax(pass_k, _reached(rows, scale))
     reach = np.select(
@@ -168,7 +162,7 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     return Figures(
         rollouts=_count(rows.task[rows.task >= 0], number),
         attempts=attempts,
-        mean=_ratio(np.bincount(task, weights=reward, minlength=number), attempts),
+        mean=means(task, rows.reward[tried], number),
         share=share,
         pass_1=pass_1,
         pass_k=pass_k,
@@ -178,19 +172,16 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
 
 def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
     """Return the figures of the tasks with these indices, in this order."""
-    place = np.full(len(rows.tasks), -1, np.int64)
+    place = np.full(len(rows.tasks) + 1, -1, np.int64)  # the last one for rollouts without a task
     place[tasks] = np.arange(len(tasks))
-    own = np.flatnonzero((rows.task >= 0) & (place[rows.task] >= 0)) if len(rows.tasks) else np.empty(0, np.int64)
+    own = place[rows.task] >= 0
     column = np.searchsorted(columns.first, rows.step[own], side="right") - 1
     shape = len(tasks), len(columns.first)
-    cell, reward = place[rows.task[own]] * shape[1] + column, rows.reward[own]
-    has, size = np.isfinite(reward), shape[0] * shape[1]
-    attempts = _count(cell[has], size)
-    sums = np.bincount(cell[has], weights=reward[has], minlength=size)
+    cell, reward, size = place[rows.task[own]] * shape[1] + column, rows.reward[own], shape[0] * shape[1]
     return Cells(
         rollouts=_count(cell, size).reshape(shape),
-        attempts=attempts.reshape(shape),
-        mean=_ratio(sums, attempts).reshape(shape),
+        attempts=_count(cell[np.isfinite(reward)], size).reshape(shape),
+        mean=means(cell, reward, size).reshape(shape),
         solved=_count(cell[solved(rows, scale)[own]], size).reshape(shape),
     )
 
@@ -217,20 +208,17 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     enough = scored >= max(k, 1)
     most = int(scored.max(initial=0)) + 1
     found, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
-    chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in found.tolist()])[place]
-    count = _count(task[enough], len(rows.tasks))
-    return _ratio(np.bincount(task[enough], weights=chances, minlength=len(rows.tasks)), count)
+    chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in found.tolist()], float)
+    return means(task[enough], chances[place], len(rows.tasks))
 
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
     """(T,) share of a task's groups, of any size, with a success; NaN without any."""
-    tried, wins = attempted(rows), solved(rows, scale)
-    group, number = rows.group, len(rows.groups.size)
+    tried, group, number = attempted(rows), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
     task[group[tried]] = rows.task[tried]
-    has_any = _count(group[tried & wins], number) > 0
-    known = task >= 0
-    return _ratio(_count(task[known & has_any], len(rows.tasks)), _count(task[known], len(rows.tasks)))
+    has_any = _count(group[tried & solved(rows, scale)], number) > 0
+    return means(task[task >= 0], has_any[task >= 0], len(rows.tasks))
 
 
 def _late(task: Ints, step: Ints, number: int) -> Bools:
@@ -247,14 +235,3 @@ def _late(task: Ints, step: Ints, number: int) -> Bools:
 
 def _count(codes: Ints, number: int) -> Ints:
     return np.bincount(codes, minlength=number)
-
-
-def _ratio(sums: Floats | Ints, counts: Ints) -> Floats:
-    """Return sums / counts; NaN where the count is 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.where(counts > 0, sums / counts, np.nan)
-    return found
-
-
-def _widths() -> Iterator[int]:
-    return (digit * 10**power for power in range(19) for digit in (1, 2, 5))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,6 @@ class Outcome(StrEnum):
 
 
 OUTCOMES = tuple(Outcome)
-_UNTOUCHED = (Outcome.STALE, Outcome.OVERSIZE, Outcome.NOT_RECORDED)
 
 
 def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str, Any]) -> Ints:
@@ -103,13 +103,9 @@ class Tokens:
     @classmethod
     def of(cls, rows: Rows, found: Ints) -> "Tokens":
         sums = counts(found, rows.completion_tokens)
-        unknown = sum(sums[it] for it in _UNTOUCHED)
-        return cls(
-            int(sums[Outcome.TRAINED]),
-            int(sum(sums.values())),
-            int(unknown),
-            int(np.nansum(rows.env_tokens, initial=0)),
-        )
+        unknown = sum(sums[it] for it in (Outcome.STALE, Outcome.OVERSIZE, Outcome.NOT_RECORDED))
+        inserted = np.nansum(rows.env_tokens, initial=0)
+        return cls(int(sums[Outcome.TRAINED]), int(sum(sums.values())), int(unknown), int(inserted))
 
 
 def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
@@ -125,10 +121,8 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
     if not test or outcome == Outcome.NOTHING_RETURNED:  # a crashed run has more of these, which were still running
         return exactly(rows.id[mine]) or test
-    before = [name for name in _LEFT_OUT if known[name]]
-    if outcome in _LEFT_OUT:
-        before = [name for name in before if [*_LEFT_OUT].index(name) < [*_LEFT_OUT].index(outcome)]
-    return " ".join([test.format(edge=f"{solved - SAME:.9g}"), *(_LEFT_OUT[name] for name in before)])
+    before = [_LEFT_OUT[name] for name in takewhile(lambda it: it != outcome, _LEFT_OUT) if known[name]]
+    return " ".join([test.format(edge=f"{solved - SAME:.9g}"), *before])
 
 
 def _trained(rows: Rows) -> str:

@@ -7,7 +7,6 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.measures import shares
-from logs_ui.recorder.diagnosis.rollout_rows import coded
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.payload import Tokens
@@ -50,7 +49,8 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
     reward = column("reward", place % 2)
     parts = columns.pop("parts", {"solved": reward})
     tasks = columns.pop("task", [f"task {group % 3}" for group in place // GROUP])
-    codes, names = coded(tasks)
+    names = list(dict.fromkeys(task for task in tasks if task is not None))
+    codes = np.array([-1 if task is None else names.index(task) for task in tasks], np.int64)
     weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
     values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
     found = {name: column(name, NAN) for name in FLOATS}
