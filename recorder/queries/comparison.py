@@ -133,7 +133,7 @@ def task_results(
 
 def _scored(run_id: int, mode: str, steps: tuple[int, int]) -> list[ColumnElement[bool]]:
     row = EvaluationRow
-    of_run = col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode
+    of_run = [col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode]
     return [*of_run, col(row.reward).is_not(None)]
 
 
@@ -150,10 +150,10 @@ def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
     key = StepStatistics
     sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
-    found = session.execute(query.group_by(col(key.step)).order_by(col(key.step)))
-    steps = [_Step(step, int(rollouts), int(scored), rewards) for step, rollouts, scored, rewards in found]
-    seen = accumulate(step.rollouts for step in steps)
-    return [step._replace(rollouts=so_far) for step, so_far in zip(steps, seen, strict=True)]
+    found = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
+    seen = accumulate(int(rollouts) for _, rollouts, *_ in found)
+    each = zip(found, seen, strict=True)
+    return [_Step(step, so_far, int(scored), rewards) for (step, _, scored, rewards), so_far in each]
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:

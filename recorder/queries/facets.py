@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -56,14 +56,9 @@ class Histogram:
 def facets(
     db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None, span: Span | None = None  # noqa: A002
 ) -> Facets:  # fmt: skip
-    """Counts the run's values and those that the filter names.
+    """Counts the run's values and those that the filter names, each facet without the filter's own choice in it.
 
-    Args:
-        db: the database.
-        run_id: the run.
-        filter: the rollouts; each facet is counted without the filter's own choice in it.
-        whole: `kinds` of the whole run, if the caller has it.
-        span: the ids to count in; all by default.
+    `whole` is `kinds` of the whole run, if the caller has it; `span` the ids to count in, by default all.
     """
     chosen = [filter.words(name) for name in _FACETS]
     ranges = filter.without(*_FACETS)
@@ -80,8 +75,7 @@ def facets(
     for values, number in found:
         misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
         for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
-            value = values[i]
-            if value is not None:
+            if (value := values[i]) is not None:
                 counts[i][value] = counts[i].get(value, 0) + number
     tasks, evals, modes, statuses, stop_reasons, scored = counts
     frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.words("task"))
@@ -114,25 +108,19 @@ def reward_histogram(
             low, high = low - 0.5, high + 0.5
         width = (high - low) / bins
         if not others.terms and span is None:
-            return Histogram(low, width, _counts(session, run_id, [_edge(low, width, i) for i in range(bins)]))
+            # Bin by bin in the index of rewards: a GROUP BY would sort all rows.
+            edges = [_edge(low, width, i) for i in range(bins)]
+            in_bin = [and_(reward >= begin, reward < end) for begin, end in pairwise(edges)]
+            in_bin.append(and_(reward >= edges[-1], reward <= _LARGEST))
+            rows = select(func.count()).where(col(EvaluationRow.run_id) == run_id)
+            found = session.execute(select(*(rows.where(it).scalar_subquery() for it in in_bin))).one()
+            return Histogram(low, width, tuple(found))
         selected, finite = conditions(run_id, others, Use.NUMBER, span), func.abs(reward) <= _LARGEST
         places = select(whole((reward - low) / width).label("place")).where(*selected, finite).subquery()
-        found = session.execute(select(places.c.place, func.count()).group_by(places.c.place)).all()
-    counts: Counter[int] = Counter()
-    for place, number in found:
-        counts[min(place, bins - 1)] += number  # the last bin holds its upper end, too
+        counts: Counter[int] = Counter()
+        for place, number in session.execute(select(places.c.place, func.count()).group_by(places.c.place)):
+            counts[min(place, bins - 1)] += number  # the last bin holds its upper end, too
     return Histogram(low, width, tuple(counts[i] for i in range(bins))) if counts else None
-
-
-def _counts(session: Session, run_id: int, edges: list[float]) -> tuple[int, ...]:
-    """Counts the rewards of a whole run from each edge to the next, bin by bin in the index of rewards: a GROUP BY
-    would sort all rows.
-    """
-    reward = col(EvaluationRow.reward)
-    of_run = select(func.count()).where(col(EvaluationRow.run_id) == run_id)
-    bins = [of_run.where(reward >= begin, reward < end) for begin, end in pairwise(edges)]
-    bins.append(of_run.where(reward >= edges[-1], reward <= _LARGEST))
-    return tuple(session.execute(select(*(it.scalar_subquery() for it in bins))).one())
 
 
 def _edge(low: float, width: float, i: int) -> float:

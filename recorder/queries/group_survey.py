@@ -86,11 +86,10 @@ def surveyed_groups(
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
         placed = [pair for pair in placed if pair[0] > begin]
-    on_page = placed[:limit]
-    groups = groups_called(db, run_id, [tally.name for _, tally in on_page], ends)
+    groups = groups_called(db, run_id, [tally.name for _, tally in placed[:limit]], ends)
     if len(placed) <= limit:
         return GroupPage(groups, None)
-    (last, newest) = on_page[-1][0]
+    last, newest = placed[limit - 1][0]
     return GroupPage(groups, Cursor(None if math.isinf(last) else last, -newest))
 
 
@@ -100,14 +99,12 @@ def beside_in_survey(
     """Ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`; None at
     the ends, and if the group is not among them.
     """
-    names = [tally.name for _, tally in _placed(found, sort, kinds)]
+    names = ["", *(tally.name for _, tally in _placed(found, sort, kinds)), ""]
     if name not in names:
         return None, None
-    place = names.index(name)
-    around = (names[place - 1] if place else None, names[place + 1] if place + 1 < len(names) else None)
-    ids = {group.name: group.id for group in groups_called(db, run_id, [it for it in around if it is not None], ends)}
-    before, after = (None if it is None else ids.get(it) for it in around)
-    return before, after
+    before, after = (names[names.index(name) + step] for step in (-1, 1))
+    ids = {group.name: group.id for group in groups_called(db, run_id, [before, after], ends)}
+    return ids.get(before), ids.get(after)
 
 
 def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
@@ -150,9 +147,8 @@ def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa:
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)
     selected += [steps.first_id < _id] if steps.first_id is not None else []
     if filter.terms != of_groups.terms:
-        matching = conditions(
-            run_id, replace(filter, sort=Sort.NEWEST).with_parts(step_min=low, step_max=high), Use.NUMBER
-        )
+        newest = replace(filter, sort=Sort.NEWEST).with_parts(step_min=low, step_max=high)
+        matching = conditions(run_id, newest, Use.NUMBER)
         selected.append(_name.in_(select(_name).where(*matching)))
     ends = (func.min(_reward), func.max(_reward))
     sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)))
@@ -169,14 +165,9 @@ def _spread(total: float | None, squares: float | None, scored: int) -> float | 
     return math.sqrt(max(squares - total * total / scored, 0.0) / (scored - 1))
 
 
-def _dead_rank(tally: Tally) -> float:
-    order = (*DEAD, Kind.MIXED, Kind.UNSCORED)
-    return order.index(tally.kind)
-
-
 _KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # groups without a figure come last
     GroupSort.NEWEST: lambda _: 0,
     GroupSort.LOWEST_MEAN: lambda tally: math.inf if tally.mean is None else tally.mean,
     GroupSort.LARGEST_SPREAD: lambda tally: math.inf if tally.spread is None else -tally.spread,
-    GroupSort.DEAD_FIRST: _dead_rank,
+    GroupSort.DEAD_FIRST: lambda tally: (*DEAD, Kind.MIXED, Kind.UNSCORED).index(tally.kind),
 }

@@ -184,9 +184,8 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
     newer = select(_name).where(*selected, since_id < _id).limit(_MOST_NEW)
     with Session(db) as session:
         rows = session.scalars(newer).all()
-        names = set(rows)
-        known = select(_name).where(_name.in_(names), since_id >= _id + 0).distinct()
-        names -= set(session.scalars(known)) if names else set()
+        known = select(_name).where(_name.in_(set(rows)), since_id >= _id + 0).distinct()
+        names = set(rows) - set(session.scalars(known) if rows else ())
     return Count(len(names), exact=len(rows) < _MOST_NEW)
 
 
@@ -214,8 +213,7 @@ def beside(
         place = session.scalar(select(func.max(_id)).where(*selected, _id.in_(ids))) or max(ids)
         older = _walk(session, run_id, filter, place, 1)
         (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, place))
-        above = select(_id, _name).where(*selected, *section.conditions).order_by(*section.order).limit(_CHUNK)
-        highest = {name: row_id for row_id, name in session.execute(above)}
+        highest = {name: row_id for row_id, name in session.execute(_chunk(selected, section, _CHUNK))}
         newer = min(_highest(session, selected, highest).values(), default=None)
         return _first(session, newer), _first(session, older[0][1] if older else None)
 
@@ -229,10 +227,8 @@ def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | Non
     while len(found) < limit:
         (section,) = sections(newest, None if last is None else (None, last))
         rows = session.execute(_chunk(selected, section, chunk)).all()
-        met: dict[str, int] = {}
-        for row_id, name in rows:
-            met.setdefault(name, row_id)
-        fresh = {name: row_id for name, row_id in met.items() if name not in found}
+        met = {name: row_id for row_id, name in reversed(rows)}  # its first row is its highest
+        fresh = {name: met[name] for name in dict.fromkeys(name for _, name in rows) if name not in found}
         if after is not None:  # a group with a higher row was on an earlier page
             highest = _highest(session, selected, fresh)
             fresh = {name: row_id for name, row_id in fresh.items() if highest[name] < after}
@@ -277,10 +273,9 @@ def _groups(session: Session, run_id: int, names: Sequence[str], ends: Ends) -> 
 
 
 def _group(name: str, members: list[Member], ends: Ends, until: int) -> Group:
+    aborted: dict[str, Any] = {"status": Status.ABORTED.value, "stop_reason": StopReason.ABORTED.value}
     known = [
-        member._replace(status=Status.ABORTED.value, stop_reason=StopReason.ABORTED.value)
-        if member.status == Status.RUNNING and member.created <= until
-        else member
+        member._replace(**aborted) if member.status == Status.RUNNING and member.created <= until else member
         for member in sorted(members, key=lambda member: (member.generation, member.id))
     ]
     rewards = [member.reward for member in known if member.reward is not None]

@@ -109,10 +109,13 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
     """A page, by keyset paging on (sort key, id). Rows without the key come last, by id in the order's direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
-        rows = in_order(session, run_id, filter, place, limit + 1)
-    more = len(rows) > limit
-    rows = rows[:limit]
-    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None)
+        return page_of(in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
+
+
+def page_of(rows: list[EvaluationRow], sort: Sort, limit: int, looked_at: int | None = None) -> Page:
+    """The first `limit` rows as a page, which is the last one if there are no more."""
+    following = Cursor(*place_of(rows[limit - 1], sort)) if len(rows) > limit else None
+    return Page(rows[:limit], following, looked_at)
 
 
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
@@ -192,9 +195,8 @@ def neighbours(
         previous = in_order(session, run_id, filter, place, 1, backwards=True)
         following = in_order(session, run_id, filter, place, 1)
         itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
-        before = 0
-        for section in sections(filter, place, backwards=True) if itself is not None else []:
-            before += counted(session, [*selected, *section.conditions]).value
+        ahead = sections(filter, place, backwards=True) if itself is not None else []
+        before = sum(counted(session, [*selected, *section.conditions]).value for section in ahead)
         total = total or counted(session, conditions(run_id, filter, Use.NUMBER))
     return Neighbours(
         previous=previous[0].id if previous else None,
@@ -297,9 +299,8 @@ def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[
     found: list[Rollout] = []
     size = 0
     for row, *packed in session.execute(query):
-        content, tokens = packed[:2], packed[2:]
-        found.append(_rollout(row, content, tokens))
-        size += unpacked_size(*content) + unpacked_size(*tokens)
+        found.append(_rollout(row, packed[:2], packed[2:]))
+        size += unpacked_size(*packed[:2]) + unpacked_size(*packed[2:])
         if size > _CHUNK_BYTES:
             break
     as_shown(session, run_id, (rollout.row for rollout in found))

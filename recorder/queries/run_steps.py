@@ -1,7 +1,6 @@
 """Reads figures per step of a training, or of an evaluation of checkpoints."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 MOST_STEPS = 400
 """`steps` returns at most this many steps, and one more."""
 
-_SUMS = ("step", "rollouts", "scored", "reward_sum", "errors", "truncated", "stale")
+_SUMS = ("step", "rollouts", "scored", "reward_sum", "stale")
 _DETAILS = tuple(name for name in StepDetails.model_fields if name not in {"run_id", *OF_STEP, "made"})
 _NOTHING = literal("", literal_execute=True)  # not as a parameter, for the same expression in GROUP BY
 
@@ -152,28 +151,22 @@ def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> li
         .order_by(col(sums.step))
     )
     lost = _lost(session, run_id, of)
-    return [_step(session, run_id, of, values, lost) for values in session.execute(query).all()]
+    return [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
 
 
-def _step(session: Session, run_id: int, of: Series, values: Sequence[Any], lost: Counter[int]) -> Step:
-    step, rollouts, scored, reward_sum, _, _, stale = values[: len(_SUMS)]
-    known = dict(zip(_DETAILS, values[len(_SUMS) :], strict=True))
-    if stale or known["statuses"] is None:
-        known = _details(session, run_id, of, step)
+def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost: Counter[int]) -> Step:
+    step = known["step"]
+    if known.pop("stale") or known["statuses"] is None:  # the writer has not stored the details yet
+        named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
+        fresh = session.execute(details(), named).mappings().one()
+        known |= {name: fresh[name] for name in _DETAILS}
     known["rewards"] = {name: RewardSums(*of_function) for name, of_function in known["rewards"].items()}
-    found = Step(step=step, rollouts=rollouts, scored=scored, reward_sum=reward_sum, **known)
+    found = Step(**known)
     if lost[step]:
         found.statuses[Status.RUNNING] -= lost[step]
         found.statuses[Status.ABORTED] = found.statuses.get(Status.ABORTED, 0) + lost[step]
         found.stop_reasons[StopReason.ABORTED] = found.stop_reasons.get(StopReason.ABORTED, 0) + lost[step]
     return found
-
-
-def _details(session: Session, run_id: int, of: Series, step: int) -> dict[str, Any]:
-    """Computes the details of a step that the writer has not stored yet, or that have changed since."""
-    named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
-    found = session.execute(details(), named).mappings().one()
-    return {name: found[name] for name in _DETAILS}
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:

@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.common import WINDOW, Count, Database, newest_ids
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
-from logs_ui.recorder.queries.rollout_list import Cursor, Neighbours, Page, in_order
+from logs_ui.recorder.queries.rollout_list import Cursor, Neighbours, Page, in_order, page_of
 from logs_ui.recorder.queries.sql.selection import Use, conditions, place_of
 from logs_ui.recorder.storage.tables import EvaluationRow
 
@@ -31,9 +31,7 @@ def page_in_time(
         span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
         place = None if after is None else (after.key, after.id)
         rows = in_order(session, run_id, filter, place, limit + 1, span=span)
-    more = len(rows) > limit
-    rows = rows[:limit]
-    return Page(rows, Cursor(*place_of(rows[-1], filter.sort)) if more else None, WINDOW)
+    return page_of(rows, filter.sort, limit, WINDOW)
 
 
 def neighbours_in_time(
@@ -58,10 +56,7 @@ def neighbours_in_time(
             unsure = tuple(name for name, page in names if not page.rows and page.looked_at is not None)
         else:
             span, place = newest_ids(session, run_id, filter.range("step").high, WINDOW), place_of(row, filter.sort)
-            both = [
-                in_order(session, run_id, filter, place, 1, backwards=backwards, span=span)
-                for backwards in (True, False)
-            ]
+            both = [in_order(session, run_id, filter, place, 1, backwards=it, span=span) for it in (True, False)]
     previous, following = ([row.id for row in rows] for rows in both)
     return Neighbours(next(iter(previous), None), next(iter(following), None), inside, None, total, unsure)
 

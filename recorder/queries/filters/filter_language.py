@@ -70,34 +70,21 @@ class Token:
 
 @dataclass(frozen=True)
 class Place:
-    """Describes what is being typed at a cursor, for suggestions.
+    """Describes what is being typed at a cursor, for suggestions."""
 
-    Attributes:
-        expects: a field's name, one of its values, or something that cannot be suggested.
-        written: the part of it before the cursor.
-        start, end: the part of the line that a completion replaces.
-        negated: True if the term begins with a minus.
-        field: the field of the value; None for a name.
-        others: the other values of the same term.
-        beside: the line without the term.
-    """
-
-    expects: Literal["name", "value", "other"]
-    written: str
-    start: int
+    expects: Literal["name", "value", "other"]  # a field's name, one of its values, or what cannot be suggested
+    written: str  # the part of it before the cursor
+    start: int  # the part of the line that a completion replaces
     end: int
-    negated: bool
-    field: str | None
-    others: tuple[str, ...]
-    beside: str
+    negated: bool  # the term begins with a minus
+    field: str | None  # the field of the value; None for a name
+    others: tuple[str, ...]  # the other values of the same term
+    beside: str  # the line without the term
 
 
 def parse_terms(text: str, *, now: int | None = None) -> list[Term]:
-    """Reads the terms of a line, in the order in which they are written.
-
-    Args:
-        text: the line.
-        now: µs since the epoch that ages such as `2h` count from; the clock's by default.
+    """Reads the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
+    since the epoch; by default from the clock's time.
 
     Raises:
         FilterError: its message begins with the term at fault, as it was written.
@@ -111,12 +98,12 @@ def mended(text: str, mistake: FilterError) -> str | None:
         return None
     if mistake.field == WHERE:  # a wrong quote: nobody knows where its term ends
         return text.replace(mistake.written, mistake.meant, 1) if mistake.written and mistake.written in text else None
-    replaced, last = [], 0
-    for token in _tokens(text):
-        for start, end, word in _corrections(token, mistake.field, mistake.written or "", mistake.meant):
-            replaced += [text[last:start], word]
-            last = end
-    return "".join([*replaced, text[last:]]) if replaced else None
+    corrections = [
+        it for token in _tokens(text) for it in _corrections(token, mistake.field, mistake.written or "", mistake.meant)
+    ]
+    for start, end, word in reversed(corrections):
+        text = text[:start] + word + text[end:]
+    return text if corrections else None
 
 
 def without(text: str, field: str) -> str:
@@ -142,7 +129,8 @@ def place_at(text: str, at: int) -> Place:
         return Place(expects, word.text, start, end, token.negated, None, (), text[: token.start] + text[end:])
     last = token.values[-1]
     others = tuple(it.text for it in token.values[:-1])
-    end = _end_of(text, at, r'(?:[^"\\]|\\.)*"' if last.is_quoted and _is_open(head, last) else r'[^\s",]*')
+    is_open = last.is_quoted and re.fullmatch(_QUOTED, head[last.start : last.end], re.DOTALL) is None
+    end = _end_of(text, at, r'(?:[^"\\]|\\.)*"' if is_open else r'[^\s",]*')
     beside = text[: token.start] + text[end:]
     expected: Literal["value", "other"] = "other" if token.operator[0] in "<>" else "value"
     return Place(expected, last.text, last.start, end, token.negated, token.name, others, beside)
@@ -198,16 +186,16 @@ def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
         return
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
+    message = None
     if word.text in OPERATORS_OF_OTHERS:
-        raise FilterError(
-            WHERE,
+        message = (
             f"{word.text}: a rollout must satisfy all terms; -term negates, and name:one,other accepts either. Leave "
-            f"{word.text} out, or put it in quotes to search for the word",
+            f"{word.text} out, or put it in quotes to search for the word"
         )
-    if any(sign in word.text for sign in ":<>="):
-        raise FilterError(
-            WHERE, f"{shortened(term)}: no field's name before the sign. To search for it, put it in quotes"
-        )
+    elif any(sign in word.text for sign in ":<>="):
+        message = f"{shortened(term)}: no field's name before the sign. To search for it, put it in quotes"
+    if message:
+        raise FilterError(WHERE, message)
 
 
 def _unquoted(written: str) -> str:
@@ -232,25 +220,23 @@ def _read(text: str, token: Token, now: int | None) -> Term:
         name, operator = token.name, token.operator or ":"
         check_word(shortened(name), "field", name, list(FIELDS))
         field = FIELDS[name]
-        values = _compared(field, operator, token) if operator[0] in "<>" else _alternatives(field, token, now)
+        if operator[0] in "<>":
+            values: tuple[Value, ...] = (_compared(field, operator, token),)
+        else:
+            key = "" if token.key is None else f".{print_key(token.key.text)}"
+            values = tuple(_value(field, name + key, it, now) for it in token.values)
         return Term(name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!="))
     except FilterError as mistake:
         message = f"{shortened(text[token.start : token.end])}: {mistake}"
         raise FilterError(mistake.field, message, written=mistake.written, meant=mistake.meant) from None
 
 
-def _compared(field: Field, operator: str, token: Token) -> tuple[Value, ...]:
+def _compared(field: Field, operator: str, token: Token) -> Range:
     if field.kind not in NUMERIC:
         raise FilterError(field.name, f"{field.name} takes no {operator}: write for example {field.example}")
-    written = ",".join(it.text for it in token.values)
-    number = _number(field, written)
+    number = _number(field, ",".join(it.text for it in token.values))
     strict = "=" not in operator
-    return (Range(low=number, above=strict) if operator[0] == ">" else Range(high=number, below=strict),)
-
-
-def _alternatives(field: Field, token: Token, now: int | None) -> tuple[Value, ...]:
-    key = "" if token.key is None else f".{print_key(token.key.text)}"
-    return tuple(_value(field, f"{field.name}{key}", it, now) for it in token.values)
+    return Range(low=number, above=strict) if operator[0] == ">" else Range(high=number, below=strict)
 
 
 def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
@@ -299,7 +285,3 @@ def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 def _end_of(text: str, at: int, rest: str) -> int:
     return _after(re.compile(rest, re.DOTALL), text, at)
-
-
-def _is_open(head: str, last: Written) -> bool:
-    return re.fullmatch(_QUOTED, head[last.start : last.end], re.DOTALL) is None

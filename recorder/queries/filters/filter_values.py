@@ -34,15 +34,9 @@ def read_number(name: str, text: str) -> float:
 
 
 def read_time(name: str, text: str, now: int | None) -> int:
-    """Reads a time, as ISO 8601 (UTC without `Z` or offset) or as an age such as `2h`, which is rounded to the second.
-
-    Args:
-        name: the field; an `until` that is a date without a time means the end of that day.
-        text: the time as it was written.
-        now: µs since the epoch that ages count from; the clock's by default.
-
-    Returns:
-        µs since the epoch.
+    """Reads a time in µs since the epoch, from ISO 8601 (UTC without `Z` or offset) or from an age such as `2h`, which
+    is rounded to the second, and counted from `now` (the clock's time by default). An `until` that is a date without a
+    time means the end of that day.
 
     Raises:
         FilterError: the text is neither.
@@ -59,10 +53,9 @@ def read_time(name: str, text: str, now: int | None) -> int:
         raise FilterError(name, f"{name} {shortened(text)!r}: {expected}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    is_day = name == "until" and "T" not in text and " " not in text
-    return (moment - _EPOCH + (timedelta(days=1, microseconds=-1) if is_day else timedelta())) // timedelta(
-        microseconds=1
-    )
+    if name == "until" and "T" not in text and " " not in text:
+        moment += timedelta(days=1, microseconds=-1)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def check_number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf) -> None:
@@ -88,8 +81,7 @@ def print_time(moment: int) -> str:
 
 def print_number(value: float) -> str:
     """Prints a number so that it reads back the same; a float that is whole without its `.0`."""
-    short = repr(float(value))
-    return short.removesuffix(".0") if isinstance(value, float) else str(value)
+    return repr(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _checked_digits(text: str) -> str:

@@ -41,25 +41,9 @@ MOST_TERMS = 100
 """SQLite refuses expressions that are nested 1,000 deep."""
 
 _LISTS = {
-    "evals": "eval",
-    "modes": "mode",
-    "statuses": "status",
-    "stop_reasons": "stop",
-    "scored": "scored",
-    "tasks": "task",
-}
-_FIELDS_OF_PARTS = _LISTS | {
-    "group": "group",
-    "step_min": "step",
-    "step_max": "step",
-    "reward_min": "reward",
-    "reward_max": "reward",
-    "since": "since",
-    "until": "until",
-}
-"""The field of each keyword of RolloutFilter."""
-
-_SINGLES = (*(name for name in _FIELDS_OF_PARTS if name not in _LISTS), "sort")
+    "evals": "eval", "modes": "mode", "statuses": "status", "stop_reasons": "stop", "scored": "scored", "tasks": "task",
+}  # fmt: skip
+_SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
 _PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
 _UNLISTED = {"group", "first_action", "last_action"}  # names of which a run keeps no list
 _PLACES = {name: place for place, name in enumerate(FIELDS)}
@@ -156,7 +140,7 @@ class RolloutFilter:
 
     def with_parts(self, **parts: Unpack[FilterParts]) -> "RolloutFilter":
         """Returns this filter with new plain terms for these fields; a range is replaced with both of its ends."""
-        rest = self.without(*(_FIELDS_OF_PARTS[name] for name in parts))
+        rest = self.without(*(_LISTS.get(name, name.partition("_")[0]) for name in parts))
         return RolloutFilter(terms=rest.terms, sort=self.sort, **parts)
 
 
@@ -195,7 +179,10 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
         check_word(shortened(name), "filter", name, _PARAMETERS)
         if value.strip():
             found.setdefault(name, []).append(value)
-    one = {name: _only_value(name, found[name]) for name in _SINGLES if name in found}
+    for name in _SINGLES:
+        if len(set(found.get(name, ()))) > 1:
+            raise FilterError(name, f"{name} is given {len(found[name])} times: give it once")
+    one = {name: found[name][0] for name in _SINGLES if name in found}
     parts: dict[str, Any] = {part: found.get(field) for part, field in _LISTS.items()} | {"group": one.get("group")}
     parts |= {name: read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
     parts |= {name: read_time(name, one[name], now) for name in ("since", "until") if name in one}
@@ -248,8 +235,9 @@ def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> No
 
 def _as_terms(parts: FilterParts) -> list[Term]:
     given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
-    if unknown := given.keys() - _FIELDS_OF_PARTS.keys():
-        raise TypeError(f"RolloutFilter takes no {min(unknown)!r}: give one of {', '.join(_FIELDS_OF_PARTS)}")
+    if unknown := given.keys() - FilterParts.__annotations__.keys():
+        known = ", ".join(FilterParts.__annotations__)
+        raise TypeError(f"RolloutFilter takes no {min(unknown)!r}: give one of {known}")
     lists = {field: given[name] for name, field in _LISTS.items() if given.get(name)}
     terms = [Term(field, (it,) if isinstance(it, str) else tuple(it)) for field, it in lists.items()]
     terms += [Term("group", (given["group"],))] if "group" in given else []
@@ -311,24 +299,21 @@ def _both(one: Term, other: Term) -> Term:
         either = Term(one.field, (*one.values, *other.values))
         raise FilterError(one.field, f"{one} and {other} exclude one another: for either, write {either}")
     both = one.range.within(other.range)
-    if both.is_empty:
-        raise _excluded(one, both)
-    return replace(one, values=(both,))
+    return _narrowed(one, both)
 
 
-def _excluded(term: Term, it: Range) -> FilterError:
-    low, high = (replace(term, values=(end,)) for end in it.ends)
-    return FilterError(term.field, f"{low} and {high} exclude one another")
+def _narrowed(term: Term, to: Range) -> Term:
+    if to.is_empty:
+        low, high = (replace(term, values=(end,)) for end in to.ends)
+        raise FilterError(term.field, f"{low} and {high} exclude one another")
+    return replace(term, values=(to,))
 
 
 def _inclusive(term: Term) -> Term:
     """Returns a term of the same whole numbers with inclusive ends, for a form's fields: `step>3` is `step>=4`."""
     if term.range is None or term.range.is_closed:
         return term
-    it = Range(_moved(term.range.low, term.range.above), _moved(term.range.high, -term.range.below))
-    if it.is_empty:
-        raise _excluded(term, it)
-    return replace(term, values=(it,))
+    return _narrowed(term, Range(_moved(term.range.low, term.range.above), _moved(term.range.high, -term.range.below)))
 
 
 def _one_time(term: Term) -> Term:
@@ -348,9 +333,3 @@ def _moved(value: float | None, by: int) -> int | None:
 def _read_sort(written: str) -> Sort:
     check_word("sort", "sort", written, [sort.value for sort in Sort])
     return Sort(written)
-
-
-def _only_value(name: str, values: list[str]) -> str:
-    if len(set(values)) > 1:
-        raise FilterError(name, f"{name} is given {len(values)} times: give it once")
-    return values[0]

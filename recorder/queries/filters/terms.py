@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,9 @@ class Term:
         check_word(shortened(self.field), "field", self.field, list(FIELDS))
         field = FIELDS[self.field]
         _check_key(field, self.key)
-        values = tuple(dict.fromkeys(_checked(field, value) for value in _listed(self.values)))
+        given: Any = self.values
+        listed = (given,) if isinstance(given, str | Range) or given is None else given
+        values = tuple(dict.fromkeys(_checked(field, value) for value in listed))
         if not values:
             raise FilterError(self.field, f"{self.field} lacks a value, for example {field.example}")
         ranges = [value for value in values if isinstance(value, Range)]
@@ -193,17 +195,12 @@ def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> floa
         raise FilterError(name, message) from None
 
 
-def _listed(values: Any) -> Iterable[Value]:
-    return (values,) if isinstance(values, str | Range) or values is None else values
-
-
 def _check_key(field: Field, key: str | None) -> None:
     if field.has_key and not key:
-        message = f"{field.name} needs the name of one of them, for example {field.example}"
-        raise FilterError(field.name, message)
-    if key is not None and not field.has_key:
-        raise FilterError(field.name, f"{field.name} has no parts: leave out .{shortened(key)}")
+        raise FilterError(field.name, f"{field.name} needs the name of one of them, for example {field.example}")
     if key is not None:
+        if not field.has_key:
+            raise FilterError(field.name, f"{field.name} has no parts: leave out .{shortened(key)}")
         check_text(field.name, key)
 
 
@@ -229,13 +226,12 @@ def _checked(field: Field, value: Value) -> Value:
 def _checked_range(field: Field, given: Range) -> Range:
     convert = float if field.kind == Kind.NUMBER else operator.index
     low, high = (plain_number(field.name, end, convert) for end in (given.low, given.high))
-    for end in (low, high):
-        if end is not None and field.kind == Kind.TIME:
+    most = INT64_MAX if field.kind == Kind.WHOLE else math.inf
+    for end in (it for it in (low, high) if it is not None):
+        if field.kind == Kind.TIME:
             check_time(field.name, int(end))
-        elif end is not None and field.kind == Kind.WHOLE:
-            check_number(field.name, end, low=-INT64_MAX, high=INT64_MAX)
-        elif end is not None:
-            check_number(field.name, end)
+        else:
+            check_number(field.name, end, low=-most, high=most)
     found = Range(low, high, given.above and low is not None, given.below and high is not None)
     if low is None and high is None:
         raise FilterError(field.name, f"{field.name} lacks a value, for example {field.example}")
@@ -253,21 +249,17 @@ def _order_of(field: Field) -> Callable[[Value], tuple[bool, Any]]:
     places = {word.value: place for place, word in enumerate(field.words or ())}
 
     def order(value: Value) -> tuple[bool, Any]:
-        if value is None:
-            return True, 0
         if isinstance(value, Range):
             low = -math.inf if value.low is None else value.low
             return False, (low, math.inf if value.high is None else value.high)
-        return False, (places[value] if field.words else value)
+        return value is None, places.get(value, value) if value is not None else 0
 
     return order
 
 
 def _print_value(value: Value) -> str:
-    if value is None:
-        return ABSENT
-    if isinstance(value, str):
-        return print_name(value)
+    if not isinstance(value, Range):
+        return ABSENT if value is None else print_name(value)
     low, high = ("" if end is None else print_number(end) for end in (value.low, value.high))
     return low if low == high else f"{low}..{high}"
 
@@ -292,10 +284,8 @@ def _quoted(text: str) -> str:
 
 
 def _in_words(value: Value) -> str:
-    if value is None:
-        return ABSENT
-    if isinstance(value, str):
-        return value
+    if not isinstance(value, Range):
+        return ABSENT if value is None else value
     low, high = (None if end is None else print_number(end) for end in (value.low, value.high))
     if low is not None and low == high:
         return low

@@ -1,6 +1,5 @@
 """The SQL of single terms that need more than a comparison with an indexed column: see `selection.py`."""
 
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, not_, or_, select, true
@@ -61,12 +60,9 @@ def stored_elsewhere(
         return notebook.starred(run_id)
     if value is None:  # no tag at all, or no note
         return not_(_has_tags(run_id) if term.field == "tag" else notebook.noted(run_id))
-    by_field: dict[str, Callable[[str], ColumnElement[bool]]] = {
-        "tag": lambda tag: notebook.tagged(run_id, tag),
-        "note": lambda text: notebook.noted(run_id, text),
-        "text": lambda text: full_text.contains(text, run_id, within),
-    }
-    return by_field[term.field](str(value))
+    if term.field == "text":
+        return full_text.contains(str(value), run_id, within)
+    return (notebook.tagged if term.field == "tag" else notebook.noted)(run_id, str(value))
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:

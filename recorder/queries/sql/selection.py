@@ -100,9 +100,8 @@ def conditions(
     """
     # A group, or a list of ids, selects fewer rows than any index that begins with the run.
     within = span or _ids_of_steps(run_id, filter)
-    is_small = (
-        span is not None or is_listed(filter) or any(it.field == "group" and not it.negated for it in filter.terms)
-    )
+    names_group = any(it.field == "group" and not it.negated for it in filter.terms)
+    is_small = span is not None or is_listed(filter) or names_group
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     if span is not None:
@@ -260,7 +259,7 @@ def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None
 
 def _term(
     term: Term, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
-) -> ColumnElement[bool]:  # fmt: skip
+) -> Any:  # fmt: skip
     if not term.is_plain or term.range is not None or FIELDS[term.field].column is None:
         return any_of(term, [_value(term, value, run_id, filter, use, within) for value in term.values])
     column = column_of(term.field)
@@ -271,13 +270,11 @@ def _term(
 
 def _value(
     term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
-) -> ColumnElement[bool]:  # fmt: skip
-    if term.field in {"scored", "error"}:
-        return (
-            _scored(Scored(str(value)), run_id)
-            if term.field == "scored"
-            else has_error(value, _is_lost(run_id, filter))
-        )
+) -> Any:  # fmt: skip
+    if term.field == "scored":
+        return _scored(Scored(str(value)), run_id)
+    if term.field == "error":
+        return has_error(value, _is_lost(run_id, filter))
     if term.field in derived.FIELDS:
         span = within if within is not None and isinstance(within[0], int) else None
         return derived.matches(term.field, _loose(term, value), run_id, filter, span)
@@ -336,28 +333,19 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
     return and_(found, col(row.returned).is_(None)) if _is_rare(filter) else found
 
 
-def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> ColumnElement[bool]:
+def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
     """A condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
+    stored = column == values[0] if len(values) == 1 else column.in_(values)
     if field == "status" and Status.RUNNING in values and Status.ABORTED not in values:
-        return and_(_any_of(column, values), not_(lost))
+        return and_(stored, not_(lost))
     if field == "status" and Status.ABORTED in values and Status.RUNNING not in values:
-        running = (Status.RUNNING.value,)
-        return and_(_any_of(column, values + running), or_(_any_of(column, values), lost))
-    if field == "stop" and StopReason.ABORTED in values:
-        return or_(_any_of(column, values), lost)
-    return _any_of(column, values)
+        return and_(column.in_((*values, Status.RUNNING.value)), or_(stored, lost))
+    return or_(stored, lost) if field == "stop" and StopReason.ABORTED in values else stored
 
 
-def _any_of(column: Any, values: tuple[str, ...]) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = column == values[0] if len(values) == 1 else column.in_(values)
-    return found
+def _by(column: Any, *, descending: bool) -> Any:
+    return column.desc() if descending else column.asc()
 
 
-def _by(column: Any, *, descending: bool) -> ColumnElement[Any]:
-    ordered: ColumnElement[Any] = column.desc() if descending else column.asc()
-    return ordered
-
-
-def _beyond(column: Any, value: Any, *, descending: bool) -> ColumnElement[bool]:
-    compared: ColumnElement[bool] = column < value if descending else column > value
-    return compared
+def _beyond(column: Any, value: Any, *, descending: bool) -> Any:
+    return column < value if descending else column > value
