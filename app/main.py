@@ -17,8 +17,8 @@ from logs_ui.app import error_pages, pages
 from logs_ui.app.pages.rollouts.export_jobs import Jobs
 from logs_ui.app.parts import figures, safe_text, step_charts, timeline, words
 from logs_ui.app.web import urls
+from logs_ui.app.web.background import Ingesting
 from logs_ui.app.web.indexer import Indexer
-from logs_ui.app.web.ingesting import Ingesting
 from logs_ui.app.web.open_database import Source
 from logs_ui.app.web.prefix import UnderPrefix
 from logs_ui.app.web.security import KnownHosts, SameOriginWrites, SecurityHeaders, TokenRequired

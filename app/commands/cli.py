@@ -20,15 +20,7 @@ from logs_ui.app.commands.diagnose_command import diagnose
 from logs_ui.app.commands.eval_command import evaluate
 from logs_ui.app.commands.prune_command import prune
 from logs_ui.app.commands.rescore_command import rescore
-from logs_ui.app.commands.terminal import (
-    Database,
-    RunName,
-    err,
-    out,
-    progress_bar,
-    say,
-    say_without_terminal,
-)
+from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.queries.run_totals import RECENT_STEPS

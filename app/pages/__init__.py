@@ -10,7 +10,7 @@ from logs_ui.app.pages.overview import overview_page
 from logs_ui.app.pages.rollout import image_route, rollout_page
 from logs_ui.app.pages.rollouts import export_page, rollouts_live, rollouts_page, suggestions
 from logs_ui.app.pages.runs import runs_page
-from logs_ui.app.pages.why import why_actions, why_fresh, why_page, why_rewards, why_settings, why_tasks, why_trained
+from logs_ui.app.pages.why import why_actions, why_page, why_rewards, why_settings, why_tab, why_tasks, why_trained
 from logs_ui.app.parts import notes_forms
 
 # The order matters where one path matches another's pattern: /runs/ID/groups/live before /runs/ID/groups/{row_id}.
@@ -24,7 +24,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     why_rewards.router,
     why_actions.router,
     why_trained.router,
-    why_fresh.router,
+    why_tab.router,
     rollouts_page.router,
     rollouts_live.router,
     export_page.router,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
 from logs_ui.recorder.queries import Histogram
 from logs_ui.recorder.queries.filters.terms import Range
@@ -14,16 +15,14 @@ _DOT = 4.0
 _TALLEST = 40.0
 
 
-@dataclass(frozen=True)
-class Sparkline:
+class Sparkline(NamedTuple):
     """Points of a line within width x height, and the last of them."""
 
     points: str
     end: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A horizontal bar that starts at zero; `zero`, `start` and `length` are in units of a width of 100."""
 
     zero: float
@@ -32,8 +31,7 @@ class Bar:
     negative: bool
 
 
-@dataclass(frozen=True)
-class HistogramBin:
+class HistogramBin(NamedTuple):
     """One bin of a histogram, in a box of 100 by 100.
 
     Attributes:
@@ -95,8 +93,7 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
     return Sparkline(" ".join(f"{x},{y}" for x, y in points), points[-1])
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """A metric by step, in a box of 100 by 40.
 
     Attributes:
@@ -152,8 +149,7 @@ def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
     )
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     """Positions of the steps on a width of 100, and the steps as the pointer needs them."""
 
     places: tuple[str, ...]

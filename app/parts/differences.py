@@ -4,8 +4,8 @@ page.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _LIMIT = 6_000  # characters of a difference that are shown
@@ -16,8 +16,7 @@ _MOST_PAIRS = 120_000  # pairs of words that one difference may cost
 _ALL_PAIRS = 1_500_000  # and a page
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of one of the texts.
 
     Attributes:

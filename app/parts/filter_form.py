@@ -3,6 +3,7 @@ that the column cannot show are sent along with it.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -15,12 +16,7 @@ from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters import filter_language as where
 from logs_ui.recorder.queries.filters.filter_values import print_number, print_time
-from logs_ui.recorder.queries.filters.rollout_filter import (
-    RolloutFilter,
-    Scored,
-    parse_filter,
-    print_where,
-)
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_filter, print_where
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
@@ -50,8 +46,7 @@ class Choice:
     word: words.Word | None = None
 
 
-@dataclass(frozen=True)
-class RewardChart:
+class RewardChart(NamedTuple):
     """The histogram above the reward range; `zero` is the place of reward 0 in percent, None if it is outside."""
 
     columns: list[charts.HistogramBin]

@@ -1,8 +1,8 @@
 """The waterfall of lost reward: from the best reward down to the mean, one line per cause."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.web import urls
@@ -24,8 +24,7 @@ ICONS = {
 }
 
 
-@dataclass(frozen=True)
-class Stair:
+class Stair(NamedTuple):
     """One line of the waterfall; positions are in units of a width of 100.
 
     Attributes:
@@ -52,8 +51,7 @@ class Stair:
     address: str | None
 
 
-@dataclass(frozen=True)
-class Fall:
+class Fall(NamedTuple):
     """The waterfall.
 
     Attributes:

@@ -80,7 +80,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
     return Marks(
         run=run.uid,
         name=f"rollout {row.id}",
-        address=urls.rollout_notes(run.uid, row.id or 0),
+        address=urls.of_run(run.uid, "rollouts", row.id or 0, "notes"),
         place=notebook.place,
         is_apart=notebook.is_apart,
         annotation=replace(queries.annotation(db, run, row), recorded=recorded),
@@ -93,7 +93,7 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
     return Marks(
         run=run.uid,
         name=f"run {run.name}",
-        address=urls.run_notes(run.uid),
+        address=urls.of_run(run.uid, "notes"),
         place=notebook.place,
         is_apart=notebook.is_apart,
         annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),

@@ -3,8 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from logs_ui.app.parts import safe_text
 
@@ -13,8 +12,7 @@ _SIDE = 100_000  # pixels
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """An image of an observation.
 
     Attributes:

@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.storage.tables import EvaluationRow
 
 
-@dataclass(frozen=True)
-class RewardPart:
+class RewardPart(NamedTuple):
     """One reward function's part of the reward: value times weight; `odd` is set if the value was not finite."""
 
     name: str

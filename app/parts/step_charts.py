@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from typing import NamedTuple
 
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts.words import Word
@@ -168,8 +169,7 @@ def mean(total: float | None, count: int) -> float | None:
     return total / count if count and total is not None else None
 
 
-@dataclass(frozen=True)
-class FunctionMean:
+class FunctionMean(NamedTuple):
     """Raw and weighted mean of one reward function; the weighted means sum to the mean reward."""
 
     name: str

@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ Fields = list[tuple[str, Text]]
 """The fields of an object, or another value under an empty name."""
 
 
-@dataclass(frozen=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """A tool call as the model wrote it."""
 
     name: str

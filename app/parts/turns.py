@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from logs_ui.app.parts.timeline import Card, Fields
 
@@ -41,8 +42,7 @@ class Turn:
         return ("said", *(self.said.content.value.split() if self.said.content else ()))
 
 
-@dataclass(frozen=True)
-class Parted:
+class Parted(NamedTuple):
     """Two rollouts compared action by action.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The diagnosis in short, for the overview and the diagnosis page."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from logs_ui.recorder.diagnosis.waterfall import judged
 _TOP = 3  # cards on the overview
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(NamedTuple):
     """The rollouts that a report covers.
 
     Attributes:
@@ -27,8 +26,7 @@ class Coverage:
     unscored: int
 
 
-@dataclass(frozen=True)
-class ShortDiagnosis:
+class ShortDiagnosis(NamedTuple):
     """The diagnosis of the last steps in short.
 
     Attributes:

@@ -1,21 +1,28 @@
-"""A background thread that works now and then while the dashboard serves."""
+"""Threads that work now and then while the dashboard serves."""
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 30.0  # seconds after a failure
+
 
 class Background(ABC):
-    """A thread that calls `_look` until it is stopped; `start()` starts it."""
+    """A thread that calls `_look` until it is stopped; `start()` starts it.
 
-    def __init__(self, name: str, *, pause: float, patience: float) -> None:
-        """Prepares the thread.
+    Attributes:
+        trouble: the error that keeps it from its work, in one line; None without one.
+    """
 
-        Args:
-            name: of the thread.
-            pause: seconds between two calls.
-            patience: seconds after a failed one.
-        """
-        self._pause, self._patience = pause, patience
+    def __init__(self, name: str, *, pause: float) -> None:
+        """Prepares the thread; `pause` is in seconds, between two calls."""
+        self.trouble: str | None = None
+        self._pause = pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -29,8 +36,38 @@ class Background(ABC):
 
     @abstractmethod
     def _look(self) -> bool:
-        """Does the work that is due; returns False if it failed. Must not raise, because that would end the thread."""
+        """Does the work that is due; returns False if it cannot be done now."""
+
+    @abstractmethod
+    def _warning(self, error: Exception) -> str | None:
+        """Returns what to log about an error; None if it is logged already."""
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._stop.wait(self._pause if self._look() else self._patience)
+            self._stop.wait(self._pause if self._try() else _PATIENCE)
+
+    def _try(self) -> bool:
+        try:
+            return self._look()
+        except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
+            if (said := self._warning(error)) is not None:
+                _log.warning("%s: %s", said, error, exc_info=not isinstance(error, LogsUIError | OSError))
+            self.trouble = str(error) or type(error).__name__
+            return False
+
+
+class Ingesting(Background):
+    """The thread that stores recordings that wait on disk in the database."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__("logs-ui-ingest", pause=1.0)
+        self._ingester = Ingester(address)
+
+    def _look(self) -> bool:
+        self._ingester.take_in(self._stop.is_set)
+        self.trouble = None
+        return True
+
+    def _warning(self, error: Exception) -> str | None:
+        known = str(error) == self.trouble
+        return None if known else f"The changes that wait in {self._ingester.folder} cannot be stored in the database"

@@ -1,6 +1,5 @@
 """Keeps the full-text index up to date while the dashboard serves."""
 
-import logging
 import time
 from contextlib import suppress
 
@@ -10,24 +9,16 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address
 
-_log = logging.getLogger(__name__)
-_PAUSE = 2.0  # seconds between two looks
-_PATIENCE = 30.0  # after a failure
 _STEP_REST = 0.02  # seconds after each step
 _QUIET = 0.05  # seconds since a page last read
 _LONGEST_REST = 3.0  # seconds, however many pages read: one in twenty then meets a step of 200 rollouts, at most
 
 
 class Indexer(Background):
-    """The thread that fills the index; `start()` starts it.
-
-    Attributes:
-        trouble: the error that keeps the index from being filled, in one line; None without one.
-    """
+    """The thread that fills the index; `start()` starts it."""
 
     def __init__(self, db: Address, source: Source) -> None:
-        super().__init__("logs-ui-index", pause=_PAUSE, patience=_PATIENCE)
-        self.trouble: str | None = None
+        super().__init__("logs-ui-index", pause=2.0)
         self._has_filled = False
         self._steps = 0  # of this turn
         self._gave_way = False
@@ -49,23 +40,19 @@ class Indexer(Background):
                 return True
         except LogsUIError:  # every page says so
             return False
-        try:
-            if not self._source.rights().search:
-                self.trouble = (
-                    "this dashboard is read-only. Another dashboard, or load_run(where=...), has to build the index."
-                )
-                return False
-            self._has_filled = True
-            self._fill()
-        except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
-            if self.trouble is None:
-                is_known = isinstance(error, LogsUIError | OSError)
-                said = "Texts cannot be indexed, so new rollouts cannot be searched: %s"
-                _log.warning(said, error, exc_info=not is_known)
-            self.trouble = str(error) or type(error).__name__
+        if not self._source.rights().search:
+            self.trouble = (
+                "this dashboard is read-only. Another dashboard, or load_run(where=...), has to build the index."
+            )
             return False
+        self._has_filled = True
+        self._fill()
         self.trouble = None
         return True
+
+    def _warning(self, error: Exception) -> str | None:  # noqa: ARG002 - any
+        said = "Texts cannot be indexed, so new rollouts cannot be searched"
+        return said if self.trouble is None else None
 
     def _fill(self) -> None:
         """Fills the index with all final texts. While pages read, which share processor and interpreter with this

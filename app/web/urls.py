@@ -3,7 +3,7 @@
 Behind a proxy that serves the dashboard under a path, every address begins with that path: see `under`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -12,8 +12,7 @@ from urllib.parse import quote, urlencode
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cursor, RunFilter
-from logs_ui.recorder.queries.filters.filter_fields import Is
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, print_filter
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where, print_filter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 
 Pairs = list[tuple[str, str]]
@@ -48,14 +47,9 @@ def runs_where(chosen: RunFilter, **parts: Any) -> str:
     return runs(replace(chosen, **parts))
 
 
-def runs_tagged(tag: str) -> str:
-    """Address of the runs with a tag."""
-    return runs(RunFilter(tags=(tag,)))
-
-
-def runs_of(project: str) -> str:
-    """Address of the runs of a project."""
-    return runs(RunFilter(projects=(project,)))
+def runs_of(**parts: Any) -> str:
+    """Address of the runs with a tag, or of a project."""
+    return runs(RunFilter(**parts))
 
 
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
@@ -78,25 +72,27 @@ def source(digest: str) -> str:
     return at(f"/sources/{_segment(digest)}")
 
 
+def of_run(run: str, *parts: str | int) -> str:
+    """Address without parameters of something that belongs to a run: `of_run(uid, "rollouts", 3, "notes")`."""
+    return at("/".join(["/runs", *(_segment(str(part)) for part in (run, *parts))]))
+
+
 def at(path: str) -> str:
     """Puts the proxy's path in front of a path."""
     return _prefix.get() + path
 
 
-def said(chosen: RolloutFilter) -> Pairs:
-    """Returns a filter and its order as hidden fields of a form."""
-    return print_filter(chosen)
-
-
 def with_default_columns(run: str, chosen: RolloutFilter) -> str:
     """Address of the same rollouts with the default columns; forgets those that were chosen."""
     view = [pair for pair in shown() if pair[0] != "cols"]
-    return with_query(f"/runs/{_segment(run)}", [*print_filter(chosen), *view, ("choose", "1")])
+    return with_query(f"/runs/{_segment(run)}", [*said(chosen), *view, ("choose", "1")])
 
 
 @lru_cache(maxsize=256)
-def _said(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """Cached, because a page has a hundred addresses with the same filter."""
+def said(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
+    """Returns a filter and its order as names and values of a form, or of an address. Cached, because a page has a
+    hundred addresses with the same filter.
+    """
     return tuple(print_filter(chosen))
 
 
@@ -114,7 +110,7 @@ def rollouts(
     run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, view: Pairs | None = None
 ) -> str:
     """Address of a run's rollouts, or of the page that starts after a cursor; `view` replaces this request's view."""
-    pairs = [*_said(chosen)] if chosen else []
+    pairs = [*said(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else []
     return with_query(f"/runs/{_segment(run)}", [*pairs, *(shown() if view is None else view), *place])
 
@@ -130,19 +126,14 @@ def rollouts_where(run: str, **parts: Any) -> str:
     return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
+def matching(run: str, where: str) -> str:
+    """Address of the rollouts of a run that match a line of the filter language."""
+    return rollouts(run, parse_where(where))
+
+
 def tagged(run: str, tag: str) -> str:
     """Address of the rollouts of a run with a tag."""
     return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
-
-
-def starred(run: str) -> str:
-    """Address of the starred rollouts of a run."""
-    return rollouts(run, RolloutFilter(terms=[Term("is", (Is.STARRED,))]))
-
-
-def noted(run: str) -> str:
-    """Address of the rollouts of a run with a note."""
-    return rollouts(run, RolloutFilter(terms=[Term("note", (None,), negated=True)]))
 
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
@@ -163,20 +154,15 @@ def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float |
     return rollouts(run, chosen.without("reward").with_terms(*ends))
 
 
-def suggestions(run: str) -> str:
-    """Address of the suggestions for a filter."""
-    return at(f"/runs/{_segment(run)}/suggestions")
-
-
 def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
     """Address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
-    return with_query(f"/runs/{_segment(run)}/live", [*print_filter(chosen), *shown(), *extra])
+    return with_query(f"/runs/{_segment(run)}/live", [*said(chosen), *shown(), *extra])
 
 
 def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: str = "timeline", seen: str = "") -> str:
     """Address of one rollout, within a filter."""
-    pairs = [*_said(chosen)] if chosen else []
+    pairs = [*said(chosen)] if chosen else []
     if view != "timeline":
         pairs.append(("view", view))
     return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*pairs, *([("seen", seen)] if seen else [])])
@@ -188,49 +174,12 @@ def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "",
     return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in found if value])
 
 
-def why(run: str, **given: Any) -> str:
-    """Address of a run's diagnosis; `given` selects steps, task, ... None and "" are left out."""
-    return _why(run, "", given)
-
-
-def why_settings(run: str) -> str:
-    """Address that stores the settings of the diagnosis."""
-    return at(f"/runs/{_segment(run)}/why/settings")
-
-
-def why_short(run: str) -> str:
-    """Address of the short diagnosis."""
-    return _why(run, "/short", {})
-
-
-def why_fresh(run: str, **given: Any) -> str:
-    """Address that reports whether a run changed since a page was made."""
-    return _why(run, "/fresh", given)
-
-
-def why_tasks(run: str, **given: Any) -> str:
-    """Address of the run's tasks."""
-    return _why(run, "/tasks", given)
-
-
-def why_rewards(run: str, **given: Any) -> str:
-    """Address of the run's reward functions."""
-    return _why(run, "/rewards", given)
-
-
-def why_actions(run: str, **given: Any) -> str:
-    """Address of the run's actions."""
-    return _why(run, "/actions", given)
-
-
-def why_trained(run: str, **given: Any) -> str:
-    """Address of the page on the use of rollouts in training."""
-    return _why(run, "/trained", given)
-
-
-def _why(run: str, page: str, given: Mapping[str, Any]) -> str:
+def why(run: str, *page: str, **given: Any) -> str:
+    """Address of a run's diagnosis, or of one of its pages; `given` selects steps, task, ... None and "" are left
+    out.
+    """
     pairs = [(name, str(value)) for name, value in given.items() if value not in {None, ""}]
-    return with_query(f"/runs/{_segment(run)}/why{page}", pairs)
+    return with_query("/".join([f"/runs/{_segment(run)}/why", *page]), pairs)
 
 
 def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:
@@ -252,16 +201,9 @@ def groups(
     return with_query(f"/runs/{_segment(run)}/groups", _of_groups(chosen, sort, kind, after))
 
 
-def groups_where(run: str, chosen: RolloutFilter, **parts: Any) -> str:
+def groups_where(run: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
     """Address of the groups of the same filter with some parts changed."""
-    return groups(run, _changed(chosen, tuple(parts.items())))
-
-
-def groups_of_steps(
-    run: str, chosen: RolloutFilter, step_min: int, step_max: int, *, sort: str = "", kind: str = ""
-) -> str:
-    """Address of the groups of the same filter in these steps."""
-    return groups(run, chosen.with_parts(step_min=step_min, step_max=step_max), sort=sort, kind=kind)
+    return groups(run, _changed(chosen, tuple(parts.items())), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these
@@ -293,55 +235,27 @@ def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str 
     return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
-def column(run: str, row: int) -> str:
-    """Address of one completion's turns."""
-    return at(f"/runs/{_segment(run)}/groups/{row}/column")
-
-
-def compare_rollouts_form(run: str) -> str:
-    """Address of a form that names two rollouts."""
-    return at(f"/runs/{_segment(run)}/compare")
-
-
 def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
     """Address of the comparison of two rollouts, `a` of this run, `b` of any; within a filter of this run."""
-    pairs = _said(chosen) if chosen else ()
+    pairs = said(chosen) if chosen else ()
     return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
     """Address that starts an export; it knows the way back."""
-    return with_query(f"/runs/{_segment(run)}/exports", [*_said(chosen), *shown(), ("format", format)])
+    return with_query(f"/runs/{_segment(run)}/exports", [*said(chosen), *shown(), ("format", format)])
 
 
-def exported(run: str, job: str, said: Pairs) -> str:
-    """Address of an export's progress; `said` are the filter's parameters."""
-    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}", [*said, *shown()])
-
-
-def exported_file(run: str, job: str) -> str:
-    """Address of a finished export's file."""
-    return at(f"/runs/{_segment(run)}/exports/{_segment(job)}/file")
-
-
-def export_cancel(run: str, job: str, said: Pairs) -> str:
-    """Address that cancels an export and returns to its rollouts."""
-    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}/cancel", [*said, *shown()])
+def exported(run: str, job: str, said: Pairs, *, do: str = "") -> str:
+    """Address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts; `said` are the
+    filter's parameters.
+    """
+    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*said, *shown()])
 
 
 def text(run: str, row: int, part: str) -> str:
     """Address of one text of a rollout as plain text."""
-    return at(f"/runs/{_segment(run)}/rollouts/{row}/text/{_segment(part)}")
-
-
-def rollout_notes(run: str, row: int) -> str:
-    """Address that stores star, tags and note of a rollout."""
-    return at(f"/runs/{_segment(run)}/rollouts/{row}/notes")
-
-
-def run_notes(run: str) -> str:
-    """Address that stores star, tags and note of a run."""
-    return at(f"/runs/{_segment(run)}/notes")
+    return of_run(run, "rollouts", row, "text", part)
 
 
 def image(image_hash: str) -> str:

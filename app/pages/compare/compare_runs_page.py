@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -85,8 +86,7 @@ class CompareChoice:
 _DEFAULTS = vars(CompareChoice(()))
 
 
-@dataclass(frozen=True)
-class ComparedRun:
+class ComparedRun(NamedTuple):
     """One of the compared runs.
 
     Attributes:
@@ -103,8 +103,7 @@ class ComparedRun:
         return self.listed.summary
 
 
-@dataclass(frozen=True)
-class Tasks:
+class Tasks(NamedTuple):
     """The runs compared task by task.
 
     Attributes:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from typing import NamedTuple
 
 from logs_ui.app.parts.figures import count, significant
 from logs_ui.recorder.queries import CurvePoint
@@ -43,8 +44,7 @@ class RunCurve:
     last: float | None
 
 
-@dataclass(frozen=True)
-class CurveChart:
+class CurveChart(NamedTuple):
     """Curves on common axes.
 
     Attributes:

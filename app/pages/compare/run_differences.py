@@ -3,8 +3,7 @@
 import difflib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts import safe_text as text
@@ -25,8 +24,7 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class RunSetting:
+class RunSetting(NamedTuple):
     """A named value of each run.
 
     Attributes:
@@ -42,8 +40,7 @@ class RunSetting:
         return len(set(self.values)) > 1
 
 
-@dataclass(frozen=True)
-class RunSettings:
+class RunSettings(NamedTuple):
     """Several settings of one kind.
 
     Attributes:
@@ -56,8 +53,7 @@ class RunSettings:
     total: int
 
 
-@dataclass(frozen=True)
-class DiffLine:
+class DiffLine(NamedTuple):
     """A line of a diff.
 
     Attributes:
@@ -71,8 +67,7 @@ class DiffLine:
     after: int | None = None
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One text, and the runs that have it.
 
     Attributes:
@@ -86,8 +81,7 @@ class Variant:
     weight: float | None
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The diff of a variant against the first one; `is_cut` if it is longer than what is shown."""
 
     before: Variant
@@ -96,8 +90,7 @@ class Difference:
     is_cut: bool
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """One source that the runs have in several variants.
 
     Attributes:
@@ -118,8 +111,7 @@ class Comparison:
         return len(self.variants) > 1 or bool(self.missing)
 
 
-@dataclass(frozen=True)
-class ChangedFile:
+class ChangedFile(NamedTuple):
     """A file that differed from the commit: number of lines added and removed, `-` for a binary file."""
 
     added: str
@@ -127,8 +119,7 @@ class ChangedFile:
     name: str
 
 
-@dataclass(frozen=True)
-class WorkingTree:
+class WorkingTree(NamedTuple):
     """Uncommitted changes of tracked files.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Compares the tasks of several runs: mean reward and pass@k."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from logs_ui.app.parts.charts import Bar, Scale
 from logs_ui.recorder.diagnosis.tables.task_table import pass_at
@@ -14,8 +14,7 @@ SORTS = ("difference", "better", "worse", "task")
 _Results = Mapping[str, Sequence[GroupResult]]
 
 
-@dataclass(frozen=True)
-class TaskCell:
+class TaskCell(NamedTuple):
     """A task in one run.
 
     Attributes:
@@ -28,8 +27,7 @@ class TaskCell:
     rollouts: int
 
 
-@dataclass(frozen=True)
-class TaskLine:
+class TaskLine(NamedTuple):
     """A task in all runs.
 
     Attributes:
@@ -48,8 +46,7 @@ class TaskLine:
     bar: Bar | None
 
 
-@dataclass(frozen=True)
-class TaskTable:
+class TaskTable(NamedTuple):
     """Tasks by runs.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
@@ -26,16 +27,14 @@ router = APIRouter()
 _FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """One of the two rollouts."""
 
     summary: RunSummary
     row: EvaluationRow
 
 
-@dataclass(frozen=True)
-class Half:
+class Half(NamedTuple):
     """One side of a piece: its segments, and the name under which the whole text can be opened; None without one."""
 
     segments: list[Segment]
@@ -43,8 +42,7 @@ class Half:
     is_shortened: bool
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A text of a turn in both rollouts: the message, a tool call, an observation.
 
     Attributes:
@@ -82,8 +80,7 @@ class Aligned:
         return not self.missing and all(piece.is_equal for piece in self.pieces)
 
 
-@dataclass(frozen=True)
-class ComparedFigure:
+class ComparedFigure(NamedTuple):
     """A figure of both rollouts; None for one that lacks it."""
 
     name: str
@@ -97,8 +94,7 @@ class ComparedFigure:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-@dataclass(frozen=True)
-class Worth:
+class Worth(NamedTuple):
     """The value of one reward function for both; None for a rollout without one."""
 
     name: str

@@ -1,13 +1,13 @@
 """Computes the charts of groups; the templates draw them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from logs_ui.app.parts import words
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.figures import number
+from logs_ui.app.parts.step_stacks import Bins, StepStack
 from logs_ui.recorder.queries import ALIKE, Kind, Tally
 
 STRIP = (240, 24)
@@ -17,8 +17,7 @@ _DOT = 5.0
 _MOST_STACKS = 60
 
 
-@dataclass(frozen=True)
-class Pill:
+class Pill(NamedTuple):
     """Rollouts of the same reward, or nearly: a dot for one, higher for several. `x` and `y` are its upper left corner.
 
     Attributes:
@@ -32,8 +31,7 @@ class Pill:
     label: str
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """A group's rewards on a line from the run's lowest reward to its highest.
 
     Attributes:
@@ -45,35 +43,6 @@ class Strip:
     pills: list[Pill]
     zero: float
     mean: float | None
-    label: str
-
-
-@dataclass(frozen=True)
-class KindPart:
-    """The groups of one kind in a stack; a stack's height is 100."""
-
-    kind: Kind
-    y: float
-    height: float
-
-
-@dataclass(frozen=True)
-class KindStack:
-    """Groups of one step, or of several consecutive ones, by kind.
-
-    Attributes:
-        x, width: in units of a chart that is 100 wide.
-        counts: of each kind, in the order of the chart.
-        steps, label: in words: the steps, and the whole stack.
-    """
-
-    step_min: int
-    step_max: int
-    x: float
-    width: float
-    parts: list[KindPart]
-    counts: list[int]
-    steps: str
     label: str
 
 
@@ -98,48 +67,26 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
     return Strip(pills, at(0.0), None if mean is None else at(mean), _in_words(rewards))
 
 
-def stacks(tallies: Iterable[Tally], kinds: Sequence[Kind]) -> list[KindStack]:
-    """Builds a stack per step, with the kinds in the given order from below; more than 60 steps are binned."""
-    by_step = sorted(tallies, key=lambda tally: tally.step)
-    if not by_step:
+def stacks(tallies: Sequence[Tally], kinds: Sequence[Kind], address: Callable[..., str]) -> list[StepStack]:
+    """Builds a stack per step, with the kinds in the given order from below; more than 60 steps are binned. `address`
+    is called with the steps of a bin.
+    """
+    if not tallies:
         return []
-    first, last = by_step[0].step, by_step[-1].step
-    together = -(-(last - first + 1) // _MOST_STACKS)
-    share = 100 / ((last - first) // together + 1)
-    found = []
-    for place, alike in groupby(by_step, key=lambda tally: (tally.step - first) // together):
-        low = first + place * together
-        counts = Counter(tally.kind for tally in alike)
-        found.append(_stack((low, min(low + together - 1, last)), (place * share, share), counts, kinds))
-    return found
-
-
-def _stack(
-    steps: tuple[int, int], place: tuple[float, float], counts: Counter[Kind], kinds: Sequence[Kind]
-) -> KindStack:
-    low, high = steps
-    said = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
-    groups = ", ".join(f"{counts[kind]:,} {words.GROUP_KINDS[kind].text}" for kind in kinds if counts[kind])
-    return KindStack(
-        step_min=low,
-        step_max=high,
-        x=round(place[0], 3),
-        width=round(place[1], 3),
-        parts=_parts(counts, kinds),
-        counts=[counts[kind] for kind in kinds],
-        steps=said,
-        label=f"{said}: {groups}",
-    )
-
-
-def _parts(counts: Counter[Kind], kinds: Sequence[Kind]) -> list[KindPart]:
-    parts, top = [], 100.0
-    for kind in kinds:
-        if counts[kind]:
-            height = 100 * counts[kind] / counts.total()
-            top -= height
-            parts.append(KindPart(kind, round(top, 2), round(height, 2)))
-    return parts
+    bins = Bins.of(min(tally.step for tally in tallies), max(tally.step for tally in tallies), _MOST_STACKS)
+    counts: dict[int, Counter[Kind]] = defaultdict(Counter)
+    for tally in tallies:
+        counts[(tally.step - bins.first) // bins.together][tally.kind] += 1
+    return [
+        bins.stack(
+            place,
+            [f"kind-{kind.value}" for kind in kinds],
+            [of_kind[kind] for kind in kinds],
+            [(words.GROUP_KINDS[kind].text, f"{of_kind[kind]:,}") for kind in kinds],
+            address(**bins.ends(place)),
+        )
+        for place, of_kind in sorted(counts.items())
+    ]
 
 
 def _tone(alike: Sequence[float], mean: float | None, rewards: Sequence[float]) -> str:

@@ -1,7 +1,8 @@
 """Compares the best and the worst rollout of a group at the first turn whose actions differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, Side, aligned, compared
 from logs_ui.app.parts.differences import Differ
@@ -14,8 +15,7 @@ FOLLOWED = 3
 """Number of turns shown after the divergence."""
 
 
-@dataclass(frozen=True)
-class TurnLine:
+class TurnLine(NamedTuple):
     """A turn in one line.
 
     Attributes:
@@ -30,8 +30,7 @@ class TurnLine:
     reward: float | None
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """One of the two after the divergence: its next turns, and the number of further ones."""
 
     side: Side
@@ -39,8 +38,7 @@ class Ending:
     more: int
 
 
-@dataclass(frozen=True)
-class Lens:
+class Lens(NamedTuple):
     """Two rollouts of a group.
 
     Attributes:

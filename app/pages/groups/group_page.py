@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -36,8 +37,7 @@ _MOST_OPENED = 64
 router = APIRouter()
 
 
-@dataclass(frozen=True)
-class CompletionColumn:
+class CompletionColumn(NamedTuple):
     """One completion of the group.
 
     Attributes:

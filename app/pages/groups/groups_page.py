@@ -2,7 +2,8 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -12,6 +13,7 @@ from logs_ui.app.pages.groups import group_charts
 from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
+from logs_ui.app.parts.step_stacks import StepStack
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -35,8 +37,7 @@ _OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
 router = APIRouter()
 
 
-@dataclass(frozen=True)
-class GroupLine:
+class GroupLine(NamedTuple):
     """One group of the table, the strip of its rewards, and the ids of its best and worst rollout; None if fewer than
     two have a reward.
     """
@@ -46,16 +47,14 @@ class GroupLine:
     ends: tuple[int, int] | None
 
 
-@dataclass(frozen=True)
-class GroupLines:
+class GroupLines(NamedTuple):
     """Some lines of the table, and the address of the following ones; None at the end."""
 
     lines: list[GroupLine]
     next: str | None
 
 
-@dataclass(frozen=True)
-class ModeLink:
+class ModeLink(NamedTuple):
     """A link to the groups of one mode, or of `all`."""
 
     text: str
@@ -63,8 +62,7 @@ class ModeLink:
     is_chosen: bool
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(NamedTuple):
     """The summary above the table.
 
     Attributes:
@@ -77,7 +75,7 @@ class Overview:
     survey: Survey
     counts: list[tuple[Kind, int]]
     dead: int
-    stacks: list[group_charts.KindStack]
+    stacks: list[StepStack]
 
     @property
     def scored(self) -> int:
@@ -214,7 +212,7 @@ def _news(request: Request, db: Connection, name: str) -> Response:
         summary=summary,
         chosen=chosen,
         choice=choice,
-        overview=_overview(rested(db, id_of(run), queries.survey, chosen, ends)),
+        overview=_overview(run, rested(db, id_of(run), queries.survey, chosen, ends), chosen, choice),
         rows=rows,
         follows=follows,
         live=now,
@@ -237,7 +235,7 @@ def _page(
         chips=filter_parts(chosen),
         choice=choice,
         modes=_modes(db, run, chosen, choice),
-        overview=_overview(survey),
+        overview=_overview(run, survey, chosen, choice),
         rows=_rows(db, run, chosen, choice, after, ends, survey),
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
@@ -273,9 +271,10 @@ def _address(run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor
     return urls.groups(run.uid, chosen, sort=choice.sort, kind=choice.kind, after=after)
 
 
-def _overview(survey: Survey) -> Overview:
+def _overview(run: Run, survey: Survey, chosen: RolloutFilter, choice: GroupChoice) -> Overview:
     counts = Counter(tally.kind for tally in survey.tallies)
-    stacks = group_charts.stacks(survey.tallies, KINDS)
+    address = partial(urls.groups_where, run.uid, chosen, sort=choice.sort, kind=choice.kind)
+    stacks = group_charts.stacks(survey.tallies, KINDS, address)
     return Overview(
         survey=survey,
         counts=[(kind, counts[kind]) for kind in KINDS],

@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from logs_ui.app.parts import charts, safe_text
 from logs_ui.recorder.queries import ScalarCurve
@@ -16,16 +15,14 @@ _FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "e
 """Metrics that come first; the others follow by name."""
 
 
-@dataclass(frozen=True)
-class CurveGroup:
+class CurveGroup(NamedTuple):
     """Metrics that are logged under one prefix."""
 
     name: str
     curves: list[charts.Curve]
 
 
-@dataclass(frozen=True)
-class ConfigEntry:
+class ConfigEntry(NamedTuple):
     """A name and its value; `is_structured` for an object or list too long to stand beside the name."""
 
     name: str
@@ -33,8 +30,7 @@ class ConfigEntry:
     is_structured: bool
 
 
-@dataclass(frozen=True)
-class Logged:
+class Logged(NamedTuple):
     """The metrics and settings of a run whose name or value contains `search`.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -35,8 +35,7 @@ _PREVIEWED = 6
 _PARAMETERS = ("mode", "eval", "q")
 
 
-@dataclass(frozen=True)
-class SeriesLink:
+class SeriesLink(NamedTuple):
     """A link to one series of rollouts (a mode and an eval)."""
 
     series: Series
@@ -54,8 +53,7 @@ class ValueShare:
     address: str
 
 
-@dataclass(frozen=True)
-class TaskLine:
+class TaskLine(NamedTuple):
     """One of the tasks with the lowest rewards; `mean` is over the rollouts that have one."""
 
     task: str
@@ -99,8 +97,7 @@ class Steps:
     preview: str
 
 
-@dataclass(frozen=True)
-class Rewards:
+class Rewards(NamedTuple):
     """A histogram of an evaluation's rewards."""
 
     columns: list[charts.HistogramBin]

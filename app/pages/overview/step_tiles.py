@@ -1,7 +1,7 @@
 """The tiles at the top of an overview: figures of the last steps, compared with the steps before."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from logs_ui.app.parts import charts, figures
 from logs_ui.app.parts.reward_parts import yes_or_no
@@ -15,8 +15,7 @@ _SPARKLINE = 100  # points, at most
 Figure = Callable[[Sequence[Step]], float | None]
 
 
-@dataclass(frozen=True)
-class TileWindow:
+class TileWindow(NamedTuple):
     """The last steps that have a reward, and as many before them; `before` may be empty."""
 
     recent: list[Step]
@@ -34,8 +33,7 @@ class TileWindow:
         )
 
 
-@dataclass(frozen=True)
-class StepTile:
+class StepTile(NamedTuple):
     """One figure.
 
     Attributes:
@@ -53,8 +51,7 @@ class StepTile:
     meaning: str
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     name: str
     form: Form
     figure: Figure

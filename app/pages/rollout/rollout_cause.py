@@ -1,6 +1,6 @@
 """The cause of one rollout's loss, by the same rule as the run's diagnosis."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -15,8 +15,7 @@ from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """The cause that ended a rollout, and the reward that it lost.
 
     Attributes:

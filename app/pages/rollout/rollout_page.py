@@ -1,7 +1,7 @@
 """The page of one rollout: timeline, tokens, raw record, reward and group."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -49,8 +49,7 @@ _AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error
 """Metadata that rollout functions return for reward functions, and the columns with the same values."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One rollout of the group, and its dot on the strip; None without a reward."""
 
     row: EvaluationRow

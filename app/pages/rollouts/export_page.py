@@ -56,7 +56,7 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
     job = _jobs(request).start(run.uid, kind, file_name(run, chosen, kind), chosen)
     job.wait(_AT_ONCE_SECONDS)
     ready = job.size is not None
-    address = urls.exported_file(run.uid, job.id) if ready else urls.exported(run.uid, job.id, given)
+    address = urls.of_run(run.uid, "exports", job.id, "file") if ready else urls.exported(run.uid, job.id, given)
     return RedirectResponse(address, 303)
 
 
@@ -72,7 +72,7 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
         job=job,
         address=urls.exported(run.uid, job.id, said),
         back=urls.rollouts_said(run.uid, said),
-        cancel=urls.export_cancel(run.uid, job.id, said),
+        cancel=urls.exported(run.uid, job.id, said, do="/cancel"),
     )
     return htmx.render(request, "rollouts/export.html", page, fragments=("job",))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -21,8 +22,7 @@ _SHADES = 5  # of heat
 _SHARES = (Measure.TRUNCATED, Measure.ERRORS)
 
 
-@dataclass(frozen=True)
-class PivotCell:
+class PivotCell(NamedTuple):
     """A cell, a heading, or a sum.
 
     Attributes:
@@ -38,8 +38,7 @@ class PivotCell:
     heat: str = ""
 
 
-@dataclass(frozen=True)
-class PivotRow:
+class PivotRow(NamedTuple):
     """A row: its heading, a cell for each column (None without rollouts), and its total."""
 
     heading: PivotCell
@@ -47,8 +46,7 @@ class PivotRow:
     overall: PivotCell
 
 
-@dataclass(frozen=True)
-class PivotTable:
+class PivotTable(NamedTuple):
     """Context of `rollouts/_pivot.html`.
 
     Attributes:

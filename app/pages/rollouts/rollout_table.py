@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from sqlalchemy import Connection
@@ -97,8 +97,7 @@ class FoundRollouts:
     window: int | None = None
 
 
-@dataclass(frozen=True)
-class Searched:
+class Searched(NamedTuple):
     """Coverage of a text search.
 
     Attributes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -36,8 +36,7 @@ _BODY_BYTES = 64 << 10
 router = APIRouter()
 
 
-@dataclass(frozen=True)
-class RunLine:
+class RunLine(NamedTuple):
     """One row of the table.
 
     Attributes:
@@ -51,8 +50,7 @@ class RunLine:
     is_open: bool
 
 
-@dataclass(frozen=True)
-class RunsLive:
+class RunsLive(NamedTuple):
     """The live corner of the list.
 
     Attributes:

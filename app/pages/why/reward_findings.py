@@ -1,11 +1,11 @@
 """Checks of the reward functions on one page: each one's result, with its figures."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.app.pages.why.why_window import StepWindow
+from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, waterfall
 from logs_ui.recorder.diagnosis.card import Run
@@ -24,16 +24,14 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 _LOOKED_FOR = ("reward_parts", "inconsistent", "disagreement", "hacking", "constant_reward", "length")
 
 
-@dataclass(frozen=True)
-class FindingLine:
+class FindingLine(NamedTuple):
     """A sentence; `chosen` selects its rollouts, None if there are none, or no filter does."""
 
     text: str
     chosen: RolloutFilter | None = None
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check.
 
     Attributes:

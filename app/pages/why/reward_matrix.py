@@ -1,11 +1,11 @@
 """Correlations within groups: reward functions with each other, and with reward, environment and length."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.app.pages.why.why_window import StepWindow
+from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.tables.reward_table import ENVIRONMENT, LENGTH, REWARD, key
@@ -20,8 +20,7 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True)
-class CorrelationCell:
+class CorrelationCell(NamedTuple):
     """The correlation of two values within groups.
 
     Attributes:
@@ -37,8 +36,7 @@ class CorrelationCell:
     address: str | None
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """The correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
 
     heads: list[tuple[str, str]]

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_window import StepWindow
+from logs_ui.app.pages.why.why_tab import StepWindow, kept
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.tables.action_kinds import words_of
 from logs_ui.recorder.diagnosis.tables.action_sample import ActionKind, Played, Sample, Seen, sampled
 from logs_ui.recorder.errors import FilterError
@@ -28,9 +28,6 @@ SAMPLE = 200
 _MOST_LINES = 10  # of a table
 _MOST_NAMED = 60  # rollouts that a link names one by one
 
-_known: "WeakKeyDictionary[Rows, dict[int | None, Sample]]" = WeakKeyDictionary()
-"""Samples by the first step of their window, cached as long as the rows live."""
-
 
 @dataclass(frozen=True)
 class Linked:
@@ -40,8 +37,7 @@ class Linked:
     address: str | None
 
 
-@dataclass(frozen=True)
-class KindLine:
+class KindLine(NamedTuple):
     """Similar actions; see `action_sample.ActionKind`.
 
     Attributes:
@@ -67,8 +63,7 @@ class KindLine:
     address: str | None
 
 
-@dataclass(frozen=True)
-class SeenLine:
+class SeenLine(NamedTuple):
     """An error, or a repeated observation; `after` are the most frequent kinds of action before it."""
 
     seen: Seen
@@ -76,8 +71,7 @@ class SeenLine:
     after: list[str]
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """The actions of the newest rollouts.
 
     Attributes:
@@ -92,14 +86,14 @@ class Sampled:
     repeated: list[SeenLine]
 
 
-def make_sampled(db: Connection, run: Run, rows: Rows, here: StepWindow) -> Sampled | None:
-    """Returns the sample, None if no rollout has an action. The sample is cached as long as `rows`, all rows of the
-    run, live.
-    """
-    uid, of_run = run.uid, _known.setdefault(rows, {})
-    if here.first not in of_run:
-        of_run[here.first] = sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else [])
-    sample = of_run[here.first]
+def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -> Sampled | None:
+    """Returns the sample, None if no rollout has an action."""
+    uid = run.uid
+    sample = kept(
+        known,
+        ("sample", here.first),
+        lambda: sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else []),
+    )
     if not sample.actions:
         return None
     return Sampled(

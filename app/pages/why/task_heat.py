@@ -1,9 +1,8 @@
 """The heat map of tasks by steps: text, colour and link of its cells."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -86,16 +85,14 @@ REACHES: Final = {
 """The word of each solvability, within the steps shown."""
 
 
-@dataclass(frozen=True)
-class HeatColumn:
+class HeatColumn(NamedTuple):
     """Steps of a column; `heading` is empty if there is no room for it."""
 
     title: str
     heading: str
 
 
-@dataclass(frozen=True)
-class HeatCell:
+class HeatCell(NamedTuple):
     """A task in the steps of one column.
 
     Attributes:
@@ -109,8 +106,7 @@ class HeatCell:
     address: str
 
 
-@dataclass(frozen=True)
-class TaskRow:
+class TaskRow(NamedTuple):
     """A task in the steps shown; see `task_table.Figures`.
 
     Attributes:
@@ -135,16 +131,14 @@ class TaskRow:
     of_attempts: str
 
 
-@dataclass(frozen=True)
-class HeatShade:
+class HeatShade(NamedTuple):
     """A colour of the cells, and the range of rewards that it stands for."""
 
     name: str
     title: str
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """Tasks by steps.
 
     Attributes:

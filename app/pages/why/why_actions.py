@@ -3,25 +3,23 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.sampled_actions import Sampled, make_sampled
-from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_window import StepWindow, window
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, show
 from logs_ui.app.parts import charts
-from logs_ui.app.parts.diagnoses import diagnosed
-from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
-from logs_ui.app.web import htmx, urls
-from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.recorder import queries
+from logs_ui.app.web import urls
+from logs_ui.app.web.open_database import SourceOfPages
+from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Floats
 from logs_ui.recorder.diagnosis.tables.action_table import HabitFound, Tally, habits, tallies
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries import RunSummary
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Term
 
 router = APIRouter()
@@ -30,8 +28,7 @@ _MOST_LINES = 10  # of a table
 _SURE = 3
 
 
-@dataclass(frozen=True)
-class ActionTile:
+class ActionTile(NamedTuple):
     """One figure of all rollouts; `text` is None if it was not recorded."""
 
     title: str
@@ -40,8 +37,7 @@ class ActionTile:
     address: str | None
 
 
-@dataclass(frozen=True)
-class HabitLine:
+class HabitLine(NamedTuple):
     """A habit, see `action_table.HabitFound`; `share` is of the rollouts for which it is recorded."""
 
     found: HabitFound
@@ -49,8 +45,7 @@ class HabitLine:
     address: str
 
 
-@dataclass(frozen=True)
-class ActionLine:
+class ActionLine(NamedTuple):
     """Rollouts with the same first, or last, action.
 
     Attributes:
@@ -70,8 +65,7 @@ class ActionLine:
     address: str
 
 
-@dataclass(frozen=True)
-class ActionTable:
+class ActionTable(NamedTuple):
     """The first, or the last, actions.
 
     Attributes:
@@ -88,20 +82,15 @@ class ActionTable:
 
 
 @dataclass(frozen=True)
-class WhyActionsPage:
+class WhyActionsPage(WhyTab):
     """Context of `why/why_actions.html`.
 
     Attributes:
-        window: the steps of the page.
-        fresh: how current the page is; None if nothing is to come.
         tiles: empty if no action was recorded.
         firsts, lasts: None likewise.
         sampled: None if the newest rollouts have no action.
     """
 
-    summary: RunSummary
-    window: StepWindow
-    fresh: Fresh | None
     tiles: list[ActionTile]
     habits: list[HabitLine]
     firsts: ActionTable | None
@@ -112,30 +101,23 @@ class WhyActionsPage:
 @router.get("/runs/{name}/why/actions")
 def why_actions(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """Shows the page; `steps` is `all`, or empty for the last steps."""
-    for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps", WAIT))
-    with source.reading() as db:
-        run = queries.find_run(db, name)
-        if name != run.uid:
-            return RedirectResponse(urls.why_actions(run.uid, steps=steps), 303)
-        if (frame := until_diagnosed(request, db, run, "why/why_actions.html", "actions")) is not None:
-            return frame
-        summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
-        it = diagnosed(db, run)
-        here = window(it, mode, steps, lambda wanted: urls.why_actions(run.uid, steps=wanted))
-        found = {name: tallies(here.rows, it.report.scale, name) for name in ("first_action", "last_action")}
-        has_any = bool((here.rows.facts["env_steps"] > 0).any())
-        page = WhyActionsPage(
-            summary=summary,
-            window=here,
-            fresh=fresh_of(summary),
-            tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
-            habits=_habits(run.uid, here),
-            firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,
-            lasts=_table(run.uid, here, "last_action", found["last_action"]) if has_any else None,
-            sampled=make_sampled(db, run, it.rows, here),
-        )
-    return htmx.render(request, "why/why_actions.html", page)
+    return show(request, source, name, steps, "actions", _page)
+
+
+def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyActionsPage:
+    run = summary.run
+    found = {name: tallies(here.rows, known.report.scale, name) for name in ("first_action", "last_action")}
+    has_any = bool((here.rows.facts["env_steps"] > 0).any())
+    return WhyActionsPage(
+        summary=summary,
+        window=here,
+        fresh=fresh_of(summary),
+        tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
+        habits=_habits(run.uid, here),
+        firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,
+        lasts=_table(run.uid, here, "last_action", found["last_action"]) if has_any else None,
+        sampled=make_sampled(db, run, known, here),
+    )
 
 
 def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTile]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from logs_ui.app.parts.why_short import parents, top_cards
 from logs_ui.app.web import urls
@@ -20,8 +21,7 @@ _KNOWN = {it.id: it for it in DIAGNOSTICS}
 Counting = Callable[[RolloutFilter], Count]
 
 
-@dataclass(frozen=True)
-class TrendLine:
+class TrendLine(NamedTuple):
     """A trend, in a box of 180 by 34.
 
     Attributes:

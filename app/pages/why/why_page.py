@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -36,8 +37,7 @@ _OFFERED = 200  # tasks
 _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(NamedTuple):
     """The diagnosis of some rollouts.
 
     Attributes:
@@ -59,8 +59,7 @@ class Why:
     said: str
 
 
-@dataclass(frozen=True)
-class Choices:
+class Choices(NamedTuple):
     """The options of the form.
 
     Attributes:

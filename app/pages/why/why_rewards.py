@@ -1,25 +1,22 @@
 """The page of a run's reward functions: their shares, correlations and checks."""
 
 from dataclasses import dataclass
+from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
 from logs_ui.app.pages.why.reward_matrix import MEANING, OTHERS, Matrix, matrix
 from logs_ui.app.pages.why.why_cards import thinned
-from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_stacks import Bins, StepStack
-from logs_ui.app.pages.why.why_window import StepWindow, kept, window
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, show
 from logs_ui.app.parts import charts
-from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.safe_text import label
-from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
-from logs_ui.app.web import htmx, urls
-from logs_ui.app.web.open_database import SourceOfPages, id_of
-from logs_ui.recorder import queries
+from logs_ui.app.parts.step_stacks import Bins, StepStack
+from logs_ui.app.web import urls
+from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.links import rewards
@@ -35,8 +32,7 @@ from logs_ui.recorder.diagnosis.tables.reward_table import (
 )
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.queries import GroupSort, RunSummary
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
-from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
 router = APIRouter()
 
@@ -45,8 +41,7 @@ _MOST_STACKS = 50
 _COLOURS = 8
 
 
-@dataclass(frozen=True)
-class FunctionLine:
+class FunctionLine(NamedTuple):
     """One reward function.
 
     Attributes:
@@ -65,8 +60,7 @@ class FunctionLine:
     nothing: str
 
 
-@dataclass(frozen=True)
-class SumLine:
+class SumLine(NamedTuple):
     """The reward, or the environment's own reward, for comparison with the functions.
 
     Attributes:
@@ -87,12 +81,10 @@ class SumLine:
 
 
 @dataclass(frozen=True)
-class WhyRewardsPage:
+class WhyRewardsPage(WhyTab):
     """Context of `why/why_rewards.html`.
 
     Attributes:
-        window: the steps of the page.
-        fresh: how current the page is; None if nothing is to come.
         verdict: one sentence.
         lines: the reward functions, largest variance share first.
         sums: the rewards to compare them with.
@@ -104,9 +96,6 @@ class WhyRewardsPage:
         spread: address of the groups, largest spread first.
     """
 
-    summary: RunSummary
-    window: StepWindow
-    fresh: Fresh | None
     verdict: str
     lines: list[FunctionLine]
     sums: list[SumLine]
@@ -121,22 +110,11 @@ class WhyRewardsPage:
 @router.get("/runs/{name}/why/rewards")
 def why_rewards(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """Shows the page; `steps` is `all`, or empty for the last steps."""
-    for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps", WAIT))
-    with source.reading() as db:
-        run = queries.find_run(db, name)
-        if name != run.uid:
-            return RedirectResponse(urls.why_rewards(run.uid, steps=steps), 303)
-        if (frame := until_diagnosed(request, db, run, "why/why_rewards.html", "rewards")) is not None:
-            return frame
-        page = _page(db, run, steps)
-    return htmx.render(request, "why/why_rewards.html", page)
+    return show(request, source, name, steps, "rewards", _page)
 
 
-def _page(db: Connection, run: Run, steps: str) -> WhyRewardsPage:
-    summary, mode = queries.run_summary(db, id_of(run)), queries.mode_of(db, id_of(run))
-    known = diagnosed(db, run)
-    here = window(known, mode, steps, lambda wanted: urls.why_rewards(run.uid, steps=wanted))
+def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyRewardsPage:  # noqa: ARG001
+    run = summary.run
     found, together, looked_for = kept(
         known,
         ("rewards", here.first),
@@ -219,23 +197,18 @@ def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> l
     """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(names) < 2 or len(known.rows.steps) < 2:
         return []
-    bins = Bins.of(known.rows, _MOST_STACKS)
+    bins = Bins.of(int(known.rows.steps[0]), int(known.rows.steps[-1]), _MOST_STACKS)
     share = kept(known, "shares", lambda: shares_by((known.rows.step - bins.first) // bins.together, known.rows))
-    classes = [f"c{at % _COLOURS + 1}" for at in range(len(names))]
-    lines = np.stack([share[name] for name in names], 1)
     return [
         bins.stack(
             at,
-            line.tolist(),
-            classes,
-            [
-                (label(name, 40), percent(value).replace("-", "\u2212"))
-                for name, value in zip(names, line.tolist(), strict=True)
-            ],
-            urls.groups(run, RolloutFilter(modes=(here.mode,), step_min=bins.ends(at)[0], step_max=bins.ends(at)[1])),
+            [f"c{at % _COLOURS + 1}" for at in range(len(names))],
+            line,
+            [(label(name, 40), percent(value).replace("-", "\u2212")) for name, value in zip(names, line, strict=True)],
+            urls.groups(run, RolloutFilter(modes=(here.mode,), **bins.ends(at))),
         )
-        for at, line in enumerate(lines)
-        if not np.isnan(line).any()
+        for at, line in enumerate(np.stack([share[name] for name in names], 1).tolist())
+        if not any(map(isnan, line))
     ]
 
 

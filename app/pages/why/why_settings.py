@@ -1,8 +1,7 @@
 """The settings of a run's diagnosis: their form, and what stores it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
@@ -23,8 +22,7 @@ _THRESHOLD = "threshold."
 _NAMES = {it.id: it.name for it in DIAGNOSTICS}
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One number of the form.
 
     Attributes:
@@ -40,8 +38,7 @@ class Field:
     otherwise: str
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The form.
 
     Attributes:

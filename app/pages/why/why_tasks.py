@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from logs_ui.app.pages.why.task_heat import LABELS, Heat, make_heat
-from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_window import ALL, LAST, StepWindow, window
+from logs_ui.app.pages.why.why_tab import ALL, LAST, WhyTab, fresh_of, window
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
 from logs_ui.app.parts.words import Word
@@ -19,15 +18,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.tables.task_table import (
-    ATTEMPTS,
-    Figures,
-    Label,
-    Labels,
-    figures,
-    labels,
-    usual_size,
-)
+from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, Figures, Label, Labels, figures, labels, usual_size
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.filters.terms import Term
@@ -87,7 +78,7 @@ class TaskChoice:
         """Returns the address with some parameters changed; a new selection starts at its first page."""
         it = replace(self, **{"page": 1, **parts})
         sort, page = "" if it.sort == "worst" else it.sort, "" if it.page == 1 else it.page
-        return urls.why_tasks(run, label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
+        return urls.why(run, "tasks", label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
 
 
 @dataclass(frozen=True)
@@ -117,13 +108,11 @@ class FoundTasks:
 
 
 @dataclass(frozen=True)
-class WhyTasksPage:
+class WhyTasksPage(WhyTab):
     """Context of `why/why_tasks.html`.
 
     Attributes:
-        chips: by status.
-        window: the steps of figures and columns; the status covers all steps.
-        fresh: how current the page is; None if nothing is to come.
+        chips: by status, which covers all steps.
         tasks: number of the run's tasks; 0 if no rollout names one.
         unnamed: number of rollouts that name none, and are in no line.
         solved, solved_said: the threshold for solved, and its source.
@@ -131,11 +120,8 @@ class WhyTasksPage:
         heat: None without tasks.
     """
 
-    summary: RunSummary
     choice: TaskChoice
     chips: list[Chip]
-    window: StepWindow
-    fresh: Fresh | None
     tasks: int
     unnamed: int
     solved: float

@@ -1,21 +1,18 @@
 """The page on the use of rollouts in training: what each contributed, and whether the policy is updating."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_cards import thinned
-from logs_ui.app.pages.why.why_fresh import Fresh, fresh_of
-from logs_ui.app.pages.why.why_stacks import Bins, StepStack
-from logs_ui.app.pages.why.why_window import StepWindow, kept, window
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, show
 from logs_ui.app.parts import charts, words
-from logs_ui.app.parts.diagnoses import diagnosed
-from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.parts.step_stacks import Bins, StepStack
 from logs_ui.app.parts.words import Word
-from logs_ui.app.web import htmx, urls
+from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
@@ -23,17 +20,10 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows
 from logs_ui.recorder.diagnosis.tables.masks import Mask, masks
 from logs_ui.recorder.diagnosis.tables.movement import Signal, signals
-from logs_ui.recorder.diagnosis.tables.training_outcome import (
-    OUTCOMES,
-    Outcome,
-    Tokens,
-    counts,
-    outcomes,
-    where,
-)
+from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, Tokens, counts, outcomes, where
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.queries import Count, RunSummary
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
@@ -44,8 +34,7 @@ _POINTS = 150  # of a sparkline
 _ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
 
 
-@dataclass(frozen=True)
-class OutcomeLine:
+class OutcomeLine(NamedTuple):
     """Rollouts with the same outcome; `share` is of all of them, from 0 to 1.
 
     Attributes:
@@ -61,16 +50,14 @@ class OutcomeLine:
     address: str | None
 
 
-@dataclass(frozen=True)
-class SignalLine:
+class SignalLine(NamedTuple):
     """One of the trainer's metrics, and its course."""
 
     signal: Signal
     sparkline: charts.Sparkline | None
 
 
-@dataclass(frozen=True)
-class MaskLine:
+class MaskLine(NamedTuple):
     """Rollouts that a mask may have excluded; `address` is None without any."""
 
     mask: Mask
@@ -88,12 +75,11 @@ class Aside:
 
 
 @dataclass(frozen=True)
-class WhyTrainedPage:
+class WhyTrainedPage(WhyTab):
     """Context of `why/why_trained.html`.
 
     Attributes:
         window: the steps of the page, except for the chart.
-        fresh: how current the page is; None if nothing is to come.
         verdict: one sentence.
         is_bad: True if the verdict is a warning.
         lines: outcomes, rollouts that were trained on first, then the most frequent.
@@ -105,9 +91,6 @@ class WhyTrainedPage:
         config: relevant arguments of the trainer, as (name, value).
     """
 
-    summary: RunSummary
-    window: StepWindow
-    fresh: Fresh | None
     verdict: str
     is_bad: bool
     lines: list[OutcomeLine]
@@ -124,22 +107,12 @@ class WhyTrainedPage:
 @router.get("/runs/{name}/why/trained")
 def why_trained(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
     """Shows the page; `steps` is `all`, or empty for the last steps."""
-    for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps", WAIT))
-    with source.reading() as db:
-        run = queries.find_run(db, name)
-        if name != run.uid:
-            return RedirectResponse(urls.why_trained(run.uid, steps=steps), 303)
-        if (frame := until_diagnosed(request, db, run, "why/why_trained.html", "trained")) is not None:
-            return frame
-        page = _page(db, run, steps)
-    return htmx.render(request, "why/why_trained.html", page)
+    return show(request, source, name, steps, "trained", _page)
 
 
-def _page(db: Connection, run: Run, steps: str) -> WhyTrainedPage:
-    summary, known, mode = queries.run_summary(db, id_of(run)), diagnosed(db, run), queries.mode_of(db, id_of(run))
-    here = window(known, mode, steps, lambda wanted: urls.why_trained(run.uid, steps=wanted))
-    is_trained = mode == Mode.TRAIN
+def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyTrainedPage:
+    run = summary.run
+    is_trained = here.mode == Mode.TRAIN
     every = _outcomes(known.rows, known, summary) if is_trained else np.zeros(0, np.int64)
     found = every[known.rows.step >= (here.first or 0)] if is_trained else every
     lines = _lines(run.uid, here, found, known.report.scale.solved) if is_trained else []
@@ -163,7 +136,7 @@ def _page(db: Connection, run: Run, steps: str) -> WhyTrainedPage:
         signals=[SignalLine(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
         masks=_masks(run.uid, here, found, known) if is_trained else [],
         remarks=_remarks(known, lines),
-        asides=_asides(db, run, mode),
+        asides=_asides(db, run) if is_trained else [],
         config=[(name, str(known.config[name])) for name in _ARGUMENTS if name in known.config] if is_trained else [],
     )
 
@@ -202,21 +175,17 @@ def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Ste
     """Builds the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
-    bins = Bins.of(rows, _MOST_STACKS)
+    bins = Bins.of(int(rows.steps[0]), int(rows.steps[-1]), _MOST_STACKS)
     place = (rows.step - bins.first) // bins.together
     table = np.bincount(place * len(OUTCOMES) + found, minlength=bins.number * len(OUTCOMES)).reshape(bins.number, -1)
     lines = table[:, [OUTCOMES.index(it) for it in kinds]].tolist()
-    classes = [f"outcome-{it.value}" for it in kinds]
-    names = [words.OUTCOMES[it].text for it in kinds]
     return [
         bins.stack(
             at,
+            [f"outcome-{it.value}" for it in kinds],
             line,
-            classes,
-            [(name, f"{count:,}") for name, count in zip(names, line, strict=True)],
-            urls.rollouts(
-                run, RolloutFilter(modes=(Mode.TRAIN,), step_min=bins.ends(at)[0], step_max=bins.ends(at)[1])
-            ),
+            [(words.OUTCOMES[it].text, f"{count:,}") for it, count in zip(kinds, line, strict=True)],
+            urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), **bins.ends(at))),
         )
         for at, line in enumerate(lines)
         if sum(line)
@@ -258,9 +227,7 @@ def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
     return said
 
 
-def _asides(db: Connection, run: Run, mode: Mode) -> list[Aside]:
-    if mode != Mode.TRAIN:
-        return []
+def _asides(db: Connection, run: Run) -> list[Aside]:
     running = RolloutFilter(modes=(Mode.TRAIN,), statuses=(Status.RUNNING,))
     evaluated = RolloutFilter(modes=(Mode.EVAL,))
     wanted = (

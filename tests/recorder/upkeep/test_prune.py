@@ -243,7 +243,7 @@ def test_pages_say_that_text_was_pruned(pruned: tuple[Path, TestClient, int]) ->
     assert "The text was pruned" in page
     assert "Tokens were pruned" in client.get(f"/runs/old/rollouts/{rollout}?view=tokens").text
     assert "&#34;pruned&#34;: &#34;2" in client.get(f"/runs/old/rollouts/{rollout}?view=raw").text
-    assert "The text of this rollout was pruned." in client.get(urls.column("old", rollout)).text
+    assert "The text of this rollout was pruned." in client.get(urls.of_run("old", "groups", rollout, "column")).text
     assert "56 rollouts of this run were pruned" in client.get("/runs/old").text
     for address in ("/runs/old/overview", "/runs/old/groups", "/runs/old/why", urls.group("old", rollout)):
         assert client.get(address).status_code == 200, address

@@ -552,12 +552,12 @@ def test_rewards_stand_on_each_other_within_the_strip() -> None:
 def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> None:
     tallies = queries.survey(engine, run_id(engine, MANY), RolloutFilter(), Ends(-1.0, 2.0)).tallies
     many = [tally._replace(step=tally.step * 10) for tally in tallies]
-    found = stacks(many, groups_page.KINDS)
+    found = stacks(many, groups_page.KINDS, "{step_min} {step_max}".format)
     assert len(found) <= 60
-    assert sum(sum(stack.counts) for stack in found) == len(tallies)
+    assert sum(int(cell) for stack in found for cell in stack.cells) == len(tallies)
     for stack in found:
-        assert sum(part.height for part in stack.parts) == pytest.approx(100, abs=0.1)
-    assert all(one.step_max < other.step_min for one, other in itertools.pairwise(found))
+        assert sum(part.height for part in stack.pieces) == pytest.approx(100, abs=0.1)
+    assert all(int(one.address.split()[1]) < int(other.address.split()[0]) for one, other in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("asked", ["sort=largest-spread", "kind=mixed&sort=lowest-mean"])

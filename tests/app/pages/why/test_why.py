@@ -279,7 +279,7 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
 def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
     page = page_of(clients, "half", folder)
     verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
-    short = clients["half"].get(urls.why_short(latest(folder / "half.db"))).text
+    short = clients["half"].get(urls.why(latest(folder / "half.db"), "short")).text
     for html in (verdict, short):
         assert "No diagnostic fired" in html
         assert "No cause of" not in html
@@ -366,7 +366,7 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
     uid = latest(folder / "low.db")
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1", headers=OURS) as client:
         given = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
-        answer = client.post(urls.why_settings(uid), data=given, follow_redirects=False)
+        answer = client.post(urls.of_run(uid, "why", "settings"), data=given, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"{urls.why(uid)}#settings")
         html = client.get(urls.why(uid)).text
         assert "best reward 2.000: as set" in text_of(html)
@@ -376,21 +376,21 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
             saved = queries.saved_settings(db, uid)
         assert saved == {"max_reward": 2.0, "solved_at": None, "steps": 5, "thresholds": {"truncation": 0.2}}
         # What the form does not name stays.
-        client.post(urls.why_settings(uid), data={"max_reward": "1.5"})
+        client.post(urls.of_run(uid, "why", "settings"), data={"max_reward": "1.5"})
         assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in client.get(urls.why(uid)).text
         for wrong, says in (
             ({"max_reward": "lots"}, "is not a number"),
             ({"steps": "0"}, "from 1 on"),
             ({"threshold.turn_limit": "-1"}, "The threshold of turn_limit is a number from 0 to 1, not -1."),
         ):
-            refused = client.post(urls.why_settings(uid), data=wrong)
+            refused = client.post(urls.of_run(uid, "why", "settings"), data=wrong)
             assert refused.status_code == 422
             assert says in refused.text
             assert f'href="{urls.why(uid)}"' in refused.text
-        client.post(urls.why_settings(uid), data={"reset": "1"})
+        client.post(urls.of_run(uid, "why", "settings"), data={"reset": "1"})
         assert "the run's 99th percentile" in text_of(client.get(urls.why(uid)).text)
         elsewhere = {"Sec-Fetch-Site": "cross-site"}
-        assert client.post(urls.why_settings(uid), data=given, headers=elsewhere).status_code == 403
+        assert client.post(urls.of_run(uid, "why", "settings"), data=given, headers=elsewhere).status_code == 403
 
 
 # --- The overview
@@ -400,9 +400,9 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
     uid = latest(folder / "low.db")
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
         first = client.get(urls.overview(uid)).text
-        assert f'hx-get="{urls.why_short(uid)}" hx-trigger="load"' in first
+        assert f'hx-get="{urls.why(uid, "short")}" hx-trigger="load"' in first
         assert f'<a href="{urls.why(uid)}">Open diagnosis</a>' in first
-        short = client.get(urls.why_short(uid), headers=fragment("why-short")).text
+        short = client.get(urls.why(uid, "short"), headers=fragment("why-short")).text
         then = client.get(urls.overview(uid)).text
         assert 'hx-trigger="load"' not in then
         for html in (short, then):
@@ -416,10 +416,10 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
 def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_one_nothing(
     clients: dict[str, TestClient], folder: Path
 ) -> None:
-    calm = clients["well"].get(urls.why_short(latest(folder / "well.db"))).text
+    calm = clients["well"].get(urls.why(latest(folder / "well.db"), "short")).text
     assert "No cause of low rewards found" in calm
     assert "<ol>" not in calm
-    early = clients["early"].get(urls.why_short(latest(folder / "early.db"))).text
+    early = clients["early"].get(urls.why(latest(folder / "early.db"), "short")).text
     assert early.strip() == '<div id="why-short" hidden></div>'
 
 
@@ -437,7 +437,7 @@ def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str
         page.goto(url + urls.overview(run))
         expect(page.locator("#how")).to_have_css("display", "block")
         expect(page.locator("#chart-reward .at")).to_have_text("last step, 20")
-        page.goto(url + urls.why_actions(run))
+        page.goto(url + urls.why(run, "actions"))
         for title in ("First action", "Last action"):
             table = page.locator(f'.scroll-x[aria-label="{title}"]')
             assert table.evaluate("it => it.scrollWidth <= it.clientWidth"), title
@@ -464,7 +464,7 @@ def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, the
 
 def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, folder: Path) -> None:
     quiet_page.set_viewport_size({"width": 700, "height": 700})
-    quiet_page.goto(url + urls.why_tasks(latest(folder / "low.db")))
+    quiet_page.goto(url + urls.why(latest(folder / "low.db"), "tasks"))
     table = quiet_page.locator(".why-tasks .scroll-x")
     faded = "it => parseFloat(getComputedStyle(it).getPropertyValue('--beyond'))"
     assert table.evaluate("it => it.scrollWidth > it.clientWidth + 20")

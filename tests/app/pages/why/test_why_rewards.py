@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
-from logs_ui.app.pages.why.why_window import StepWindow
+from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
     LENGTH,

@@ -1,0 +1,204 @@
+"""The frame of the pages beside the diagnosis: the steps that a page covers, and how current it is. These pages do not
+update themselves while their run goes on.
+"""
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy import Connection
+
+from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
+from logs_ui.app.web import htmx, urls
+from logs_ui.app.web.open_database import Source, SourceOfPages, id_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.queries import RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word, parse_where
+from logs_ui.recorder.vocabulary import Mode, RunState
+
+router = APIRouter()
+
+_POLL_SECONDS = 5
+LAST, ALL = "last", "all"
+
+Figure = TypeVar("Figure")
+_known: "WeakKeyDictionary[Rows, dict[Hashable, Any]]" = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure:
+    """Caches what `make` returns for the same rollouts and settings. It must not contain addresses, which depend on the
+    request.
+    """
+    key = (what, repr(known.settings))
+    with _lock:
+        of_rows = _known.setdefault(known.rows, {})
+    if key not in of_rows:
+        of_rows[key] = make()
+    figure: Figure = of_rows[key]
+    return figure
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """Some steps of a run, and the rollouts that ended in them.
+
+    Attributes:
+        first, last: None for a run without rollouts.
+        is_all: True if they are all of its steps.
+        choice: (title, address, is chosen) of each option; empty without a choice.
+        sample: see `Report.sample`.
+    """
+
+    rows: Rows
+    mode: Mode
+    first: int | None
+    last: int | None
+    is_all: bool
+    choice: tuple[tuple[str, str, bool], ...]
+    sample: str | None = None
+
+    @property
+    def said(self) -> str:
+        if self.first is None or self.last is None:
+            return "no steps"
+        return f"step {self.last:,}" if self.first == self.last else f"steps {self.first:,}\u2013{self.last:,}"
+
+    def only(self, where: str = "") -> RolloutFilter:
+        """Returns the filter that selects the window's rollouts that match `where`; steps in `where` replace the
+        window's.
+
+        Raises:
+            FilterError: `where` cannot be read.
+        """
+        is_open = self.first is None or "step:" in where
+        steps = [] if is_open else [f"step:{self.first}..{self.last}"]
+        return parse_where(" ".join([where, f"mode:{self.mode}", *steps]))
+
+
+def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
+    """Returns the window asked for: "", `last` or `all`; `address` returns the page's address for each of them.
+
+    Raises:
+        FilterError: `wanted` is none of these.
+    """
+    check_word("steps", "steps", wanted or LAST, (LAST, ALL))
+    rows, looked_at, sample = known.rows, known.report.steps, known.report.sample
+    if looked_at is None:
+        return StepWindow(rows, mode, None, None, is_all=True, choice=(), sample=sample)
+    first, last = int(rows.steps[0]), int(rows.steps[-1])
+    if looked_at[0] <= first:
+        return StepWindow(rows, mode, first, last, is_all=True, choice=(), sample=sample)
+    is_all = wanted == ALL
+    count = int((rows.steps >= looked_at[0]).sum())
+    choice = ((f"last {count} steps", address(""), not is_all), ("all steps", address(ALL), is_all))
+    if is_all:
+        return StepWindow(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
+    last_rows = kept(known, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
+    return StepWindow(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)
+
+
+class Fresh(NamedTuple):
+    """Changes of a live run since a page was made.
+
+    Attributes:
+        address: address to poll.
+        every: seconds between two polls.
+        is_old: True if the run changed since the page was made.
+        more: number of rollouts that began since.
+        is_running: True if the run sent a heartbeat lately.
+    """
+
+    address: str
+    every: int
+    is_old: bool
+    more: int
+    is_running: bool
+
+
+@dataclass(frozen=True)
+class FreshPage:
+    """Context of `why/_why_fresh.html`."""
+
+    fresh: Fresh
+
+
+def fresh_of(summary: RunSummary) -> Fresh | None:
+    """Returns the state for a page that is being made; None if nothing is to come."""
+    return _fresh(summary, _moment(summary), summary.rollouts) if _is_alive(summary) else None
+
+
+@router.get("/runs/{name}/why/fresh")
+def fresh(
+    request: Request, source: SourceOfPages, name: str, seen: str = "", made: str = "", rollouts: str = ""
+) -> Response:
+    """Returns the changes since a page was made; 204 without new ones since the last poll. `seen` is the version of the
+    run at the last poll; `made` and `rollouts` are its version and its number of rollouts when the page was made.
+    """
+    with source.reading() as db:
+        summary = queries.run_summary(db, id_of(queries.find_run(db, name)))
+    if seen == _moment(summary):
+        return htmx.nothing_new()
+    return htmx.fragment(request, "why/_why_fresh.html", FreshPage(_fresh(summary, made, urls.parse_whole(rollouts))))
+
+
+def _fresh(summary: RunSummary, made: str, rollouts: int) -> Fresh:
+    now = _moment(summary)
+    return Fresh(
+        address=urls.why(summary.run.uid, "fresh", seen=now, made=made, rollouts=rollouts)
+        if _is_alive(summary)
+        else "",
+        every=_POLL_SECONDS,
+        is_old=made != now,
+        more=max(summary.rollouts - rollouts, 0),
+        is_running=summary.state == RunState.RUNNING,
+    )
+
+
+def _moment(summary: RunSummary) -> str:
+    return f"{summary.run.changed}.{summary.state}"
+
+
+def _is_alive(summary: RunSummary) -> bool:
+    return summary.state in {RunState.RUNNING, "died"}
+
+
+@dataclass(frozen=True)
+class WhyTab:
+    """What the templates of all these pages need.
+
+    Attributes:
+        window: the steps of the page's figures.
+        fresh: how current the page is; None if nothing is to come.
+    """
+
+    summary: RunSummary
+    window: StepWindow
+    fresh: Fresh | None
+
+
+def show(
+    request: Request, source: Source, name: str, steps: str, tab: str,
+    make: Callable[[Connection, RunSummary, Diagnosed, StepWindow], WhyTab],
+) -> Response:  # fmt: skip
+    """Answers with the page `why/why_TAB.html` that `make` returns for the steps asked for."""
+    for parameter in request.query_params:
+        check_word(parameter, "parameter", parameter, ("steps", WAIT))
+    template = f"why/why_{tab}.html"
+    with source.reading() as db:
+        run = queries.find_run(db, name)
+        if name != run.uid:
+            return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
+        if (frame := until_diagnosed(request, db, run, template, tab)) is not None:
+            return frame
+        known, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
+        here = window(known, mode, steps, lambda wanted: urls.why(run.uid, tab, steps=wanted))
+        page = make(db, queries.run_summary(db, id_of(run)), known, here)
+    return htmx.render(request, template, page)

@@ -1,0 +1,83 @@
+"""Computes stacked charts by step; the templates draw them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Piece(NamedTuple):
+    """A part of a stack, from its top; a stack's height is 100.
+
+    Attributes:
+        kind: colour class.
+    """
+
+    kind: str
+    y: float
+    height: float
+
+
+class StepStack(NamedTuple):
+    """One step, or several consecutive ones; `x` and `width` are in units of a chart that is 100 wide.
+
+    Attributes:
+        cells: value of each kind, for the table.
+        steps, label: in words: the steps, and the whole stack.
+        address: of its rollouts or groups.
+    """
+
+    x: float
+    width: float
+    pieces: list[Piece]
+    cells: list[str]
+    steps: str
+    label: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Steps in bins of equal width."""
+
+    first: int
+    last: int
+    together: int
+
+    @classmethod
+    def of(cls, first: int, last: int, most: int) -> "Bins":
+        """Returns at most `most` bins of these steps."""
+        return cls(first, last, -(-(last - first + 1) // most))
+
+    @property
+    def number(self) -> int:
+        return (self.last - self.first) // self.together + 1
+
+    def ends(self, place: int) -> dict[str, Any]:
+        """Returns the first and the last step of a bin, as parts of a filter."""
+        low = self.first + place * self.together
+        return {"step_min": low, "step_max": min(low + self.together - 1, self.last)}
+
+    def stack(
+        self, place: int, kinds: Sequence[str], values: Sequence[float], cells: Sequence[tuple[str, str]], address: str
+    ) -> StepStack:
+        """Builds the stack of a bin, from bottom to top. Negative values have no piece.
+
+        Args:
+            place: index of the bin, from 0.
+            kinds: colour classes.
+            values: of each kind.
+            cells: (name, text) of each kind; an empty text or "0" is left out of the label.
+            address: see `StepStack`.
+        """
+        low, high = self.ends(place).values()
+        steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
+        label = ", ".join(f"{said} {name}" for name, said in cells if said not in {"", "0"})
+        width, total, top = 100 / self.number, sum(max(value, 0.0) for value in values), 100.0
+        pieces = []
+        for kind, value in zip(kinds, values, strict=True):
+            if value > 0:
+                height = 100 * value / total
+                top -= height
+                pieces.append(Piece(kind, round(top, 2), round(height, 2)))
+        said = [said for _, said in cells]
+        return StepStack(round(place * width, 3), round(width, 3), pieces, said, steps, f"{steps}: {label}", address)
