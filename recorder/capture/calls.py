@@ -30,6 +30,7 @@ from logs_ui.recorder.capture.strands import (
     opened,
     within,
 )
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line, is_shallow, snapshot
 from logs_ui.recorder.vocabulary import StopReason
 
@@ -53,6 +54,7 @@ __all__ = [
     "failed",
     "generating",
     "generating_strand",
+    "generation",
 ]
 
 
@@ -435,6 +437,20 @@ def generating() -> AbstractContextManager[Strand | None]:
     """Return a context manager in which generations are parts of the one that is under way."""
     strand = branch(generating=True)
     return nullcontext() if strand is None else within(strand)
+
+
+@contextmanager
+def generation(strand: Strand, seam: str) -> Iterator[Begun]:
+    """Wraps a model call: begins a generation, of which generations inside are parts, and records it if that raises."""
+    log = strand.tree.log
+    begun = log.begin(strand, "generation", seam=seam)
+    try:
+        with generating():
+            yield begun
+    except BaseException as error:
+        with guard("recording that a generation failed"):
+            log.add(failed(begun, error))
+        raise
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironment
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.api.options import settings_to_keep
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
-from logs_ui.recorder.capture.calls import Generation, Sequence, answered, failed, generating, generating_strand
+from logs_ui.recorder.capture.calls import Generation, Sequence, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import trl, trl_async
 from logs_ui.recorder.capture.model_answers import finish_of
@@ -297,21 +297,16 @@ class _Recorded:
         rollout, strand = _rollout.get(), generating_strand()
         if rollout is None or strand is None:
             return await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
-        before, log = self.model_version, strand.tree.log  # type: ignore[attr-defined]
-        begun = log.begin(strand, "generation", seam=_SEAM)
-        try:
-            with generating():
-                answer = await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
-        except BaseException as error:
-            with guard("recording that a generation failed"):
-                log.add(failed(begun, error))
-            raise
+        before = self.model_version  # type: ignore[attr-defined]
+        with generation(strand, _SEAM) as begun:
+            answer = await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
         with guard("recording a turn of a rollout worker"), answered(begun):
             rollout.versions.append((before, self.model_version))  # type: ignore[attr-defined]
             rollout.prompt_tokens = rollout.prompt_tokens or len(prompt_ids)
             seconds = time.perf_counter() - begun.began
             sequences = [self._sequence(prompt_ids, *answer)]
-            log.add(Generation(begun.order, begun.began, seconds, sequences, self._sampling(), _SEAM, strand))
+            made = Generation(begun.order, begun.began, seconds, sequences, self._sampling(), _SEAM, strand)
+            strand.tree.log.add(made)
         return answer
 
     def _sequence(self, prompt_ids: list[int], token_ids: list[int], logprobs: list[float]) -> Sequence:

@@ -1,11 +1,14 @@
 """Replaces methods of other libraries' classes, once, and restores them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
 from logs_ui.recorder.guard import guard
+
+Method = Callable[..., Any]
 
 _MARK = "__logs_ui_original__"
 
@@ -17,7 +20,7 @@ class Patches:
         self._undo: list[tuple[type, str, Any]] = []
         self._era = object()  # a new one at each undo
 
-    def method(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def method(self, owner: type, name: str, make: Callable[[Method], Method]) -> None:
         """Replace `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
         original = owner.__dict__.get(name)
         if original is None or hasattr(original, _MARK):
@@ -50,3 +53,16 @@ class Patches:
 
 patches = Patches()
 """The patches of this process."""
+
+
+def patch(around: Method) -> Callable[[Method], Method]:
+    """Return a `make` for `Patches.method`: each call becomes `around(original, *args, **kwargs)`."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        return replacement
+
+    return make

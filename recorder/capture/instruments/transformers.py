@@ -1,8 +1,6 @@
 """Records `model.generate` of transformers, when a rollout function calls it on the policy."""
 
-import functools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,11 +12,10 @@ from logs_ui.recorder.capture.calls import (
     Generation,
     TokenBatch,
     answered,
-    failed,
-    generating,
     generating_strand,
+    generation,
 )
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.guard import guard
 
 _SAMPLING = (
@@ -33,26 +30,16 @@ def install() -> None:
     )
 
 
-def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strand = generating_strand()
-        if strand is None or not _is_policy(strand.tree.log, self):
-            return original(self, *args, **kwargs)
-        log = strand.tree.log
-        begun = log.begin(strand, "generation", seam="transformers")
-        try:
-            with generating():
-                output = original(self, *args, **kwargs)
-        except BaseException as error:
-            with guard("recording that a generation failed"):
-                log.add(failed(begun, error))
-            raise
-        with guard("recording a generation of transformers"), answered(begun):
-            _add(log, begun, self, args, kwargs, output)
-        return output
-
-    return generate
+@patch
+def _recorded(generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    strand = generating_strand()
+    if strand is None or not _is_policy(strand.tree.log, model):
+        return generate(model, *args, **kwargs)
+    with generation(strand, "transformers") as begun:
+        output = generate(model, *args, **kwargs)
+    with guard("recording a generation of transformers"), answered(begun):
+        _add(strand.tree.log, begun, model, args, kwargs, output)
+    return output
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
@@ -98,11 +85,8 @@ def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
     found: dict[str, Any] = {}
     for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
-        value = kwargs.get(name)
-        for source in (config, model.generation_config):
-            if value is None and source is not None:
-                value = getattr(source, name, None)
-        found[name] = value
+        values = (kwargs.get(name), getattr(config, name, None), getattr(model.generation_config, name, None))
+        found[name] = next((value for value in values if value is not None), None)
     return found
 
 

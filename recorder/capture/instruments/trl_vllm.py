@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import Sequence
-from logs_ui.recorder.capture.instruments.patch import patches
-from logs_ui.recorder.capture.instruments.vllm import Finishes, Method, Seen, array_of, recorded, sampling_of, tell
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.instruments.vllm import Finishes, Seen, array_of, recorded, sampling_of, tell
 from logs_ui.recorder.capture.model_answers import end_tokens, finish_of
 from logs_ui.recorder.capture.strands import current_strand
 
@@ -47,14 +47,11 @@ def _attach_client(module: Any) -> None:
     patches.method(module.VLLMClient, "_post", _telling)
 
 
-def _telling(original: Method) -> Method:
-    @functools.wraps(original)
-    def post(*args: Any, **kwargs: Any) -> Any:
-        reply = original(*args, **kwargs)
-        tell(lambda: [(choice["token_ids"], choice["finish_reason"]) for choice in reply.get("choices", ())])
-        return reply
-
-    return post
+@patch
+def _telling(post: Method, *args: Any, **kwargs: Any) -> Any:
+    reply = post(*args, **kwargs)
+    tell(lambda: [(choice["token_ids"], choice["finish_reason"]) for choice in reply.get("choices", ())])
+    return reply
 
 
 def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Seen:

@@ -10,7 +10,6 @@ What is relied on (vLLM 0.32), and what is lost without it:
 A prompt of embeddings has no ids. Generations that the engine makes in other processes are not seen.
 """
 
-import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Generation, Ids, Sequence, answered, failed, generating, generating_strand
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.calls import Generation, Ids, Sequence, answered, generating_strand, generation
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import plain
@@ -32,7 +31,6 @@ _SAMPLING = (
     "max_tokens", "min_tokens", "n", "seed", "stop", "stop_token_ids", "ignore_eos",
 )  # fmt: skip
 
-Method = Callable[..., Any]
 Finishes = list[tuple[Any, str | None]]
 """Lists of token ids, the same objects that the seam's caller gets, and why each ended."""
 
@@ -68,40 +66,25 @@ def recorded(
         finishes: Returns the finishes to report if the method is itself inside a seam.
     """
 
-    def make(original: Method) -> Method:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def generate(*args: Any, **kwargs: Any) -> Any:
-            strand = generating_strand()
-            if strand is None:
-                output = original(*args, **kwargs)
-                tell(lambda: finishes(output))
-                return output
-            log = strand.tree.log
-            begun = log.begin(strand, "generation", seam=seam)
-            try:
-                with _hearing() as heard:
-                    output = original(*args, **kwargs)
-            except BaseException as error:
-                with guard("recording that a generation failed"):
-                    log.add(failed(begun, error))
-                raise
-            seconds = time.perf_counter() - begun.began
-            with guard(f"recording a generation seen at {seam}"), answered(begun):
-                bound = signature.bind(*args, **kwargs)
-                bound.apply_defaults()
-                sequences, sampling, request_id = seen(bound.arguments, output, heard)
-                log.add(
-                    Generation(
-                        begun.order, begun.began, seconds, sequences, sampling, seam, strand, request_id=request_id
-                    )
-                )
+    def generate(original: Method, *args: Any, **kwargs: Any) -> Any:
+        strand = generating_strand()
+        if strand is None:
+            output = original(*args, **kwargs)
+            tell(lambda: finishes(output))
             return output
+        with generation(strand, seam) as begun, _hearing() as heard:
+            output = original(*args, **kwargs)
+        seconds = time.perf_counter() - begun.began
+        with guard(f"recording a generation seen at {seam}"), answered(begun):
+            bound = inspect.signature(original).bind(*args, **kwargs)
+            bound.apply_defaults()
+            sequences, sampling, request_id = seen(bound.arguments, output, heard)
+            strand.tree.log.add(
+                Generation(begun.order, begun.began, seconds, sequences, sampling, seam, strand, request_id=request_id)
+            )
+        return output
 
-        return generate
-
-    return make
+    return patch(generate)
 
 
 _listening: dict[Strand, Finishes] = {}
@@ -109,18 +92,17 @@ _listening: dict[Strand, Finishes] = {}
 
 @contextmanager
 def _hearing() -> Iterator[Finishes]:
-    """Wraps a generation: generations inside are parts of it, and report how they finished."""
+    """Collects how the parts of a generation finished, as the seams inside report it."""
     heard: Finishes = []
-    with generating():
-        strand = current_strand()
-        if strand is None:  # the rollout function has returned in the meantime
-            yield heard
-            return
-        _listening[strand] = heard
-        try:
-            yield heard
-        finally:
-            del _listening[strand]
+    strand = current_strand()
+    if strand is None:  # the rollout function has returned in the meantime
+        yield heard
+        return
+    _listening[strand] = heard
+    try:
+        yield heard
+    finally:
+        del _listening[strand]
 
 
 def tell(finishes: Callable[[], Finishes]) -> None:
@@ -179,9 +161,6 @@ def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
     parameters = arguments["sampling_params"]
     if parameters is None:
         parameters = arguments["self"].get_default_sampling_params()
-    every = [sampling_of(_fields(one)) for one in (parameters if isinstance(parameters, Seq) else [parameters])]
+    several = parameters if isinstance(parameters, Seq) else [parameters]
+    every = [sampling_of({name: getattr(one, name, None) for name in _SAMPLING}) for one in several]
     return {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
-
-
-def _fields(parameters: Any) -> dict[str, Any]:
-    return {name: getattr(parameters, name, None) for name in _SAMPLING}
