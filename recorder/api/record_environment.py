@@ -282,14 +282,16 @@ class _Batch:
 
 
 class _Door:
-    """Hears from the instrument of TRL when batches begin and end. See `trl.EnvironmentDoor`."""
+    """Hears from the instrument of TRL of the batches whose rollouts TRL makes itself."""
 
     def __init__(self) -> None:
         self._batches: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def batch(self, trainer: Any, prompts: list[Any]) -> Iterator[None]:
-        """Opens the rows of a trainer with recorded environments, and at the end those that are still open end."""
+        """Wraps all that a trainer does for a batch of prompts of the dataset: opens the rows if its environments are
+        recorded, and at the end those that are still open end.
+        """
         batch: _Batch | None = None
         with guard("opening the rows of a batch"):
             batch = self._opened(trainer, prompts)
@@ -309,6 +311,7 @@ class _Door:
                 batch.end(error)
 
     def generated(self, trainer: Any, prompts: list[Any], output: dict[str, Any]) -> None:
+        """Take the rollouts: the prompts after the environments were reset, and what a rollout function returns."""
         if trainer in self._batches:
             self._batches[trainer].generated(prompts, output)
 
@@ -317,6 +320,7 @@ class _Door:
         return self._batches[trainer].scoring() if trainer in self._batches else None
 
     def scored(self, trainer: Any) -> None:
+        """Take that all reward functions have returned."""
         if trainer in self._batches:
             self._batches[trainer].end()
 

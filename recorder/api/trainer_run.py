@@ -57,7 +57,7 @@ class Wanted:
 class Recording:
     """Records the rollout calls of one trainer during one training, and the rewards and advantages of their rows.
 
-    It is a `trl.Listener`: the trainer's instrument calls `rewards`, `advantages`, `logged` and the others.
+    The trainer's instrument calls `rewards`, `advantages`, `logged`, `train_ended` and `train_raised`.
     """
 
     def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
@@ -175,7 +175,16 @@ class Recording:
         weights: list[float],
         inputs: list[Any],
     ) -> None:
-        """Write the rewards of the last call's rows. See `trl.Listener`."""
+        """Write the rewards of the last call's N rows. If only the main process calls rollout functions, they are those
+        of all ranks, and `inputs` are the main process's.
+
+        Args:
+            values: (N, F) Rewards by row and function; NaN if a function returned None.
+            declined: (N, F) True if the function returned None, as far as that was seen.
+            names: (F) Names of the functions.
+            weights: (F) Weights of the functions.
+            inputs: (N) Dataset rows.
+        """
         call = self._awaiting
         if call is None or len(values) != len(call.prompts):
             return
@@ -200,13 +209,13 @@ class Recording:
         self._writer.put(ColumnsJob(call, columns))
 
     def advantages(self, values: NDArray[np.float64]) -> None:
-        """Write the advantages of the last call's rows."""
+        """Write the (N,) advantages of the last call's rows."""
         call, self._awaiting = self._awaiting, None
         if call is not None and len(values) == len(call.prompts):
             self._writer.put(ColumnsJob(call, [{"advantage": finite(value)} for value in values]))
 
     def logged(self, step: int, values: dict[str, Any]) -> None:
-        """Write scalars of a step."""
+        """Write what the trainer logs at a step, on the main process only."""
         self._record.log(step, values)
 
     def train_ended(self) -> None:
@@ -252,7 +261,7 @@ class Recording:
             return
         columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}
         columns["project"] = self._wanted.project
-        resumes = trl.output_folder(trainer) if trainer.state.global_step > 0 else None
+        resumes = trl.output_folder(trainer.args) if trainer.state.global_step > 0 else None
         parts: list[Part] = []
         with guard("collecting the sources of the run"):
             parts = trl_parts.parts(trainer)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -22,47 +23,6 @@ _QUEUED = 10_000  # messages: a worker that reads no more does not fill the trai
 _GATHER_SECONDS = 1.0  # messages of this time are written together
 _REMEMBERED = 10_000  # rows: more than any trainer has in flight
 _LAST_MESSAGES_SECONDS = 5.0  # the end of the worker waits for the trainer's last messages; TRL kills it after 15
-
-
-@dataclass(frozen=True)
-class _Described:
-    columns: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Logged:
-    step: int
-    values: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A sample that the trainer took or dropped.
-
-    Attributes:
-        row: The row that the sample is of, without columns.
-        staleness, dropped: See `trl_async.Listener`.
-    """
-
-    row: RowChange
-    staleness: int
-    dropped: str | None
-
-    def then(self, later: "_Taken") -> "_Taken":
-        """Merge this and a later sample of the same row: a rollout may be several samples."""
-        return replace(self, staleness=max(self.staleness, later.staleness), dropped=later.dropped or self.dropped)
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The columns to change in the row."""
-        return {"staleness": self.staleness} | ({"dropped": self.dropped} if self.dropped else {})
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """Says that the training ended."""
-
-    error: "_Error | None"
 
 
 @dataclass(frozen=True)
@@ -100,41 +60,44 @@ class TrainerChannel:
         self._messages.cancel_join_thread()  # the trainer's process ends even if nobody reads the queue
 
     def described(self, columns: dict[str, Any]) -> None:
-        """Send columns of the run. `trl_async.Listener` describes this and the other methods."""
-        self._put(_Described(columns))
+        """Send columns of `Run`, when training begins."""
+        self._put("described", columns)
 
     def logged(self, step: int, values: Mapping[str, Any]) -> None:
-        numbers = {
-            str(name): float(value)
-            for name, value in values.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        self._put(_Logged(step, numbers))
+        """Send what the trainer logs at a step."""
+        self._put("logged", step, {name: value for name, value in values.items() if isinstance(value, int | float)})
 
     def taken(self, row: RowChange, staleness: int, dropped: str | None) -> None:
-        self._put(_Taken(row, staleness, dropped))
+        """Send that the trainer took a sample from the worker's queue.
+
+        Args:
+            row: The row that the sample is of, without columns.
+            staleness: Number of versions by which the trainer's policy was ahead of the sample's.
+            dropped: "stale" or "oversize"; None if it is trained on. A sample that is dropped as oversize is sent
+                twice, first with None.
+        """
+        self._put("taken", row, staleness, dropped)
 
     def ended(self, error: BaseException | None) -> None:
-        self._put(_Ended(None if error is None else _Error.of(error)))
+        """Send that the worker is about to be stopped; `error` is the exception that caused it, or None."""
+        self._put("ended", None if error is None else _Error.of(error))
 
-    def received(self) -> list[Any]:
-        """Return all messages of about a second. Called in the worker's process."""
+    def received(self) -> list[tuple[Any, ...]]:
+        """Return all messages of about a second: their kind, then what was sent. Called in the worker's process."""
         until = time.monotonic() + _GATHER_SECONDS
-        messages: list[Any] = []
+        messages: list[tuple[Any, ...]] = []
         while (left := until - time.monotonic()) > 0:
             try:
                 messages.append(self._messages.get(timeout=left))
             except queue.Empty:
                 break
-            if isinstance(messages[-1], _Ended):
+            if messages[-1][0] == "ended":
                 break
         return messages
 
-    def _put(self, message: object) -> None:
-        try:
+    def _put(self, *message: object) -> None:
+        with suppress(queue.Full):
             self._messages.put_nowait(message)
-        except queue.Full:
-            return
 
 
 class TrainerRaised(BaseException):
@@ -153,9 +116,11 @@ class TrainerListener:
         """`columns` are the worker's columns of the run; they override the trainer's."""
         self._channel, self._run, self._columns = channel, run, columns
         self._writer = writer_for(db)
-        self._taken: OrderedDict[str, _Taken] = OrderedDict()  # by uid of the row: a rollout may be several samples
-        self._pending: dict[str, _Taken] = {}  # those that are not written yet, by uid of the row
-        self._ended: _Ended | None = None
+        # By uid of the row, since a rollout may be several samples: the row, the largest staleness, and `dropped`.
+        self._taken: OrderedDict[str, tuple[RowChange, int, str | None]] = OrderedDict()
+        self._pending: set[str] = set()  # uids of the rows that are not written yet
+        self._has_ended = False
+        self._error: _Error | None = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="logs-ui trainer", daemon=True)
 
@@ -169,39 +134,43 @@ class TrainerListener:
         if error is None:
             self._thread.join(_LAST_MESSAGES_SECONDS)
         self._left.set()
-        if error is None and self._ended is not None and self._ended.error is not None:
-            raise self._ended.error.raised()
+        if error is None and self._error is not None:
+            raise self._error.raised()
 
     def _listen(self) -> None:
-        while self._ended is None and not self._left.is_set():
+        while not self._has_ended and not self._left.is_set():
             messages = self._channel.received()
             for message in messages:
                 with guard("recording what the trainer sent"):
-                    self._receive(message)
+                    self._receive(*message)
             with guard("recording which samples the trainer took"):
                 self._write_taken()
-            ends = [message for message in messages if isinstance(message, _Ended)]
-            self._ended = ends[0] if ends else None
+            self._has_ended = messages[-1:] != [] and messages[-1][0] == "ended"
 
-    def _receive(self, message: object) -> None:
-        match message:
-            case _Described(columns):
+    def _receive(self, kind: str, *sent: Any) -> None:
+        match (kind, *sent):
+            case ("described", columns):
                 config = {**columns["config"], **self._columns["config"]}
                 columns = {**columns, **self._columns, "config": config}
                 self._writer.put(ChangesJob(lambda: [RunChange(self._run.id, columns)], len(str(columns))))
-            case _Logged(step, values):
+            case ("logged", step, values):
                 self._run.log(step, values)
-            case _Taken(row):
-                before = self._taken.pop(row.uid, None)
-                self._taken[row.uid] = self._pending[row.uid] = message if before is None else before.then(message)
-            case _:
-                pass
+            case ("taken", row, staleness, dropped):
+                _, before, dropped_before = self._taken.pop(row.uid, (row, staleness, None))
+                self._taken[row.uid] = row, max(before, staleness), dropped or dropped_before
+                self._pending.add(row.uid)
+            case ("ended", error):
+                self._error = error
 
     def _write_taken(self) -> None:
         if not self._pending:
             return
-        changes = [replace(taken.row, columns=taken.columns) for taken in self._pending.values()]
-        self._pending = {}
+        taken = [self._taken[uid] for uid in self._pending]
+        changes = [
+            replace(row, columns={"staleness": staleness} | ({"dropped": dropped} if dropped else {}))
+            for row, staleness, dropped in taken
+        ]
+        self._pending = set()
         while len(self._taken) > _REMEMBERED:
             self._taken.popitem(last=False)
         self._writer.put(ChangesJob(lambda: changes))

@@ -6,14 +6,15 @@ What is relied on: a `requests.Session` and an `httpx.Client` send everything by
 """
 
 import functools
-import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
 import wrapt
 
+from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.http.exchange import Exchange, Sent, begin
 from logs_ui.recorder.guard import guard
 
@@ -129,6 +130,18 @@ class _HeardStream(wrapt.ObjectProxy):  # type: ignore[type-arg]
         return self._self_exchange.passing_async(self.__wrapped__)
 
 
+def _reading(name: str) -> Any:
+    """Return a method that reads as the wrapped reader's does, and takes what it returns."""
+
+    async def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._self_exchange.reading():
+            part = await getattr(self.__wrapped__, name)(*args, **kwargs)
+        self._self_hear(part[0] if name == "readchunk" else part)
+        return part
+
+    return read
+
+
 class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
     """The body of a reply of aiohttp, whose parts are recorded as they are read."""
 
@@ -136,30 +149,12 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
         super().__init__(reader)
         self._self_exchange = exchange
 
-    async def read(self, *args: Any, **kwargs: Any) -> bytes:
-        return await self._heard(self.__wrapped__.read(*args, **kwargs))
-
-    async def readany(self) -> bytes:
-        return await self._heard(self.__wrapped__.readany())
-
-    async def readline(self, *args: Any, **kwargs: Any) -> bytes:
-        return await self._heard(self.__wrapped__.readline(*args, **kwargs))
-
-    async def readuntil(self, *args: Any, **kwargs: Any) -> bytes:
-        return await self._heard(self.__wrapped__.readuntil(*args, **kwargs))
-
-    async def readexactly(self, n: int) -> bytes:
-        return await self._heard(self.__wrapped__.readexactly(n))
-
-    async def readchunk(self) -> tuple[bytes, bool]:
-        with self._self_exchange.reading():
-            chunk: tuple[bytes, bool] = await self.__wrapped__.readchunk()
-        self._hear(chunk[0])
-        return chunk
+    read, readany, readline, readuntil = map(_reading, ("read", "readany", "readline", "readuntil"))
+    readexactly, readchunk = map(_reading, ("readexactly", "readchunk"))
 
     def read_nowait(self, *args: Any, **kwargs: Any) -> bytes:
         part: bytes = self.__wrapped__.read_nowait(*args, **kwargs)
-        self._hear(part)
+        self._self_hear(part)
         return part
 
     # The iterators read through the object that they are made with: this one, and not the wrapped one.
@@ -175,13 +170,7 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
     def iter_chunks(self) -> Any:
         return type(self.__wrapped__).iter_chunks(self)
 
-    async def _heard(self, read: Awaitable[bytes]) -> bytes:
-        with self._self_exchange.reading():
-            part = await read
-        self._hear(part)
-        return part
-
-    def _hear(self, part: bytes) -> None:
+    def _self_hear(self, part: bytes) -> None:
         with guard("listening to a server's reply"):
             self._self_exchange.heard(part)
             if self.__wrapped__.at_eof():
@@ -299,30 +288,23 @@ def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callabl
         sent: Returns what is sent, from the call's arguments.
         hear: Takes the result, and follows a reply that is not read yet.
     """
-    if inspect.iscoroutinefunction(original):
 
-        @functools.wraps(original)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            exchange = begin(seam, functools.partial(sent, *args, **kwargs))
-            if exchange is None:
-                return await original(*args, **kwargs)
-            with exchange.asking():
-                response = await original(*args, **kwargs)
-            with guard("listening to a server's reply"):
-                hear(exchange, response, **kwargs)
-            return response
-
-        return call_async
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def around(*args: Any, **kwargs: Any) -> Iterator[Call]:
         exchange = begin(seam, functools.partial(sent, *args, **kwargs))
         if exchange is None:
-            return original(*args, **kwargs)
+            yield lambda response: response
+            return
+        response: Any = None
+
+        def came_back(result: Any) -> Any:
+            nonlocal response
+            response = result
+            return result
+
         with exchange.asking():
-            response = original(*args, **kwargs)
+            yield came_back
         with guard("listening to a server's reply"):
             hear(exchange, response, **kwargs)
-        return response
 
-    return call
+    return recorded_function(original, around)

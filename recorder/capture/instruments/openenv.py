@@ -11,14 +11,13 @@ may make one too, which is not an action of the model.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
+from logs_ui.recorder.capture.instruments.patch import Method, patches
 
-Method = Callable[..., Any]
 Sent = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -62,33 +61,16 @@ def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "arguments": {key: value for key, value in kwargs.items() if args or key != "name"}}
 
 
-def _asks_for_tools(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    action = args[0] if args else kwargs.get("action")
-    return type(action).__name__ == "ListToolsAction"
-
-
 def _step_result(result: Any) -> Answer:
     """Read a `StepResult`, which has metadata from 0.4 on."""
     return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
 
 
 def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Answer]) -> Method:
-    if not inspect.iscoroutinefunction(original):
+    def around(client: Any, /, *args: Any, **kwargs: Any) -> AbstractContextManager[Callable[[Any], Any]]:
+        action = args[0] if args else kwargs.get("action")
+        if type(action).__name__ == "ListToolsAction":
+            return nullcontext(lambda result: result)
+        return RecordedCall(kind, client, functools.partial(sent, args, kwargs), read)
 
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _asks_for_tools(args, kwargs):
-                return original(self, *args, **kwargs)
-            with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
-                return came_back(original(self, *args, **kwargs))
-
-        return call
-
-    @functools.wraps(original)
-    async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _asks_for_tools(args, kwargs):
-            return await original(self, *args, **kwargs)
-        with RecordedCall(kind, self, functools.partial(sent, args, kwargs), read) as came_back:
-            return came_back(await original(self, *args, **kwargs))
-
-    return call_async
+    return recorded_function(original, around)

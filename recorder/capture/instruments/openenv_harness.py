@@ -11,7 +11,6 @@ What is relied on (openenv 0.4 to 0.10), and what is lost without it:
 The classes of these three are the user's or OpenEnv's: they are patched when they are first seen.
 """
 
-import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.strands import Strand, current_strand, enter
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import snapshot
@@ -74,44 +73,38 @@ def _parts(rollout_func: Callable[..., Any]) -> Mapping[str, Any]:
     return inspect.getclosurevars(rollout_func).nonlocals
 
 
-def _patch(instance: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _patch(instance: Any, name: str, make: Callable[[Method], Method]) -> None:
     """Patch each class of the instance that defines the method: an override may call what it overrides."""
     for owner in type(instance).__mro__:
         if not getattr(owner.__dict__.get(name), "__isabstractmethod__", False):
             patches.method(owner, name, make)
 
 
-def _with_row(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def create(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rows, strand = _rows.get(), current_strand()
-        if rows is None or strand is None:
-            return original(self, *args, **kwargs)
-        with guard("beginning a row of a harness"):
-            enter(strand.tree.child(strand.tree.root, row=next(rows)))
-        token = _rows.set(None)  # a factory may call another's create, which is no further row
-        try:
-            session = original(self, *args, **kwargs)
-        finally:
-            _rows.reset(token)
-        with guard("preparing to record a session's tools"):
-            _patch(session, "call_tool", _with_call)
-        return session
-
-    return create
+@patch
+def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any:
+    rows, strand = _rows.get(), current_strand()
+    if rows is None or strand is None:
+        return create(factory, *args, **kwargs)
+    with guard("beginning a row of a harness"):
+        enter(strand.tree.child(strand.tree.root, row=next(rows)))
+    token = _rows.set(None)  # a factory may call another's create, which is no further row
+    try:
+        session = create(factory, *args, **kwargs)
+    finally:
+        _rows.reset(token)
+    with guard("preparing to record a session's tools"):
+        _patch(session, "call_tool", _with_call)
+    return session
 
 
-def _with_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call_tool(self: Any, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        strand = current_strand()
-        if strand is None or strand.call is not None:  # an override of it is being recorded
-            return original(self, name, arguments, *args, **kwargs)
-        sent = {"name": name, "arguments": arguments}
-        with RecordedCall("tool", self, lambda: sent, _answer) as came_back:
-            return came_back(original(self, name, arguments, *args, **kwargs))
-
-    return call_tool
+@patch
+def _with_call(call_tool: Method, session: Any, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    strand = current_strand()
+    if strand is None or strand.call is not None:  # an override of it is being recorded
+        return call_tool(session, name, arguments, *args, **kwargs)
+    sent = {"name": name, "arguments": arguments}
+    with RecordedCall("tool", session, lambda: sent, _answer) as came_back:
+        return came_back(call_tool(session, name, arguments, *args, **kwargs))
 
 
 def _answer(result: Any) -> Answer:
@@ -125,22 +118,19 @@ def _answer(result: Any) -> Answer:
     return Answer(data, reward, result.done, metadata or None)
 
 
-def _with_result(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run_white_box(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = _inside.set(True)
-        try:
-            result = original(self, *args, **kwargs)
-        finally:
-            _inside.reset(outer)
-        strand = current_strand()
-        if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
-            with guard("recording a harness's metrics"):
-                values = {"harness": dict(result.metrics), **_joined(strand, result)}
-                strand.tree.log.note(strand, "note", snapshot(values))
-        return result
-
-    return run_white_box
+@patch
+def _with_result(run_white_box: Method, adapter: Any, /, *args: Any, **kwargs: Any) -> Any:
+    outer = _inside.set(True)
+    try:
+        result = run_white_box(adapter, *args, **kwargs)
+    finally:
+        _inside.reset(outer)
+    strand = current_strand()
+    if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
+        with guard("recording a harness's metrics"):
+            values = {"harness": dict(result.metrics), **_joined(strand, result)}
+            strand.tree.log.note(strand, "note", snapshot(values))
+    return result
 
 
 def _joined(strand: Strand, result: Any) -> dict[str, str]:

@@ -19,72 +19,23 @@ rollout function, or environments while some are recorded. Patched methods pass 
 the result only for a trainer with a listener.
 """
 
-import functools
-import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.instruments import trl_shapes
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.vocabulary import Mode
-
-
-class Listener(Protocol):
-    """Hears what a trainer computes after a rollout function returned."""
-
-    def rewards(
-        self,
-        values: NDArray[np.float64],
-        declined: NDArray[np.bool_],
-        names: list[str],
-        weights: list[float],
-        inputs: list[Any],
-    ) -> None:
-        """Take the rewards of this process's N rows. If only the main process calls rollout functions, they are those
-        of all ranks, and `inputs` are the main process's.
-
-        Args:
-            values: (N, F) Rewards by row and function; NaN if a function returned None.
-            declined: (N, F) True if the function returned None, as far as that was seen.
-            names: (F) Names of the functions.
-            weights: (F) Weights of the functions.
-            inputs: (N) Dataset rows.
-        """
-
-    def advantages(self, values: NDArray[np.float64]) -> None:
-        """Take the (N,) advantages of this process's rows."""
-
-    def logged(self, step: int, values: dict[str, Any]) -> None:
-        """Take what the trainer logs at a step, on the main process only."""
-
-    def train_ended(self) -> None:
-        """Take that the trainer says that training ended."""
-
-    def train_raised(self, error: BaseException) -> None:
-        """Take that `train()` was left by an exception."""
-
-
-class EnvironmentDoor(Protocol):
-    """Hears of batches whose rollouts TRL makes itself, in environments that may be recorded."""
-
-    def batch(self, trainer: Any, prompts: list[Any]) -> AbstractContextManager[None]:
-        """Wraps all that the trainer does for a batch of N prompts of the dataset: `NO_PROMPT` if it has none."""
-
-    def generated(self, trainer: Any, prompts: list[Any], output: dict[str, Any]) -> None:
-        """Take the rollouts. `prompts` are the prompts after the environments were reset; `output` has the form that
-        a rollout function returns.
-        """
-
-    def scored(self, trainer: Any) -> None:
-        """Take that all reward functions have returned."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +73,8 @@ class Batch:
 NO_PROMPT = [{"role": "user", "content": ""}]
 """TRL's prompt if the dataset has none: the environments' resets supply it."""
 
-_door: EnvironmentDoor | None = None
-_listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()
+_door: Any = None  # `record_environment._Door`, once some environments are recorded
+_listeners: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
 _counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
@@ -143,8 +94,8 @@ def generating() -> dict[Any, int]:
     return {trainer: len(_batches[trainer].rows) for trainer in _generating}
 
 
-def watch_environments(door: EnvironmentDoor) -> None:
-    """Report all batches that no rollout function makes to the door, from now on."""
+def watch_environments(door: Any) -> None:
+    """Report all batches that no rollout function makes to the door, a `record_environment._Door`, from now on."""
     global _door  # noqa: PLW0603 - the process has one
     _door = door
 
@@ -176,20 +127,20 @@ def is_heard(trainer: Any) -> bool:
     return not isinstance(trainer, trl_shapes.AbsentTrainer)
 
 
-def listener_of(state: Any) -> Listener | None:
+def listener_of(state: Any) -> Any:
     """Return the listener of the trainer with this `state`, which callbacks get; None without one."""
     return next((listener for trainer, listener in tuple(_listeners.items()) if trainer.state is state), None)
 
 
-def attach(trainer: Any, listener: Listener) -> None:
-    """Report what the trainer does to the listener from now on, and no longer to the one before."""
+def attach(trainer: Any, listener: Any) -> None:
+    """Report what the trainer does to the listener, a `trainer_run.Recording`, and no longer to the one before."""
     if not is_heard(trainer):
         return
     _listeners[trainer] = listener
     _patch_classes(trainer)
     if trainer in _callbacks:
         trainer.remove_callback(_callbacks[trainer])
-    _callbacks[trainer] = _callback(listener)
+    _callbacks[trainer] = reporting_callback(listener.logged, listener.train_ended)
     trainer.add_callback(_callbacks[trainer])
 
 
@@ -220,20 +171,27 @@ def run_columns(trainer: Any) -> dict[str, Any]:
     """Return the columns of the run that the trainer knows."""
     model = trainer.model
     config = getattr(model, "config", None)
-    run_name = trainer.args.run_name
-    columns = {
+    return {
         "model": None if model is None else getattr(config, "_name_or_path", None) or type(model).__name__,
-        "max_steps": int(trainer.state.max_steps) if trainer.state.max_steps > 0 else None,
-        "num_generations": int(trainer.num_generations),
-        "output_dir": output_folder(trainer),
+        **columns_of_arguments(trainer.args, trainer.state.max_steps, trainer.num_generations),
+    }
+
+
+def columns_of_arguments(args: Any, max_steps: int, num_generations: int) -> dict[str, Any]:
+    """Return the columns of the run that a trainer's arguments show."""
+    columns = {
+        "max_steps": int(max_steps) if max_steps > 0 else None,
+        "num_generations": int(num_generations),
+        "output_dir": output_folder(args),
     }
     # Without a run_name of the user transformers sets it to the output folder.
-    return columns | ({"name": run_name} if run_name and run_name != trainer.args.output_dir else {})
+    is_named = args.run_name and args.run_name != args.output_dir
+    return columns | ({"name": column(str(args.run_name))} if is_named else {})
 
 
-def output_folder(trainer: Any) -> str:
-    """Return the absolute path of the folder for checkpoints."""
-    return os.path.abspath(str(trainer.args.output_dir))  # noqa: PTH100 - links are not followed: it is a name
+def output_folder(args: Any) -> str:
+    """Return the absolute path of the folder for checkpoints, of a trainer's arguments."""
+    return os.path.abspath(str(args.output_dir))  # noqa: PTH100 - links are not followed: it is a name
 
 
 def tokenizer_json(trainer: Any) -> str | None:
@@ -288,41 +246,51 @@ def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]
             trainers.discard(trainer)
 
 
-def _with_its_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+def _prepare(trainer: Any) -> None:
     """Patch a subclass before its first batch; not in its `__init__`, whose warnings would then name this file."""
-
-    @functools.wraps(original)
-    def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with guard("preparing a trainer"):
-            if _may_be_recorded(self):
-                _patch_classes(self)
-        return original(self, *args, **kwargs)
-
-    return loop
+    with guard("preparing a trainer"):
+        if _may_be_recorded(trainer):
+            _patch_classes(trainer)
 
 
-def _with_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def calculate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        listener = _listeners.get(self)
-        if listener is None:
-            return original(self, *args, **kwargs)
-        returned: dict[int, Any] = {}
-        with _outermost(_scoring, self) as outermost, _watched(self, returned):
-            gathered = original(self, *args, **kwargs)
-        if outermost and _door is not None:
-            with guard("recording that a batch was scored"):
-                _door.scored(self)
-        if outermost:
-            with guard("recording rewards"):
-                _report_rewards(listener, self, gathered, returned, *args, **kwargs)
-        return gathered
+@patch
+def _with_its_classes(evaluate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    _prepare(trainer)
+    return evaluate(trainer, *args, **kwargs)
 
-    return calculate
+
+@patch
+def _with_end(train: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    _prepare(trainer)
+    try:
+        return train(trainer, *args, **kwargs)
+    except BaseException as error:
+        listener = _listeners.get(trainer)
+        if listener is not None:
+            with guard("recording that training was left by an exception"):
+                listener.train_raised(error)
+        raise
+
+
+@patch
+def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    listener = _listeners.get(trainer)
+    if listener is None:
+        return calculate(trainer, *args, **kwargs)
+    returned: dict[int, Any] = {}
+    with _outermost(_scoring, trainer) as outermost, _watched(trainer, returned):
+        gathered = calculate(trainer, *args, **kwargs)
+    if outermost and _door is not None:
+        with guard("recording that a batch was scored"):
+            _door.scored(trainer)
+    if outermost:
+        with guard("recording rewards"):
+            _report_rewards(listener, trainer, gathered, returned, *args, **kwargs)
+    return gathered
 
 
 def _report_rewards(
-    listener: Listener,
+    listener: Any,
     trainer: Any,
     gathered: Any,
     returned: dict[int, Any],
@@ -358,21 +326,12 @@ def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
     if hasattr(function, "forward"):
         returned[index] = ()
         return function
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
 
-        @functools.wraps(function)
-        async def watched_async(*args: Any, **kwargs: Any) -> Any:
-            returned[index] = await function(*args, **kwargs)
-            return returned[index]
+    def came_back(values: Any) -> Any:
+        returned[index] = values
+        return values
 
-        return watched_async
-
-    @functools.wraps(function)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        returned[index] = function(*args, **kwargs)
-        return returned[index]
-
-    return watched
+    return recorded_function(function, lambda *_, **__: nullcontext(came_back))
 
 
 def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
@@ -387,21 +346,18 @@ def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bo
     return declined
 
 
-def _with_advantages(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def generate_and_score(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _outermost(_generating, self) as outermost:
-            if not outermost:
-                return original(self, *args, **kwargs)
-            with _recorded_batch(self, args, kwargs):
-                scored = original(self, *args, **kwargs)
-        listener = _listeners.get(self)
-        if listener is not None:
-            with guard("recording advantages"):
-                listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
-        return scored
-
-    return generate_and_score
+@patch
+def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with _outermost(_generating, trainer) as outermost:
+        if not outermost:
+            return generate_and_score(trainer, *args, **kwargs)
+        with _recorded_batch(trainer, args, kwargs):
+            scored = generate_and_score(trainer, *args, **kwargs)
+    listener = _listeners.get(trainer)
+    if listener is not None:
+        with guard("recording advantages"):
+            listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+    return scored
 
 
 def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
@@ -412,22 +368,20 @@ def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     _counts[trainer] += 1
     if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:
         return nullcontext()
-    return _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in rows])
+    opened: AbstractContextManager[None] = _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in rows])
+    return opened
 
 
-def _with_tokens(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _door is None or self not in _listeners or getattr(self, "rollout_func", None) is not None:
-            return original(self, *args, **kwargs)
-        with _outermost(_rolling_out, self) as outermost:
-            generated = original(self, *args, **kwargs)
-        if outermost:
-            with guard("recording the tokens of a batch"):
-                _door.generated(self, args[0] if args else kwargs["prompts"], _output(generated))
-        return generated
-
-    return generate
+@patch
+def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if _door is None or trainer not in _listeners or getattr(trainer, "rollout_func", None) is not None:
+        return generate(trainer, *args, **kwargs)
+    with _outermost(_rolling_out, trainer) as outermost:
+        generated = generate(trainer, *args, **kwargs)
+    if outermost:
+        with guard("recording the tokens of a batch"):
+            _door.generated(trainer, args[0] if args else kwargs["prompts"], _output(generated))
+    return generated
 
 
 def _output(generated: Any) -> dict[str, Any]:
@@ -435,38 +389,3 @@ def _output(generated: Any) -> dict[str, Any]:
     prompt_ids, completion_ids, tool_mask, _, *rest = generated
     logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
     return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}
-
-
-def _with_end(original: Callable[..., Any]) -> Callable[..., Any]:
-    original = _with_its_classes(original)
-
-    @functools.wraps(original)
-    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            listener = _listeners.get(self)
-            if listener is not None:
-                with guard("recording that training was left by an exception"):
-                    listener.train_raised(error)
-            raise
-
-    return train
-
-
-def _callback(listener: Listener) -> Any:
-    from transformers import TrainerCallback
-
-    class Recorded(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
-        """Passes on what the trainer logs, and that it ended."""
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-            if logs and state.is_world_process_zero:
-                with guard("recording the trainer's scalars"):
-                    listener.logged(int(state.global_step), dict(logs))
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            with guard("recording the end of training"):
-                listener.train_ended()
-
-    return Recorded()

@@ -11,42 +11,20 @@ What is relied on (trl 1.16), and what is lost without it:
 """
 
 import functools
-import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
-from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.instruments.trl import columns_of_arguments
+from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.snapshot import column, plain
+from logs_ui.recorder.snapshot import plain
 
 _MODULE = "trl.experimental.async_grpo.async_grpo_trainer"
 _OVERSIZE = "batch/dropped_oversize_total"
-
-
-class Listener(Protocol):
-    """Hears what a trainer does with its worker's samples. Called in the trainer's process, and on its thread."""
-
-    def described(self, columns: dict[str, Any]) -> None:
-        """Take columns of `Run`, when training begins."""
-
-    def logged(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take what the trainer logs at a step."""
-
-    def taken(self, row: Any, staleness: int, dropped: str | None) -> None:
-        """Take that a sample was taken from the worker's queue.
-
-        Args:
-            row: The row that was passed to `mark`.
-            staleness: Number of versions by which the trainer's policy was ahead of the sample's.
-            dropped: "stale" or "oversize"; None if it is trained on. A sample that is dropped as oversize is reported
-                twice, first with None.
-        """
-
-    def ended(self, error: BaseException | None) -> None:
-        """Take that the worker is about to be stopped; `error` is the exception that caused it, or None."""
 
 
 class Marked(dict[str, Any]):
@@ -64,8 +42,8 @@ def mark(sample: Any, row: Any) -> None:
     sample.metrics = metrics
 
 
-def watch(worker: Any, listener: Listener) -> None:
-    """Report what the trainer does with the worker's samples to the listener, from now on."""
+def watch(worker: Any, listener: Any) -> None:
+    """Report what the trainer does with the worker's samples to the listener, a `TrainerChannel`, from now on."""
     _listeners[worker.rollout_buffer] = listener
     patches.when_imported(_MODULE, _patch)
     stop = worker.stop
@@ -79,7 +57,7 @@ def watch(worker: Any, listener: Listener) -> None:
     worker.stop = reporting_stop
 
 
-_listeners: "weakref.WeakKeyDictionary[Any, Listener]" = weakref.WeakKeyDictionary()  # by the worker's queue
+_listeners: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()  # by the worker's queue
 _heard: "weakref.WeakSet[Any]" = weakref.WeakSet()  # trainers
 
 
@@ -92,30 +70,27 @@ def _patch(module: Any) -> None:
             patches.method(getattr(module, owner), method, make)
 
 
-def _with_fates(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    @functools.wraps(original)
-    def iterate(self: Any) -> Iterator[Any]:
-        queue = getattr(self, "queue", None)
-        listener = None if queue is None else _listeners.get(queue)
-        if listener is None:
-            yield from original(self)
-            return
-        self.queue = watched = _WatchedQueue(queue, self, listener)
-        try:
-            for sample in original(self):
-                watched.handed_on()
-                yield sample
-                watched.went_on()
-        finally:
-            self.queue = queue
-
-    return iterate
+@patch
+def _with_fates(iterate: Method, dataset: Any) -> Iterator[Any]:
+    queue = getattr(dataset, "queue", None)
+    listener = None if queue is None else _listeners.get(queue)
+    if listener is None:
+        yield from iterate(dataset)
+        return
+    dataset.queue = watched = _WatchedQueue(queue, dataset, listener)
+    try:
+        for sample in iterate(dataset):
+            watched.handed_on()
+            yield sample
+            watched.went_on()
+    finally:
+        dataset.queue = queue
 
 
 class _WatchedQueue:
     """Wraps a worker's queue while a dataset takes samples from it."""
 
-    def __init__(self, queue: Any, dataset: Any, listener: Listener) -> None:
+    def __init__(self, queue: Any, dataset: Any, listener: Any) -> None:
         self._queue, self._dataset, self._listener = queue, dataset, listener
         self._sample: tuple[Any, int] | None = None  # row and staleness of the last sample; None if it has no row
         self._is_kept = False
@@ -158,44 +133,15 @@ class _WatchedQueue:
                 self._listener.taken(*self._sample, dropped)
 
 
-def _with_callback(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_train_dataloader(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with guard("attaching to the trainer"):
-            queue = getattr(self, "rollout_queue", None)
-            listener = None if queue is None else _listeners.get(queue)
-            if listener is not None and self not in _heard:
-                _heard.add(self)
-                self.add_callback(_callback(listener))
-                listener.described(_run_columns(self))
-        return original(self, *args, **kwargs)
-
-    return get_train_dataloader
-
-
-def _callback(listener: Listener) -> Any:
-    from transformers import TrainerCallback
-
-    class Recorded(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
-        """Passes on what the trainer logs."""
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-            if logs and state.is_world_process_zero:
-                with guard("recording the trainer's scalars"):
-                    listener.logged(int(state.global_step), dict(logs))
-
-    return Recorded()
-
-
-def _run_columns(trainer: Any) -> dict[str, Any]:
-    args = trainer.args
-    columns = {
-        "config": masked(plain(args.to_dict())),
-        "max_steps": int(args.max_steps) if args.max_steps > 0 else None,
-        "num_generations": int(args.num_generations),
-        "output_dir": os.path.abspath(str(args.output_dir)),  # noqa: PTH100 - links are not followed: it is a name
-    }
-    # Without a run_name of the user transformers sets it to the output folder.
-    return columns | (
-        {"name": column(str(args.run_name))} if args.run_name and args.run_name != args.output_dir else {}
-    )
+@patch
+def _with_callback(get_train_dataloader: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with guard("attaching to the trainer"):
+        queue = getattr(trainer, "rollout_queue", None)
+        listener = None if queue is None else _listeners.get(queue)
+        if listener is not None and trainer not in _heard:
+            _heard.add(trainer)
+            trainer.add_callback(reporting_callback(listener.logged))
+            known, settings = trainer.args, masked(plain(trainer.args.to_dict()))
+            columns = columns_of_arguments(known, known.max_steps, known.num_generations)
+            listener.described({"config": settings, **columns})
+    return get_train_dataloader(trainer, *args, **kwargs)
