@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from logs_ui.recorder.rows.rollout_call import Edit, Parse, RowOptions
+from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.settings import Settings, check_thresholds
 from logs_ui.recorder.spelling import nearest
 from logs_ui.recorder.storage.address import Address, database_address
@@ -75,18 +76,21 @@ class CheckedOptions:
     """The options of one call after they were checked.
 
     Attributes:
-        eval_name: None if the caller gave none.
+        eval_name: Empty if the caller gave none.
         rows: Functions and files that are applied to each row.
         settings: Settings of the diagnosis as JSON values, as they are stored with the run; None without any.
         project: As given; see `project_of`.
         address: Address of the database.
+        task, announce: See `record()`.
     """
 
-    eval_name: str | None
+    eval_name: str
     rows: RowOptions
     settings: dict[str, Any] | None
     project: str | None
     address: Address
+    task: Task | None = None
+    announce: bool = True
 
 
 def checked_options(
@@ -102,7 +106,7 @@ def checked_options(
     check_names(function, options)
     log = options.get("server_log")
     return CheckedOptions(
-        options.get("eval_name"),
+        options.get("eval_name") or "",
         RowOptions(parse, options.get("edit"), None if log is None else Path(log), offers_tools=offers_tools),
         settings_to_keep(options.get("diagnosis")),
         options.get("project"),

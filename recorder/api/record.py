@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
 from logs_ui.recorder.api.options import RecordOptions, check_names, checked_options, takes_record_options
-from logs_ui.recorder.api.trainer_run import Recordings, Wanted, one_opens
+from logs_ui.recorder.api.trainer_run import Recordings, one_opens
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
-from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import OpenCall, Parse
 from logs_ui.recorder.rows.task_names import Task
@@ -99,14 +99,12 @@ def record(
     checked = checked_options(record, options, parse=parse)
     rollout_func = _without_recording(rollout_func)
     name = checked.eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    wanted = Wanted(
-        shortened(name), task, checked.rows, announce=announce, diagnosis=checked.settings, project=checked.project
-    )
-    recorder = _Recorder(rollout_func, Recordings(writer_for(checked.address), wanted))
+    recordings = Recordings(replace(checked, eval_name=shortened(name), task=task, announce=announce))
+    install()
 
     @functools.wraps(rollout_func)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        return recorder.call(args, kwargs)
+        return _recorded_call(rollout_func, recordings, args, kwargs)
 
     setattr(recorded, _MARK, (recorded, rollout_func))
     if callable(close := getattr(rollout_func, "close", None)):  # of an object's class: wraps() does not copy it
@@ -121,31 +119,25 @@ def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
     return original if original is not None and marked is rollout_func else rollout_func
 
 
-class _Recorder:
-    """Wraps one rollout function, for all trainers that call it."""
-
-    def __init__(self, rollout_func: Callable[..., Any], recordings: Recordings) -> None:
-        self._rollout_func = rollout_func
-        self._recordings = recordings
-        install()
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call and record the rollout function with the arguments of any supported release of TRL."""
-        call: OpenCall | None = None
-        with guard("opening the rows of a rollout call"), one_opens():
-            arguments = trl_shapes.read_arguments(args, kwargs, trl.generating())
-            recording = self._recordings.of(arguments.trainer)
-            call = recording.open(arguments.prompts, arguments.trainer)
-        if call is None:
-            return self._rollout_func(*args, **kwargs)
-        try:
-            with collecting(call.collector), openenv_harness.a_row_for_each_session(self._rollout_func):
-                output = self._rollout_func(*args, **kwargs)
-        except BaseException as error:
-            with guard("recording that the rollout function raised"):
-                recording.failed(call, error)
-            raise
-        with guard("recording what the rollout function returned"):
-            copy = openenv_harness.with_env_reward(self._rollout_func, output)
-            recording.returned(call, arguments.with_each_prompts_ids(copy))
-        return output
+def _recorded_call(
+    rollout_func: Callable[..., Any], recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call and record the rollout function with the arguments of any supported release of TRL."""
+    call: OpenCall | None = None
+    with guard("opening the rows of a rollout call"), one_opens():
+        arguments = trl_shapes.read_arguments(args, kwargs, trl.generating())
+        recording = recordings.of(arguments.trainer)
+        call = recording.open(arguments.prompts, arguments.trainer)
+    if call is None:
+        return rollout_func(*args, **kwargs)
+    try:
+        with collecting(call.collector), openenv_harness.a_row_for_each_session(rollout_func):
+            output = rollout_func(*args, **kwargs)
+    except BaseException as error:
+        with guard("recording that the rollout function raised"):
+            recording.failed(call, error)
+        raise
+    with guard("recording what the rollout function returned"):
+        copy = openenv_harness.with_env_reward(rollout_func, output)
+        recording.returned(call, arguments.with_each_prompts_ids(copy))
+    return output

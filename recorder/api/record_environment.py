@@ -9,26 +9,23 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, Unpack, overload
 
 from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
-from logs_ui.recorder.api.trainer_run import Recording, Recordings, Wanted
+from logs_ui.recorder.api.trainer_run import Recording, Recordings
 from logs_ui.recorder.capture.calls import collecting
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
+from logs_ui.recorder.capture.environment_call import method_call, recorded_function
 from logs_ui.recorder.capture.instruments import install, trl
 from logs_ui.recorder.capture.instruments.quiet_subclass import is_quiet_subclass, quiet_subclass
-from logs_ui.recorder.capture.strands import Strand, current_strand, within
-from logs_ui.recorder.delivery.writer import writer_for
+from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import OpenCall
 from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.snapshot import name as shortened
 
 E = TypeVar("E")
-
-_KINDS = {"reset": "reset", "get_reward": "reward"}
 
 
 @overload
@@ -91,8 +88,7 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
     plain = {name: maker.make if isinstance(maker, _Factory) else maker for name, maker in makers.items()}
     names = (str(name or getattr(maker, "__name__", type(maker).__name__)) for name, maker in plain.items())
     eval_name = shortened(checked.eval_name or "+".join(dict.fromkeys(names)))
-    wanted = Wanted(eval_name, task, checked.rows, diagnosis=checked.settings, project=checked.project)
-    recordings = Recordings(writer_for(checked.address), wanted)
+    recordings = Recordings(replace(checked, eval_name=eval_name, task=task))
     install()
     trl.watch_environments(_door)
     factories = {name: _Factory(maker, recordings, name) for name, maker in plain.items()}
@@ -176,7 +172,7 @@ def recorded_class(kind: type) -> type:
 def _recorded(kind: type, name: str, function: Callable[..., Any]) -> Any:
     if isinstance(inspect.getattr_static(kind, name), staticmethod):
         return _StaticTool(name, function)
-    return recorded_function(function, lambda self, /, *args, **kwargs: _call_of(self, name, args, kwargs))
+    return recorded_function(function, lambda self, /, *args, **kwargs: method_call(self, name, args, kwargs, _strand))
 
 
 class _StaticTool:
@@ -190,32 +186,8 @@ class _StaticTool:
         if environment is None:
             return self._function
         return recorded_function(
-            self._function, lambda *args, **kwargs: _call_of(environment, self._name, args, kwargs)
+            self._function, lambda *args, **kwargs: method_call(environment, self._name, args, kwargs, _strand)
         )
-
-
-@contextmanager
-def _call_of(
-    environment: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[Callable[[Any], Any]]:
-    """Records a call of an environment's method, in the scope of the row that the environment plays. Environment calls
-    that the method makes are recorded as parts of it.
-    """
-    kind = _KINDS.get(name, "tool")
-    scope: AbstractContextManager[Any] = nullcontext()
-    with guard("finding the row of an environment"):
-        strand = _strand(environment, kind)
-        scope = nullcontext() if strand is None else within(strand)
-
-    def sent() -> Any:
-        given = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
-        return given if kind == "reset" else {"name": name, "arguments": given}
-
-    def read(result: Any) -> Answer:
-        return Answer(None, reward=result) if kind == "reward" else Answer(result)
-
-    with scope, RecordedCall(kind, environment, sent, read) as came_back:
-        yield came_back
 
 
 def _strand(environment: Any, kind: str) -> Strand | None:

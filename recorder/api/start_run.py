@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
+from logs_ui.recorder.api.options import CheckedOptions, RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.row_scope import CurrentRow
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
@@ -21,7 +21,7 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
@@ -75,9 +75,7 @@ def start_run(
         0  sums-1     ok     1.0
     """
     checked = checked_options(start_run, options, parse=parse)
-    described = {"config": config or {}, "model": model, "project": checked.project, "diagnosis": checked.settings}
-    eval_name = checked.eval_name or "rollouts"
-    return OpenRun(writer_for(checked.address), name, eval_name, described, tokenizer, checked.rows)
+    return OpenRun(checked, name, config or {}, model, tokenizer)
 
 
 class OpenRun:
@@ -102,29 +100,23 @@ class OpenRun:
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        name: str | None,
-        eval_name: str,
-        described: Mapping[str, Any],
-        tokenizer: Any,
-        options: RowOptions,
+        self, options: CheckedOptions, name: str | None, config: Mapping[str, Any], model: str | None, tokenizer: Any
     ) -> None:
         instruments.install()
-        self._writer = writer
-        self._record = RunRecord(writer, name_run(writer.address))
-        self._eval_name, self._model, self._options = eval_name, described["model"], options
+        self._writer = writer_for(options.address)
+        self._record = RunRecord(self._writer, name_run(options.address))
+        self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
         self._unbegun: set[OpenRollout] = set()  # written to, but never entered
         self._tokenizer: TokenizerSource | None = None
         self.id = self._record.uid
-        self._name, self._project = name, described["project"]
+        self._name, self._project = name, options.project
         with guard("describing the run"):
             columns: dict[str, Any] = {
-                "config": masked(plain(dict(described["config"]))),
-                "model": column(self._model),
-                "diagnosis": described["diagnosis"],
-                "project": described["project"],
+                "config": masked(plain(dict(config))),
+                "model": column(model),
+                "diagnosis": options.settings,
+                "project": options.project,
             }
             source = _tokenizer_json(tokenizer)
             if source is not None:
@@ -182,16 +174,10 @@ class OpenRun:
             mode=Mode(mode),
             step=step,
             policy_step=step,
-            epoch=None,
             batch=number,
-            attempt=0,
-            process=0,
-            first=0,
-            generations=1,
             model=self._model,
             prompts=[snapshot(prompt)],
             tasks=[None if task is None else shortened(str(task))],
-            columns=None,
             source=self._tokenizer,
             options=self._options,
             group=None if group is None else f"{self.id}/{mode}/{shortened(str(group))}",

@@ -6,13 +6,13 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from logs_ui.recorder.api.options import CheckedOptions
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
 from logs_ui.recorder.capture.calls import Collector
@@ -20,38 +20,17 @@ from logs_ui.recorder.capture.instruments import trl, trl_parts
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
 from logs_ui.recorder.capture.source_code import Part
-from logs_ui.recorder.delivery.writer import Writer
+from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
-from logs_ui.recorder.rows.task_names import Task, name_task, prompt_task, returned_tasks
+from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RunChange, TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The options of `record()` or `record_environment()`, after they were checked.
-
-    Attributes:
-        eval_name: Name of the evaluation that the rollouts belong to.
-        task: Names the tasks; see `record()`.
-        options: Functions and files that are applied to each row.
-        announce: True prints the run's id on stderr.
-        diagnosis: Settings of the diagnosis as JSON values, as in `Run.diagnosis`.
-        project: Name of the project; None takes LOGS_UI_PROJECT.
-    """
-
-    eval_name: str
-    task: Task | None = None
-    options: RowOptions = field(default_factory=RowOptions)
-    announce: bool = True
-    diagnosis: dict[str, Any] | None = None
-    project: str | None = None
 
 
 class Recording:
@@ -60,7 +39,7 @@ class Recording:
     The trainer's instrument calls `rewards`, `advantages`, `logged`, `train_ended` and `train_raised`.
     """
 
-    def __init__(self, trainer: Any, writer: Writer, wanted: Wanted) -> None:
+    def __init__(self, trainer: Any, writer: Writer, wanted: CheckedOptions) -> None:
         self._writer = writer
         self._wanted = wanted
         self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
@@ -108,22 +87,15 @@ class Recording:
             run=self.run,
             launch=self._record.launch,
             eval_name=self._wanted.eval_name,
-            mode=where.mode,
-            step=where.step,
-            policy_step=where.policy_step,
-            epoch=where.epoch,
+            **vars(where),
             batch=number,
             attempt=attempt,
-            process=where.process,
-            first=where.first,
-            generations=where.generations,
             model=self._model,
             prompts=[snapshot(prompt) for prompt in prompts],
             tasks=[None] * len(prompts),
-            columns=None,
             source=self._tokenizer,
             collector=Collector(trainer.model),
-            options=self._wanted.options,
+            options=self._wanted.rows,
         )
         call.collector.tree.rows = len(prompts)
         if batch is not None:
@@ -259,7 +231,7 @@ class Recording:
             columns["tokenizer"] = self._tokenizer.hash
         if trainer.accelerator.process_index != 0:
             return
-        columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.diagnosis}
+        columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.settings}
         columns["project"] = self._wanted.project
         resumes = trl.output_folder(trainer.args) if trainer.state.global_step > 0 else None
         parts: list[Part] = []
@@ -292,9 +264,8 @@ class Recording:
 class Recordings:
     """The recordings of one function or factory: one for each trainer that calls it, and each of its trainings."""
 
-    def __init__(self, writer: Writer, wanted: Wanted) -> None:
-        self._writer = writer
-        self._wanted = wanted
+    def __init__(self, wanted: CheckedOptions) -> None:
+        self._writer, self._wanted = writer_for(wanted.address), wanted
         self._by_trainer: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
 
     def of(self, trainer: Any) -> Recording:

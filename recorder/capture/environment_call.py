@@ -3,8 +3,8 @@
 import functools
 import inspect
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Token
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from msgspec import Struct
 from logs_ui.recorder.capture.calls import Begun, EnvironmentCall
 from logs_ui.recorder.capture.observed_images import observed
 from logs_ui.recorder.capture.stop_causes import reason_of
-from logs_ui.recorder.capture.strands import current_strand, enter, leave
+from logs_ui.recorder.capture.strands import Strand, current_strand, enter, leave, within
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line, snapshot
 
@@ -163,3 +163,33 @@ def recorded_function(
             return came_back(function(*args, **kwargs))
 
     return call
+
+
+@contextmanager
+def method_call(
+    environment: Any,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    strand_of: Callable[[Any, str], Strand | None],
+) -> Iterator[Callable[[Any], Any]]:
+    """Records TRL's call of an environment's `reset`, `get_reward` or tool. Environment calls that the method makes are
+    recorded as parts of it.
+
+    `strand_of(environment, kind)` returns the strand of the row that the environment plays; None keeps the current one.
+    """
+    kind = {"reset": "reset", "get_reward": "reward"}.get(name, "tool")
+    scope: AbstractContextManager[Any] = nullcontext()
+    with guard("finding the row of an environment"):
+        strand = strand_of(environment, kind)
+        scope = nullcontext() if strand is None else within(strand)
+
+    def sent() -> Any:
+        given = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
+        return given if kind == "reset" else {"name": name, "arguments": given}
+
+    def read(result: Any) -> Answer:
+        return Answer(None, reward=result) if kind == "reward" else Answer(result)
+
+    with scope, RecordedCall(kind, environment, sent, read) as came_back:
+        yield came_back

@@ -90,17 +90,17 @@ class RolloutCall(Struct, array_like=True, eq=False):
     mode: Mode
     step: int
     policy_step: int
-    epoch: float | None
     batch: int
-    attempt: int
-    process: int
-    first: int
-    generations: int
-    model: str | None
     prompts: list[bytes]
     tasks: list[str | None]
-    columns: list[bytes] | None
-    source: TokenizerSource | None
+    epoch: float | None = None
+    attempt: int = 0
+    process: int = 0
+    first: int = 0
+    generations: int = 1
+    model: str | None = None
+    columns: list[bytes] | None = None
+    source: TokenizerSource | None = None
     calls: CallRecords = field(default_factory=CallRecords)
     created: int = field(default_factory=now_us)
     settled: bool = False

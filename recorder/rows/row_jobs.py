@@ -35,6 +35,10 @@ class RowsJob(Struct, array_like=True, eq=False):
         """Return a copy that MessagePack can encode; here without texts and calls."""
         return replace(self, call=self.call.carrying(CallRecords(), texts=False))
 
+    def without_payload(self) -> Any:
+        """Return what is written if the job's text has no room in the queue; here the job itself, which has none."""
+        return self
+
 
 class EndedJob(RowsJob):
     """A job of rows whose rollout function has returned or raised."""
@@ -58,10 +62,6 @@ class RunningJob(RowsJob, tag="running"):
     def size(self) -> int:
         """Return a small number: the running function keeps the calls alive, not this job."""
         return 1_000
-
-    def without_payload(self) -> "RunningJob":
-        """Return itself."""
-        return self
 
     @property
     def is_over(self) -> bool:
@@ -181,10 +181,6 @@ class HeaderJob(RowsJob, tag="header"):
     def size(self) -> int:
         return self.call.size + _HEADER_BYTES * len(self.headers) + len(self.trace or "")
 
-    def without_payload(self) -> "HeaderJob":
-        """Return itself."""
-        return self
-
 
 class ColumnsJob(RowsJob, tag="columns"):
     """Columns that are known only later: rewards, advantages.
@@ -198,10 +194,6 @@ class ColumnsJob(RowsJob, tag="columns"):
     @property
     def size(self) -> int:
         return sum(2 * _COLUMN_BYTES + _COLUMN_BYTES * len(columns) for columns in self.columns)
-
-    def without_payload(self) -> "ColumnsJob":
-        """Return itself."""
-        return self
 
 
 def rollout_reward(extras: Mapping[str, Any]) -> float | None:

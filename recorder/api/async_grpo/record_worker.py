@@ -84,23 +84,13 @@ def record_worker(
             raise TypeError(f"record_worker() takes an AsyncRolloutWorker of trl, not a {type(worker).__name__}")
     if worker._process is not None:  # type: ignore[attr-defined]  # noqa: SLF001 - see above
         raise RuntimeError("The rollout worker is running already: call record_worker() before trainer.train()")
-    edit, log = checked.rows.edit, checked.rows.server_log
-    for option, function in (("task", task), ("parse", parse), ("edit", edit)):
+    for option, function in (("task", task), ("parse", parse), ("edit", checked.rows.edit)):
         _check_picklable(option, function)
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        loop_options = LoopOptions(
-            name,
-            checked.eval_name or "rollouts",
-            options.get("diagnosis"),
-            checked.project,
-            as_text(checked.address),
-            TrainerChannel(),
-            task,
-            parse,
-            edit,
-            None if log is None else log.absolute(),
-        )
+        log = checked.rows.server_log
+        shared: RecordOptions = {**options, "db": as_text(checked.address), "server_log": log and log.absolute()}
+        loop_options = LoopOptions(name, task, parse, shared, TrainerChannel())
         worker._loop_cls = functools.partial(make_loop, loop, loop_options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):
             trl_async.watch(worker, loop_options.trainer)

@@ -12,34 +12,29 @@ What is relied on (trl 1.16), and what is lost without it:
 """
 
 import asyncio
-import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironments
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
-from logs_ui.recorder.api.options import settings_to_keep
-from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
+from logs_ui.recorder.api.options import RecordOptions, checked_options
+from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
 from logs_ui.recorder.capture.calls import Generation, Sequence, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import trl, trl_async
 from logs_ui.recorder.capture.model_answers import finish_of
 from logs_ui.recorder.capture.strands import Strand, within
-from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.rollout_call import Edit, Parse, RowOptions
+from logs_ui.recorder.rows.rollout_call import Parse
 from logs_ui.recorder.rows.task_names import Task, name_task
-from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import snapshot
-from logs_ui.recorder.storage.address import database_address
 
 _SEAM = "trl-async"
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
@@ -51,15 +46,10 @@ class LoopOptions:
     """The options of `record_worker()`, and the channel from the trainer; pickled to the worker's process."""
 
     name: str | None
-    eval_name: str
-    diagnosis: Settings | None
-    project: str | None
-    db: str
+    task: Task | None
+    parse: Parse | None
+    shared: RecordOptions
     trainer: TrainerChannel
-    task: Task | None = None
-    parse: Parse | None = None
-    edit: Edit | None = None
-    server_log: Path | None = None
 
 
 @dataclass(eq=False)
@@ -137,26 +127,15 @@ class _Recorded:
         ] = {}  # by id of the completion, which is kept alive so that the id stays its own
         with guard("beginning the run of a rollout worker"):
             config = {key: settings.get(key) for key in _DESCRIBED}
-            self._run = self._begun_run(config, settings)
+            offers_tools = bool(getattr(self, "tools", None))
+            checked = checked_options(start_run, options.shared, parse=options.parse, offers_tools=offers_tools)
+            model, tokenizer = settings.get("model_name"), settings.get("processing_class")
+            self._run = OpenRun(checked, options.name, config, model, tokenizer)
             columns = {"config": config} | ({} if options.name is None else {"name": options.name})
-            self._trainer = TrainerListener(options.trainer, self._run, database_address(options.db), columns)
+            self._trainer = TrainerListener(options.trainer, self._run, checked.address, columns)
         if self._run is not None:
             with guard("preparing to record resets of environments"):
-                RolloutEnvironments(self._reset_in, self._rewarded).watch(self)
-
-    def _begun_run(self, config: dict[str, Any], settings: Mapping[str, Any]) -> OpenRun:
-        options = self._options
-        rows = RowOptions(
-            options.parse, options.edit, options.server_log, offers_tools=bool(getattr(self, "tools", None))
-        )
-        described = {
-            "config": config,
-            "model": settings.get("model_name"),
-            "project": options.project,
-            "diagnosis": settings_to_keep(options.diagnosis),
-        }
-        writer, tokenizer = writer_for(database_address(options.db)), settings.get("processing_class")
-        return OpenRun(writer, options.name, options.eval_name, described, tokenizer, rows)
+                RolloutEnvironments(self._strand_of, self._rewarded).watch(self)
 
     def run(self) -> None:
         """Run the loop, and end the run after it."""
@@ -209,8 +188,11 @@ class _Recorded:
         self._under_way.add(rollout)
         return [rollout]
 
-    def _reset_in(self, environment: Any) -> Strand | None:
-        """Return the strand of a reset that the loop makes; None if no row waits for an environment."""
+    def _strand_of(self, environment: Any, kind: str) -> Strand | None:
+        """Return the strand of the loop's `get_reward`, or of its reset; None if no row waits for an environment."""
+        if kind == "reward":
+            played = self._played_in(environment)
+            return None if played is None else played.strand
         rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
         if rollout is None:
             return None
@@ -220,11 +202,15 @@ class _Recorded:
         rollout.metadata["environment"] = str(key) if is_named else type(environment).__name__
         return rollout.strand
 
-    def _rewarded(self, environment: Any) -> tuple[Strand, Callable[[], None]] | None:
-        """Return the strand of the loop's `get_reward`, and what ends the row after it; None for any other call."""
+    def _played_in(self, environment: Any) -> _Rollout | None:
+        """Return the rollout that was played in the environment, and only waits for its reward."""
         played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
-        rollout = next(played, None)
-        return None if rollout is None else (rollout.strand, functools.partial(self._end, rollout))
+        return next(played, None)
+
+    def _rewarded(self, environment: Any) -> None:
+        rollout = self._played_in(environment)
+        if rollout is not None:
+            self._end(rollout)
 
     def _end(self, rollout: _Rollout, error: BaseException | None = None) -> None:
         with guard("ending a row of a rollout worker"):

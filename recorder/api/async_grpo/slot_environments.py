@@ -11,31 +11,26 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
+from logs_ui.recorder.capture.environment_call import method_call, recorded_function
 from logs_ui.recorder.capture.instruments.quiet_subclass import quiet_subclass
-from logs_ui.recorder.capture.strands import Strand, current_strand, within
+from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
-
-ResetIn = Callable[[Any], Strand | None]
-Rewarded = Callable[[Any], tuple[Strand, Callable[[], None]] | None]
-CameBack = Callable[[Any], Any]
-
-_GET_REWARD: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 
 
 class RolloutEnvironments:
     """Records the environments of one loop."""
 
-    def __init__(self, reset_in: ResetIn, rewarded: Rewarded) -> None:
+    def __init__(self, strand_of: Callable[[Any, str], Strand | None], rewarded: Callable[[Any], None]) -> None:
         """
         Args:
-            reset_in: Returns the strand to record the loop's reset of an environment in; None records nothing.
-            rewarded: Returns the strand for the loop's `get_reward`, and a function to call after it returned.
+            strand_of: Returns the strand to record the loop's call in, of an environment's "reset" or "reward"; None
+                records nothing.
+            rewarded: Called after the loop's `get_reward` of an environment.
         """
-        self._reset_in, self._rewarded = reset_in, rewarded
+        self._strand_of, self._rewarded = strand_of, rewarded
         self._kinds: dict[type, type] = {}  # recorded class by original class
 
     def watch(self, loop: Any) -> None:
@@ -70,43 +65,21 @@ class RolloutEnvironments:
             TypeError: no subclass of it can be made.
         """
         methods = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
-        arounds = {"reset": self._reset, "get_reward": self._reward}
         recorded = {
-            name: recorded_function(method, arounds[name])
+            name: recorded_function(method, functools.partial(self._call, name))
             for name, method in methods.items()
             if inspect.isfunction(method)
         }
         return quiet_subclass(kind, recorded)
 
     @contextmanager
-    def _reset(self, environment: Any, /, *args: Any, **kwargs: Any) -> Iterator[CameBack]:
-        """Record a reset in the rollout that it prepares, or in the running rollout if one of its tools resets."""
-        scope: AbstractContextManager[Any] = nullcontext()
-        with guard("finding the rollout of a reset"):
-            strand = None if current_strand() is not None else self._reset_in(environment)
-            scope = nullcontext() if strand is None else within(strand)
-
-        def sent() -> Any:
-            return {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
-
-        with scope, RecordedCall("reset", environment, sent, Answer) as came_back:
-            yield came_back
-
-    @contextmanager
-    def _reward(self, environment: Any, /) -> Iterator[CameBack]:
-        scope: AbstractContextManager[Any] = nullcontext()
-        answered: Callable[[], None] | None = None
-        with guard("finding the rollout of a reward"):
-            asked = None if current_strand() is not None else self._rewarded(environment)
-            if asked is not None:
-                scope, answered = within(asked[0]), asked[1]
+    def _call(self, name: str, environment: Any, /, *args: Any, **kwargs: Any) -> Iterator[Callable[[Any], Any]]:
+        """Record a call in the rollout that it belongs to: in the running one if one of its tools makes the call."""
+        is_the_loops = current_strand() is None
         try:
-            with scope, RecordedCall("reward", environment, lambda: _GET_REWARD, _reward_of) as came_back:
+            strand_of = self._strand_of if is_the_loops else lambda *_: None
+            with method_call(environment, name, args, kwargs, strand_of) as came_back:
                 yield came_back
         finally:
-            if answered is not None:
-                answered()
-
-
-def _reward_of(result: Any) -> Answer:
-    return Answer(None, reward=result)
+            if is_the_loops and name == "get_reward":
+                self._rewarded(environment)
