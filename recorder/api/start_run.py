@@ -13,7 +13,7 @@ from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
 from logs_ui.recorder.capture import instruments
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation, answered
-from logs_ui.recorder.capture.calls import Sequence as Answer
+from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.capture.observed_images import observed
 from logs_ui.recorder.capture.rollout_output import Output, checked_output
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped

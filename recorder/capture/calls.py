@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from logs_ui.recorder.capture.forked_children import CallsOfChildren
-from logs_ui.recorder.capture.model_answers import Ids, Sequence, TokenBatch
+from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch
 from logs_ui.recorder.capture.observed_images import Images
 from logs_ui.recorder.capture.stop_causes import reason_of
 from logs_ui.recorder.capture.strands import (
@@ -35,27 +35,6 @@ from logs_ui.recorder.snapshot import error_line, is_shallow, snapshot
 from logs_ui.recorder.vocabulary import StopReason
 
 _order = attrgetter("order")
-
-__all__ = [
-    "GIVEN_UP",
-    "Begun",
-    "Call",
-    "CallRecords",
-    "Collector",
-    "EnvironmentCall",
-    "Generation",
-    "Ids",
-    "Note",
-    "Sequence",
-    "TokenBatch",
-    "Unfinished",
-    "answered",
-    "collecting",
-    "failed",
-    "generating",
-    "generating_strand",
-    "generation",
-]
 
 
 class Begun(Struct, frozen=True):
@@ -185,29 +164,15 @@ GIVEN_UP = TimeoutError("the rollout ended before this call came back")
 """The error of a call that had not returned when the collector was closed."""
 
 
-class Unfinished(Protocol):
-    """A reply that is still awaited or read."""
-
-    def end(self) -> None:
-        """Record it as far as it came."""
-
-
-def failed(begun: Begun, error: BaseException) -> Generation:
-    """Return the record of a generation that raised."""
-    seconds = time.perf_counter() - begun.began
-    seam, reason = begun.seam or "", reason_of(error)
-    return Generation(
-        begun.order, begun.began, seconds, [], {}, seam, begun.strand, error_line(error), reason=reason
-    )  # fmt: skip
-
-
-def _unanswered(begun: Begun, seconds: float | None, error: str | None) -> Generation | EnvironmentCall:
-    """Return the record of a call that has not returned."""
+def unanswered(begun: Begun, error: BaseException | None = None) -> Generation | EnvironmentCall:
+    """Return the record of a call that raised; without an `error`, of one that has not returned."""
+    seconds = None if error is None else time.perf_counter() - begun.began
+    line, reason = (None, None) if error is None else (error_line(error), reason_of(error))
     if begun.seam is not None:
-        return Generation(begun.order, begun.began, seconds, [], {}, begun.seam, begun.strand, error)
+        return Generation(begun.order, begun.began, seconds, [], {}, begun.seam, begun.strand, line, reason=reason)
     return EnvironmentCall(
         begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null",
-        None, None, None, None, error, begun.strand, begun.strand.call,
+        None, None, None, None, line, begun.strand, begun.strand.call, None, reason,
     )  # fmt: skip
 
 
@@ -255,19 +220,14 @@ class CallRecords(Struct, array_like=True, eq=False):
         """Return a copy that MessagePack can write: images are references, and sampling parameters that JSON lacks
         (dates, sets), which MessagePack would write in a form of its own, are as they will be stored.
         """
-        generations = [
-            call
-            if not call.sampling or is_shallow(call.sampling)
-            else replace(call, sampling=orjson.loads(snapshot(call.sampling)))
-            for call in self.generations
-        ]
-        environment_calls = [
-            call
-            if call.images is None or call.observation is None
-            else replace(call, observation=call.images.json(call.observation))
-            for call in self.environment_calls
-        ]
-        return CallRecords(generations, environment_calls, self.notes, self.size)
+        copy = CallRecords(self.generations.copy(), self.environment_calls.copy(), self.notes, self.size)
+        for i, made in enumerate(copy.generations):
+            if made.sampling and not is_shallow(made.sampling):
+                copy.generations[i] = replace(made, sampling=orjson.loads(snapshot(made.sampling)))
+        for i, call in enumerate(copy.environment_calls):
+            if call.images is not None and call.observation is not None:
+                copy.environment_calls[i] = replace(call, observation=call.images.json(call.observation))
+        return copy
 
     def share_strands(self) -> "CallRecords":
         """Give decoded calls of one strand the same object again, and return self. Decoding makes a strand for each
@@ -302,13 +262,13 @@ class Collector:
     Attributes:
         records: The calls.
         model: The trainer's model. Generations of other models are not recorded; if it is None, those of all are.
-        unfinished: Replies that `close` records, unless they were read to their end before.
+        unfinished: Replies (`Exchange`) that `close` ends, unless they were read to their end before.
     """
 
     def __init__(self, model: Any = None) -> None:
         self.records = CallRecords([], [], [])
         self.model = model
-        self.unfinished: set[Unfinished] = set()
+        self.unfinished: set[Any] = set()
         self.tree = StrandTree(self)
         self._orders = itertools.count()
         self._clients: dict[int, tuple[int, Any]] = {}
@@ -352,15 +312,14 @@ class Collector:
 
     def so_far(self) -> CallRecords:
         """Return a copy of the calls as of now, without their size. Calls that have not returned have no `seconds`."""
-        waiting = (
-            self._waiting.copy()
-        )  # before the records: a call that returns meanwhile is in both, and not in neither
+        # Copied before the records: a call that returns meanwhile is in both, and not in neither.
+        waiting = self._waiting.copy()
         seen = self.records
         copy = CallRecords(seen.generations.copy(), seen.environment_calls.copy(), seen.notes.copy())
         came_back = {call.order for call in copy.generations} | {call.order for call in copy.environment_calls}
         for order, begun in waiting.items():
             if order not in came_back:
-                copy.keep(_unanswered(begun, None, None), 0)
+                copy.keep(unanswered(begun), 0)
         return copy
 
     def close(self) -> None:
@@ -370,7 +329,7 @@ class Collector:
         with self._lock:
             self._is_closed = True
         for begun in self._waiting.copy().values():
-            call = _unanswered(begun, time.perf_counter() - begun.began, error_line(GIVEN_UP))
+            call = unanswered(begun, GIVEN_UP)
             self.records.keep(call, call.size)
         self._judge_threads()
         self._count_children()
@@ -449,7 +408,7 @@ def generation(strand: Strand, seam: str) -> Iterator[Begun]:
             yield begun
     except BaseException as error:
         with guard("recording that a generation failed"):
-            log.add(failed(begun, error))
+            log.add(unanswered(begun, error))
         raise
 
 

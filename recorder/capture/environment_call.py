@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from logs_ui.recorder.capture.calls import Begun, EnvironmentCall
+from logs_ui.recorder.capture.calls import Begun, EnvironmentCall, unanswered
 from logs_ui.recorder.capture.observed_images import observed
-from logs_ui.recorder.capture.stop_causes import reason_of
 from logs_ui.recorder.capture.strands import Strand, current_strand, enter, leave, within
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.snapshot import error_line, snapshot
+from logs_ui.recorder.snapshot import snapshot
 
 T = TypeVar("T")
 
@@ -81,7 +80,7 @@ class RecordedCall(Struct, eq=False):
         log = begun.strand.tree.log
         try:
             if error is not None:  # also a cancellation by a timeout
-                log.add(_raised(begun, seconds, error))
+                log.add(unanswered(begun, error))
             elif self._result is not _NOTHING:
                 log.add(_answered(begun, seconds, self._answer()))
             else:  # there was no call
@@ -111,13 +110,6 @@ def _answered(begun: Begun, seconds: float, answer: Answer) -> EnvironmentCall:
     return EnvironmentCall(  # positional: keywords take half a microsecond longer
         begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", observation, reward, done,
         None if metadata is None else snapshot(metadata), None, begun.strand, begun.strand.call, images,
-    )  # fmt: skip
-
-
-def _raised(begun: Begun, seconds: float, error: BaseException) -> EnvironmentCall:
-    return EnvironmentCall(
-        begun.order, begun.began, seconds, begun.client, begun.kind, begun.sent or b"null", None, None, None, None,
-        error_line(error), begun.strand, begun.strand.call, None, reason_of(error),
     )  # fmt: skip
 
 

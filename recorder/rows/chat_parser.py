@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from logs_ui.recorder.capture.calls import Ids
+from logs_ui.recorder.capture.model_answers import Ids
 
 # Texts come from models and environments, so they can be anything: tags are found by scans that read a text once. A
 # regex that matches lazily up to a closing tag reads the rest again for each opening tag, and keeps the GIL meanwhile.

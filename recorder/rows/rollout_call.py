@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from logs_ui.recorder.capture.calls import CallRecords, Collector, Ids
+from logs_ui.recorder.capture.calls import CallRecords, Collector
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode

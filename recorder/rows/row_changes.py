@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from logs_ui.recorder.capture.calls import Call, CallRecords, EnvironmentCall, Generation, Ids
+from logs_ui.recorder.capture.calls import Call, CallRecords, EnvironmentCall, Generation
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked

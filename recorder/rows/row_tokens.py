@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Ids
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.rollout_call import RolloutCall

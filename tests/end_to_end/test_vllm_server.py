@@ -23,8 +23,8 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.generation import vllm_client, vllm_generation
 
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars, record, trace_client
-from logs_ui.recorder.capture.calls import Sequence
 from logs_ui.recorder.capture.instruments import install
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.rollout import GenerationError, Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.demo.guess_env import TASKS, GuessEnv
 from logs_ui.rollout.demo.guess_model import make_tokenizer

@@ -15,8 +15,9 @@ import numpy as np
 import orjson
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, collecting
 from logs_ui.recorder.capture.instruments import concurrency
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute
 from logs_ui.recorder.rows.attribution.row_calls import Returned

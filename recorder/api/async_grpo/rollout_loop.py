@@ -26,10 +26,10 @@ from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironment
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.api.options import RecordOptions, checked_options
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
-from logs_ui.recorder.capture.calls import Generation, Sequence, answered, generating_strand, generation
+from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import trl, trl_async
-from logs_ui.recorder.capture.model_answers import finish_of
+from logs_ui.recorder.capture.model_answers import Sequence, finish_of
 from logs_ui.recorder.capture.strands import Strand, within
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Parse

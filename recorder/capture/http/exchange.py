@@ -8,7 +8,15 @@ from typing import Any
 
 from msgspec import structs
 
-from logs_ui.recorder.capture.calls import GIVEN_UP, Collector, Generation, failed, generating, generating_strand
+from logs_ui.recorder.capture.calls import (
+    GIVEN_UP,
+    Call,
+    Collector,
+    Generation,
+    generating,
+    generating_strand,
+    unanswered,
+)
 from logs_ui.recorder.capture.http.replies import Json, Request, asked, error_of, reply_of, request_id
 from logs_ui.recorder.capture.model_answers import Sequence, end_tokens, finish_of
 from logs_ui.recorder.capture.strands import Strand
@@ -140,25 +148,21 @@ class Exchange:
         with guard("listening to a server's reply"):
             self.heard(part)
 
-    def _record(self, make: Callable[[], Generation | None]) -> None:
+    def _record(self, make: Callable[[], Call | None]) -> None:
         try:
             self.log.unfinished.remove(self)
         except KeyError:
             return  # it is recorded already
-        generation = None
         with guard("reading a server's reply"):
             generation = make()
+            if generation is not None:
+                self.log.add(generation)
         self._parts.clear()
-        if generation is None:
-            self.log.forget(self._begun)
-        else:
-            self.log.add(generation)
+        self.log.forget(self._begun)  # if nothing was added
 
     def _reply(self) -> Json | None:
         data = b"".join(self._parts)
-        if self._decode is not None:
-            data = self._decode(data)
-        return reply_of(data)
+        return reply_of(data if self._decode is None else self._decode(data))
 
     def _generation(self, reply: Json | None) -> Generation | None:
         """Make the record; None if the reply is not one to a generation."""
@@ -187,11 +191,8 @@ class Exchange:
         finish = finish_of(sequence.sampled, end_tokens(self.log.model), limit if isinstance(limit, int) else None)
         return structs.replace(sequence, finish=finish)
 
-    def _failure(self, error: BaseException) -> Generation:
-        generation = failed(self._begun, error)
+    def _failure(self, error: BaseException) -> Call:
+        asked, sampling = self._question.first, self._question.sampling
         return structs.replace(
-            generation,
-            sampling=self._question.sampling,
-            request_id=self._question.request_id,
-            asked=self._question.first,
+            unanswered(self._begun, error), sampling=sampling, request_id=self._question.request_id, asked=asked
         )

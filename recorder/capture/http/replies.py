@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Ids, Sequence
 from logs_ui.recorder.capture.http.event_stream import joined
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.snapshot import one_line, plain, snapshot, text
 
 Json = dict[str, Any]

@@ -6,16 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import (
-    Begun,
-    Collector,
-    Generation,
-    TokenBatch,
-    answered,
-    generating_strand,
-    generation,
-)
+from logs_ui.recorder.capture.calls import Begun, Collector, Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.model_answers import TokenBatch
 from logs_ui.recorder.guard import guard
 
 _SAMPLING = (

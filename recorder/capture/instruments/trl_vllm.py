@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Sequence
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.instruments.vllm import Finishes, Seen, array_of, recorded, sampling_of, tell
-from logs_ui.recorder.capture.model_answers import end_tokens, finish_of
+from logs_ui.recorder.capture.model_answers import Sequence, end_tokens, finish_of
 from logs_ui.recorder.capture.strands import current_strand
 
 _SEAM = "trl-vllm"

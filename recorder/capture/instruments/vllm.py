@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Generation, Ids, Sequence, answered, generating_strand, generation
+from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import plain

@@ -48,7 +48,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from types import MappingProxyType
 
-from logs_ui.recorder.capture.calls import Ids
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.exact.chains import link_chains
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each

@@ -3,7 +3,8 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from logs_ui.recorder.capture.calls import Generation, Sequence
+from logs_ui.recorder.capture.calls import Generation
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.branches import place_of
 from logs_ui.recorder.rows.attribution.prefixes import answer_of, context_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.recorder.capture.calls import Ids, Sequence
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
 
 

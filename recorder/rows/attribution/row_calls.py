@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from logs_ui.recorder.capture.calls import CallRecords, EnvironmentCall, Generation, Note, Sequence
+from logs_ui.recorder.capture.calls import CallRecords, EnvironmentCall, Generation, Note
+from logs_ui.recorder.capture.model_answers import Sequence
 
 STRENGTH = (
     "scope", "context", "strand", "generation", "tokens", "text", "observation", "reward", "action", "prompt", "order",

@@ -19,17 +19,11 @@ import torch
 from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
-from logs_ui.recorder.capture.calls import (
-    Collector,
-    EnvironmentCall,
-    Generation,
-    Sequence,
-    TokenBatch,
-    collecting,
-)
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, collecting
 from logs_ui.recorder.capture.forked_children import CallsOfChildren
 from logs_ui.recorder.capture.instruments import concurrency, transformers
 from logs_ui.recorder.capture.instruments.patch import Patches, patches
+from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run

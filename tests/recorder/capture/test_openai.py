@@ -14,9 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from logs_ui.recorder import trace_client
-from logs_ui.recorder.capture.calls import Generation, Sequence
+from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.instruments import openai as instrument
+from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.model_server import (
     TOOL_CALL,
     ModelServer,

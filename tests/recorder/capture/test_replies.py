@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs_ui.recorder.capture.calls import Sequence
 from logs_ui.recorder.capture.http.replies import Request, asked, error_of, parsed, reply_of, request_id
+from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.model_server import (
     TOOL_CALL,
     chat,

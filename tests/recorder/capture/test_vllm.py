@@ -23,8 +23,9 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from logs_ui.recorder.capture.calls import Collector, Generation, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 from logs_ui.recorder.capture.instruments import install, trl_vllm
+from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.environments import python_of
 from tests.support.ranks import run_on_two_ranks
 from tests.support.vllm_server import VARIABLES

@@ -24,7 +24,8 @@ from logs_ui.recorder import guard as guards
 from logs_ui.recorder import load_run
 from logs_ui.recorder.api.record import record
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.capture.calls import CallRecords, Generation, Sequence
+from logs_ui.recorder.capture.calls import CallRecords, Generation
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.capture.rollout_output import checked_output
 from logs_ui.recorder.delivery import committer, job_queue
 from logs_ui.recorder.delivery import writer as writers

@@ -22,15 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import current_row, flush, load_run, start_run, trace_env
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.capture.calls import (
-    CallRecords,
-    Collector,
-    EnvironmentCall,
-    Generation,
-    Note,
-    Sequence,
-    collecting,
-)
+from logs_ui.recorder.capture.calls import CallRecords, Collector, EnvironmentCall, Generation, Note, collecting
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.delivery.writer import Writer

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.recorder.capture.calls import Sequence
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Turn
 

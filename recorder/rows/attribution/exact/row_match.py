@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.recorder.capture.calls import Ids, Sequence
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.prefixes import texts_after_prompt
 from logs_ui.recorder.rows.attribution.text_compare import plain

@@ -13,7 +13,8 @@ from operator import attrgetter
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall, Ids, Sequence
+from logs_ui.recorder.capture.calls import EnvironmentCall
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
 from logs_ui.recorder.rows.attribution.inferred.thresholds import MOST, NEARLY_ALL, SAMPLED_EPISODES, SAMPLED_VALUES
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls

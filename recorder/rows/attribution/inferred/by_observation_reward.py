@@ -17,7 +17,8 @@ from operator import attrgetter, itemgetter
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall, Ids
+from logs_ui.recorder.capture.calls import EnvironmentCall
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.inferred.by_action import (
     Actions,
     Episode,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from math import inf
 
-from logs_ui.recorder.capture.calls import Generation, Ids
+from logs_ui.recorder.capture.calls import Generation
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import place_of

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from logs_ui.recorder.capture.calls import EnvironmentCall, Sequence
+from logs_ui.recorder.capture.calls import EnvironmentCall
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import Branches, place_of
 from logs_ui.recorder.rows.attribution.inferred.thresholds import CHANCE

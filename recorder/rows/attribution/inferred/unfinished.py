@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 import orjson
 
-from logs_ui.recorder.capture.calls import Ids
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import place_of

@@ -4,7 +4,8 @@ import numpy as np
 import orjson
 import pytest
 
-from logs_ui.recorder.capture.calls import Generation, Sequence
+from logs_ui.recorder.capture.calls import Generation
+from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens, fit
 from logs_ui.recorder.rows.attribution.prefixes import context_of

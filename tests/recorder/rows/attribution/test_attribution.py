@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Note, Sequence
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Note
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution import Attribution, Seen, attribute, attribute_unfinished
 from logs_ui.recorder.rows.attribution.chain import Chain

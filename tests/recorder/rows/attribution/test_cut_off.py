@@ -12,7 +12,8 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from logs_ui.recorder.capture.calls import Collector, Generation, Ids, Sequence, collecting
+from logs_ui.recorder.capture.calls import Collector, Generation, collecting
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.capture.strands import Strand, StrandTree
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, Seen, attribute_unfinished
 from tests.recorder.rows.attribution.test_patterns import (

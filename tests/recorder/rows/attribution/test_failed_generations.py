@@ -18,7 +18,7 @@ from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record, start_run, trace_env
 from logs_ui.recorder.capture.calls import Generation
-from logs_ui.recorder.capture.calls import Sequence as Answer
+from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.search.search_text import text_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Ids, Note, Sequence
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Note
+from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.rows import attribution
 from logs_ui.recorder.rows.attribution import Seen, attribute, attribute_unfinished
 from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope
