@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from logs_ui.recorder import queries
@@ -164,13 +164,15 @@ class DiagnosisCallback:
         if self._watch is None:
             recording = trl.listener_of(state)
             if self._run is not None:
-                place = _Place(self._run, self._db, None)
+                run, db, recording = self._run, self._db, None
             elif isinstance(recording, Recording):
-                place = _Place(recording.run, as_text(recording.db), recording)
+                run, db = recording.run, as_text(recording.db)
             else:
                 return None
             news = News(self._quiet_steps)
-            self._watch = _Watch(place, self._settings, self._diagnostics, news, self._webhook, self._stop_on)
+            self._watch = _Watch(
+                run, db, recording, self._settings, self._diagnostics, news, self._webhook, self._stop_on
+            )
         return self._watch
 
     def _report_stop(self, card: Card, state: Any) -> None:
@@ -178,49 +180,36 @@ class DiagnosisCallback:
         watch = self._watch
         assert watch is not None  # noqa: S101 - it found the card
         why = f"Stopped by its diagnosis at step {state.global_step}: {visible(card.title)} [{card.id}]"
-        db = db_option(database_address(watch.place.db))
-        sys.stderr.write(f"logs-ui: {why}. Show all cards: logs-ui diagnose {watch.place.run}{db}\n")
-        if watch.place.recording is not None:
-            watch.place.recording.stops(why)
+        db = db_option(database_address(watch.db))
+        sys.stderr.write(f"logs-ui: {why}. Show all cards: logs-ui diagnose {watch.run}{db}\n")
+        if watch.recording is not None:
+            watch.recording.stops(why)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A run, and the database to read it from.
+@dataclass
+class _Watch:
+    """Diagnoses one run again and again, in a thread of its own.
 
     Attributes:
+        db: The database to read the run from.
         recording: The recording of this process; None if another process writes the run.
+        stopped_by: The first card that is to end the training; None as long as there is none.
     """
 
     run: str
     db: str | os.PathLike[str] | None
     recording: Recording | None
-
-
-class _Watch:
-    """Diagnoses one run again and again, in a thread of its own.
-
-    Attributes:
-        stopped_by: The first card that is to end the training; None as long as there is none.
-    """
-
-    def __init__(
-        self,
-        place: _Place,
-        settings: Settings | None,
-        diagnostics: Sequence[Diagnostic],
-        news: News,
-        webhook: Webhook | None,
-        stop_on: Callable[[Card], bool],
-    ) -> None:
-        self.place = place
-        self.stopped_by: Card | None = None
-        self._settings, self._diagnostics, self._stop_on = settings, diagnostics, stop_on
-        self._news, self._webhook = news, webhook
-        self._diagnosis: Diagnosis | None = None
-        self._last_warning: str | None = None
-        self._requested, self._ending = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+    settings: Settings | None
+    diagnostics: Sequence[Diagnostic]
+    news: News
+    webhook: Webhook | None
+    stop_on: Callable[[Card], bool]
+    stopped_by: Card | None = None
+    _diagnosis: Diagnosis | None = None
+    _last_warning: str | None = None
+    _requested: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     def request(self) -> None:
         """Have the run diagnosed soon; does not wait for it."""
@@ -256,26 +245,26 @@ class _Watch:
         for failed in report.failed:
             self._warn(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}")
         step = report.steps[1] if report.steps else 0  # the training may be further by now
-        for card in self._news.of(report.cards, step):
+        for card in self.news.of(report.cards, step):
             print_card(report, card, step)
-            if self._webhook is not None:
-                self._webhook.send(report, card, step)
+            if self.webhook is not None:
+                self.webhook.send(report, card, step)
         self.stopped_by = self.stopped_by or next(filter(self._is_to_stop, report.cards), None)
 
     def _is_to_stop(self, card: Card) -> bool:
         try:
-            return bool(self._stop_on(card))
+            return bool(self.stop_on(card))
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             self._warn(f"stop_on failed: {error_line(error)}")
             return False
 
     def _report(self) -> Report:
-        if self.place.recording is not None:
-            self.place.recording.flush(_FLUSH_SECONDS)
-        with opened(self.place.run, self.place.db) as (engine, run):
+        if self.recording is not None:
+            self.recording.flush(_FLUSH_SECONDS)
+        with opened(self.run, self.db) as (engine, run):
             if self._diagnosis is None or self._diagnosis.columns.mode != queries.mode_of(engine, run.id or 0):
                 self._diagnosis = Diagnosis.of(engine, run)
-            return self._diagnosis.now(engine, run, self._settings, self._diagnostics).report
+            return self._diagnosis.now(engine, run, self.settings, self.diagnostics).report
 
     def _warn(self, what: str) -> None:
         if what != self._last_warning:

@@ -47,28 +47,22 @@ def _response(events: list[Json]) -> Json | None:
 
 def _completion(events: list[Json]) -> Json:
     """Join the events of completions, chat completions and vLLM's tokens."""
-    pieces: dict[int, list[Json]] = {}
-    for event in events:
-        choices = event.get("choices")
-        for choice in choices if isinstance(choices, list) else []:
-            if isinstance(choice, dict) and isinstance(index := choice.get("index", 0), int):
-                pieces.setdefault(index, []).append(choice)
     return {
         **{name: _first(events, name) for name in ("id", "request_id", "prompt_token_ids", "error", "object")},
-        "usage": _last(events, "usage"),
-        "choices": [{"index": index, **_choice(pieces[index])} for index in sorted(pieces)],
+        "usage": _first(reversed(events), "usage"),
+        "choices": [{"index": index, **_choice(pieces)} for index, pieces in _by_index(events, "choices")],
     }
 
 
 def _choice(pieces: list[Json]) -> Json:
+    logprobs, deltas = [*_inner(pieces, "logprobs")], [*_inner(pieces, "delta")]
     choice: dict[str, Any] = {
-        "finish_reason": _last(pieces, "finish_reason"),
+        "finish_reason": _first(reversed(pieces), "finish_reason"),
         "prompt_token_ids": _first(pieces, "prompt_token_ids"),
         "token_ids": _chained(pieces, "token_ids"),
-        "logprobs": _logprobs([*_inner(pieces, "logprobs")]),
+        "logprobs": {name: _chained(logprobs, name) for name in ("content", "tokens", "token_logprobs")},
         "text": _text(pieces, "text"),
     }
-    deltas = [*_inner(pieces, "delta")]
     if deltas:
         choice["message"] = {
             **{name: _text(deltas, name) for name in ("content", "reasoning_content", "reasoning", "refusal")},
@@ -77,29 +71,25 @@ def _choice(pieces: list[Json]) -> Json:
     return choice
 
 
-def _logprobs(pieces: list[Json]) -> Json:
-    return {name: _chained(pieces, name) for name in ("content", "tokens", "token_logprobs")}
-
-
 def _tool_calls(deltas: list[Json]) -> list[Json]:
     """Join tool calls. A call comes in pieces: its name first, then its arguments bit by bit."""
-    pieces: dict[int, list[Json]] = {}
-    for delta in deltas:
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else []:
-            if isinstance(call, dict) and isinstance(index := call.get("index", 0), int):
-                pieces.setdefault(index, []).append(call)
-    return [
-        {
-            "id": _first(pieces[index], "id"),
-            "type": "function",
-            "function": {
-                "name": _first(_inner(pieces[index], "function"), "name"),
-                "arguments": _text([*_inner(pieces[index], "function")], "arguments") or "",
-            },
-        }
-        for index in sorted(pieces)
-    ]
+    calls = []
+    for _, pieces in _by_index(deltas, "tool_calls"):
+        functions = [*_inner(pieces, "function")]
+        function = {"name": _first(functions, "name"), "arguments": _text(functions, "arguments") or ""}
+        calls.append({"id": _first(pieces, "id"), "type": "function", "function": function})
+    return calls
+
+
+def _by_index(events: list[Json], name: str) -> list[tuple[int, list[Json]]]:
+    """Collect the pieces in a list of each event by their index, and sort them by it."""
+    found: dict[int, list[Json]] = {}
+    for event in events:
+        pieces = event.get(name)
+        for piece in pieces if isinstance(pieces, list) else []:
+            if isinstance(piece, dict) and isinstance(index := piece.get("index", 0), int):
+                found.setdefault(index, []).append(piece)
+    return sorted(found.items())
 
 
 def _inner(pieces: Iterable[Json], name: str) -> Iterator[Json]:
@@ -108,10 +98,6 @@ def _inner(pieces: Iterable[Json], name: str) -> Iterator[Json]:
 
 def _first(pieces: Iterable[Json], name: str) -> Any:
     return next((value for piece in pieces if (value := piece.get(name)) is not None), None)
-
-
-def _last(pieces: list[Json], name: str) -> Any:
-    return _first(reversed(pieces), name)
 
 
 def _text(pieces: list[Json], name: str) -> str | None:

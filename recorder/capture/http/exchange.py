@@ -50,8 +50,7 @@ class Exchange:
 
     def __init__(self, strand: Strand, question: Request, seam: str) -> None:
         self.log: Collector = strand.tree.log
-        self._question = question
-        self._seam = seam
+        self._question, self._seam = question, seam
         self._is_awaited = False
         self._status = 200
         self._decode: Callable[[bytes], bytes] | None = None

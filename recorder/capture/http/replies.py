@@ -79,13 +79,6 @@ class Request:
         return self.prompts[number] if 0 <= number < len(self.prompts) else None
 
 
-class _Api(NamedTuple):
-    """The functions that read one kind of endpoint's requests and replies."""
-
-    prompts: Callable[[Json], list[Prompt]]
-    sequences: Callable[[Request, Json], list[Sequence]]
-
-
 def asked(url: str, body: object) -> Request | None:
     """Read a POST request; None if the address is not a generation endpoint, or the body is not a request to it.
 
@@ -94,20 +87,21 @@ def asked(url: str, body: object) -> Request | None:
         body: JSON, as text or parsed.
     """
     path = _path(url)
-    api = next((api for ending, api in _APIS if path.endswith(ending)), None)
+    api = next((api for api in _APIS if path.endswith(api[0])), None)
     if api is None:
         return None
+    _, read_prompts, read_sequences = api
     sent = dict(body) if isinstance(body, Mapping) else parsed(body)
     if not isinstance(sent, dict):
         return None
     # vLLM's "tokens in, tokens out" nests them in sampling_params, and TRL's older server in generation_kwargs.
     settings = {**sent, **_object(sent.get("sampling_params")), **_object(sent.get("generation_kwargs"))}
-    prompts = api.prompts(sent)
+    prompts = read_prompts(sent)
     if not prompts or _only_scores(settings):
         return None
     sampling = {name: plain(settings[name]) for name in _SAMPLING if settings.get(name) is not None}
     copies = _count(settings.get("n")) or 1
-    return Request(prompts, copies, sampling, _name(sent.get("request_id")), api.sequences)
+    return Request(prompts, copies, sampling, _name(sent.get("request_id")), read_sequences)
 
 
 def reply_of(data: bytes) -> Json | None:
@@ -290,15 +284,8 @@ def _trl_completions(question: Request, reply: Json) -> list[Sequence]:
         context = _ids(contexts[number]) if number < len(contexts) else None
         # With several values for a token it is not known which is the sampled one's.
         rows = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in _list(_nth(logprobs, i))]
-        sequences.append(
-            Sequence(
-                prompt.context if context is None else context,
-                sampled,
-                None,
-                logprobs=_logprobs(rows, sampled),
-                messages=prompt.messages,
-            )
-        )
+        context = prompt.context if context is None else context
+        sequences.append(Sequence(context, sampled, None, _logprobs(rows, sampled), messages=prompt.messages))
     return sequences
 
 
@@ -314,14 +301,10 @@ def _outputs(question: Request, reply: Json) -> list[Sequence]:
         if item.get("type") == "reasoning"
         for part in _list(item.get("content")) or _list(item.get("summary"))
     ]
+    functions = [item for item in items if item.get("type") == "function_call"]
     calls = [
-        {
-            "id": item.get("call_id"),
-            "type": "function",
-            "function": {"name": item.get("name"), "arguments": item.get("arguments")},
-        }
-        for item in items
-        if item.get("type") == "function_call"
+        {"id": it.get("call_id"), "type": "function", "function": {key: it.get(key) for key in ("name", "arguments")}}
+        for it in functions
     ]
     texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
     message = {
@@ -391,11 +374,12 @@ def _nth(values: list[Any], index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
-_APIS = (  # by the end of the URL's path; the first match counts
-    ("/chat/completions", _Api(_conversation, _choices)),
-    ("/completions", _Api(_texts_or_ids, _choices)),
-    ("/responses", _Api(_items, _outputs)),
-    ("/inference/v1/generate", _Api(_tokens, _choices)),
-    ("/generate", _Api(_trl_prompts, _trl_completions)),
-    ("/chat", _Api(_trl_conversations, _trl_completions)),
+_APIS: tuple[tuple[str, Callable[[Json], list[Prompt]], Callable[[Request, Json], list[Sequence]]], ...] = (
+    ("/chat/completions", _conversation, _choices),
+    ("/completions", _texts_or_ids, _choices),
+    ("/responses", _items, _outputs),
+    ("/inference/v1/generate", _tokens, _choices),
+    ("/generate", _trl_prompts, _trl_completions),
+    ("/chat", _trl_conversations, _trl_completions),
 )
+"""Ends of URLs' paths, with the functions that read such an endpoint's requests and replies; the first match counts."""

@@ -177,23 +177,13 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
                 self._self_exchange.end()
 
 
-def _requests(session: Any) -> dict[str, Callable[[Call], Call]]:
-    def sent(request: Any = None, **_: Any) -> Sent:
-        return str(getattr(request, "method", "")), str(getattr(request, "url", "")), getattr(request, "body", None)
-
-    def hear(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
-        exchange.answers(response.status_code)
-        if kwargs.get("stream", session.stream):
-            _hear_requests(exchange, response)
-        else:
-            exchange.heard(response.content)
-            exchange.end()
-
-    return {"send": lambda original: recorded("http", original, sent, hear)}
-
-
-def _hear_requests(exchange: Exchange, response: Any) -> None:
-    """Follow what the user reads: all ways except `raw` go through `iter_content`."""
+def _hear_requests(session: Any, exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+    """Follow what the user reads of a stream: all ways except `raw` go through `iter_content`."""
+    exchange.answers(response.status_code)
+    if not kwargs.get("stream", session.stream):
+        exchange.heard(response.content)
+        exchange.end()
+        return
     iterate = response.iter_content
 
     @functools.wraps(iterate)
@@ -203,44 +193,30 @@ def _hear_requests(exchange: Exchange, response: Any) -> None:
     response.iter_content = iter_content
 
 
-def _httpx(_: Any) -> dict[str, Callable[[Call], Call]]:
-    def sent(request: Any = None, **_: Any) -> Sent:
-        try:
-            body = getattr(request, "content", None)
-        except RuntimeError:  # the body is a stream that was not read: it is not JSON
-            body = None
-        return str(getattr(request, "method", "")), str(getattr(request, "url", "")), body
-
-    def hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
-        hear_httpx(exchange, response)
-
-    return {"send": lambda original: recorded("http", original, sent, hear)}
+def _hear_httpx(_: Any, exchange: Exchange, response: Any, /, **__: Any) -> None:
+    hear_httpx(exchange, response)
 
 
-def _aiohttp(_: Any) -> dict[str, Callable[[Call], Call]]:
-    def hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
-        exchange.answers(response.status)
-        response.content = _HeardReader(response.content, exchange)
-
-    return {"_request": lambda original: recorded("http", original, _sent, hear)}
+def _hear_aiohttp(_: Any, exchange: Exchange, response: Any, /, **__: Any) -> None:
+    exchange.answers(response.status)
+    response.content = _HeardReader(response.content, exchange)
 
 
-def _alike(client: Any) -> dict[str, Callable[[Call], Call]]:
-    """Record any object with methods named like those of requests."""
+def _hear_alike(_: Any, exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+    content = None if kwargs.get("stream") else getattr(response, "content", None)
+    status = getattr(response, "status_code", None)
+    exchange.answers(status if isinstance(status, int) else 200)
+    exchange.heard(content if isinstance(content, bytes) else b"")
+    exchange.end()
 
-    def hear(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
-        content = None if kwargs.get("stream") else getattr(response, "content", None)
-        status = getattr(response, "status_code", None)
-        exchange.answers(status if isinstance(status, int) else 200)
-        exchange.heard(content if isinstance(content, bytes) else b"")
-        exchange.end()
 
-    methods: dict[str, Callable[..., Sent]] = {"post": functools.partial(_sent, "POST"), "request": _sent}
-    return {
-        name: functools.partial(recorded, "http", sent=sent, hear=hear)
-        for name, sent in methods.items()
-        if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
-    }
+def _prepared(request: Any = None, **_: Any) -> Sent:
+    """Read a prepared request of requests or httpx."""
+    try:
+        body = getattr(request, "content", None) or getattr(request, "body", None)
+    except RuntimeError:  # the body is a stream that was not read: it is not JSON
+        body = None
+    return str(getattr(request, "method", "")), str(getattr(request, "url", "")), body
 
 
 def _sent(method: str = "", url: object = "", **kwargs: Any) -> Sent:
@@ -249,12 +225,12 @@ def _sent(method: str = "", url: object = "", **kwargs: Any) -> Sent:
 
 
 _LIBRARIES = (
-    ("requests", "Session", _requests),
-    ("httpx", "Client", _httpx),
-    ("httpx", "AsyncClient", _httpx),
-    ("httpx2", "Client", _httpx),  # the openai package has it since 3.0
-    ("httpx2", "AsyncClient", _httpx),
-    ("aiohttp", "ClientSession", _aiohttp),
+    ("requests", "Session", "send", _prepared, _hear_requests),
+    ("httpx", "Client", "send", _prepared, _hear_httpx),
+    ("httpx", "AsyncClient", "send", _prepared, _hear_httpx),
+    ("httpx2", "Client", "send", _prepared, _hear_httpx),  # the openai package has it since 3.0
+    ("httpx2", "AsyncClient", "send", _prepared, _hear_httpx),
+    ("aiohttp", "ClientSession", "_request", _sent, _hear_aiohttp),
 )
 
 
@@ -262,11 +238,17 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
     """Return what makes the replacement of each method, by its name; {} if this is not a client."""
     if isinstance(client, type | ModuleType):
         return {}
-    for library, name, replacements in _LIBRARIES:
+    for library, name, method, sent, hear in _LIBRARIES:
         kind = getattr(sys.modules.get(library), name, None)
         if isinstance(kind, type) and isinstance(client, kind):
-            return replacements(client)
-    return _alike(client)
+            return {method: functools.partial(recorded, "http", sent=sent, hear=functools.partial(hear, client))}
+    # Any object with methods named like those of requests.
+    methods: dict[str, Callable[..., Sent]] = {"post": functools.partial(_sent, "POST"), "request": _sent}
+    return {
+        name: functools.partial(recorded, "http", sent=sent, hear=functools.partial(_hear_alike, client))
+        for name, sent in methods.items()
+        if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
+    }
 
 
 def _unusable(client: object) -> str:
