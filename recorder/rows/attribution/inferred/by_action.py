@@ -8,70 +8,35 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from functools import partial
-from operator import attrgetter
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids, Sequence
-from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
-from logs_ui.recorder.rows.attribution.inferred.thresholds import MOST, NEARLY_ALL, SAMPLED_EPISODES, SAMPLED_VALUES
+from logs_ui.recorder.rows.attribution.inferred.comparison import (
+    Comparison,
+    Episode,
+    has_failed,
+    is_stepped,
+    settled,
+    varying_values,
+)
+from logs_ui.recorder.rows.attribution.inferred.thresholds import MOST, NEARLY_ALL, SAMPLED_EPISODES
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 from logs_ui.recorder.rows.attribution.text_compare import Leaf, is_in, leaves_of, plain
 
-Episode = list[EnvironmentCall]
-"""A client's calls from one reset to the next."""
 
-_STEPS = ("step", "tool")
-
-
-def is_stepped(episode: Episode) -> bool:
-    """Return True if it took a step."""
-    return any(call.kind != "reset" for call in episode)
-
-
-def has_failed(episode: Episode) -> bool:
-    """Return True if one of its calls raised."""
-    return any(call.error for call in episode)
-
-
-def is_plausible(episode: Episode, row: RowCalls) -> bool:
-    """Return True if at no time it had more successful steps than the row had answers by then."""
-    answered = sorted(turn.order for turn in row.turns)
-    steps = [call.order for call in episode if call.kind != "reset" and call.error is None]
-    return not answered or all(bisect_left(answered, order) >= made for made, order in enumerate(steps, 1))
-
-
-def settled(fitting: Iterable[Iterable[int]]) -> int:
-    """Count the episodes that find a row of their own; those that fit the fewest rows choose first."""
-    taken: set[int] = set()
-    for found in sorted(map(list, fitting), key=len):
-        place = next((place for place in found if place not in taken), None)
-        if place is not None:
-            taken.add(place)
-    return len(taken)
-
-
-class Actions:
-    """Tells whether episodes match rows, by the actions sent and the answers before them.
-
-    Args:
-        episodes: all that are to be assigned.
-        rows: rows that they can be assigned to, by index.
-        decode: token ids to text.
-    """
+class Actions(Comparison):
+    """Tells whether episodes match rows, by the actions sent and the answers before them."""
 
     def __init__(self, episodes: Seq[Episode], rows: Mapping[int, RowCalls], decode: Callable[[Ids], str]) -> None:
-        self._decode = decode
+        super().__init__(rows, decode)
         self._texts: dict[int, str] = {}
         self._plain: dict[int, str] = {}
         self._sent_by: dict[tuple[int, int], list[tuple[str, object, str]]] = {}  # by episode and row
-        self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
-        self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
-        steps = [call for episode in episodes for call in episode if call.kind in _STEPS]
+        steps = [call for episode in episodes for call in episode if call.kind in {"step", "tool"}]
         self._leaves = {call.order: leaves_of(orjson.loads(call.sent)) for call in steps}
-        from_answers = self._paths_from_answers(self._leaves)
+        # Not a tool's name, which is always the same, nor an id that the function makes up.
+        from_answers = varying_values(self._leaves, lambda values: any(self._is_said_before(*one) for one in values))
         self._sent = {
             order: {path: leaf for path, leaf in leaves.items() if path in from_answers}
             for order, leaves in self._leaves.items()
@@ -137,16 +102,8 @@ class Actions:
         """Return True if actions fit these rows far better than shuffled rows: they occur in the answers, or equal
         answers led to equal actions.
         """
-        episodes = [episode for episode, _ in pairs if is_stepped(episode)]
-        places = [place for episode, place in pairs if is_stepped(episode)]
-        calls = sum(map(len, episodes))
-        return any(
-            beats_shuffles(partial(score, episodes), places, calls) for score in (self._occurring, self._sent_alike)
-        )
-
-    def _occurring(self, episodes: Seq[Episode], places: Seq[int]) -> int:
-        """Count the episodes whose actions occur in the answers of these rows."""
-        return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
+        stepped = [pair for pair in pairs if is_stepped(pair[0])]
+        return self._beat_shuffles(stepped, self._fitting, self._sent_alike)
 
     def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the values that are the most frequent ones after their answer."""
@@ -208,21 +165,6 @@ class Actions:
         sent = [any(call.order in self._sent and self._sent[call.order] for call in episode) for episode in episodes]
         return fitting if settled(fitting) >= NEARLY_ALL * sum(sent) > 0 else []
 
-    def _paths_from_answers(self, sent: Mapping[int, dict[str, Leaf]]) -> set[str]:
-        """Return the JSON paths whose values come from answers: not a tool's name, which is always the same, nor an id
-        that the function makes up.
-        """
-        values: dict[str, dict[str, tuple[Leaf, int]]] = defaultdict(dict)
-        for order, leaves in sent.items():
-            for path, leaf in leaves.items():
-                values[path][leaf[1]] = leaf, order
-        return {
-            path
-            for path, found in values.items()
-            if len(found) > 1
-            and any(self._is_said_before(leaf, order) for leaf, order in list(found.values())[:SAMPLED_VALUES])
-        }
-
     def _is_said_before(self, leaf: Leaf, order: int) -> bool:
         """Return True if the value occurs in any row's last answer."""
         as_sent, value = leaf
@@ -256,17 +198,15 @@ class Actions:
         return self._turns[place][before - 1].sequence if before else None
 
     def _text(self, sequence: Sequence) -> str:
-        answer_text = self._texts.get(id(sequence))
-        if answer_text is None:
+        if id(sequence) not in self._texts:
             known = "" if sequence.sampled is None else self._decode(sequence.sampled)
-            answer_text = self._texts[id(sequence)] = sequence.text or known
-        return answer_text
+            self._texts[id(sequence)] = sequence.text or known
+        return self._texts[id(sequence)]
 
     def _plain_text(self, sequence: Sequence) -> str:
-        answer_text = self._plain.get(id(sequence))
-        if answer_text is None:
-            answer_text = self._plain[id(sequence)] = plain(self._text(sequence))
-        return answer_text
+        if id(sequence) not in self._plain:
+            self._plain[id(sequence)] = plain(self._text(sequence))
+        return self._plain[id(sequence)]
 
 
 def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:

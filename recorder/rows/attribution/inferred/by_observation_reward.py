@@ -10,30 +10,29 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from functools import partial
 from itertools import chain
 from math import factorial, isfinite, prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 import orjson
 
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids
-from logs_ui.recorder.rows.attribution.inferred.by_action import (
-    Actions,
+from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
+from logs_ui.recorder.rows.attribution.inferred.comparison import (
+    Comparison,
     Episode,
     has_failed,
     is_plausible,
     settled,
+    varying_values,
 )
-from logs_ui.recorder.rows.attribution.inferred.permutation_test import beats_shuffles
 from logs_ui.recorder.rows.attribution.inferred.thresholds import (
     CHANCE,
     DISTINCT_REWARDS,
     LEAST_CHARACTERS,
     MOST,
     NEARLY_ALL,
-    SAMPLED_VALUES,
 )
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.row_calls import Returned, RowCalls, Turn
@@ -49,16 +48,11 @@ _COMMON = {-1.0, 0.0, 1.0}
 _Scores = dict[int, float]
 
 
-class Outcomes:
+class Outcomes(Comparison):
     """Tells whether episodes match rows, by observations and rewards.
 
-    Args:
-        episodes: all that are to be assigned.
-        rows: rows that they can be assigned to, by index.
-        decode: token ids to text.
-        returned: see `Returned`; empty where the function did not return.
-        actions: those of the same episodes and rows. If they disagree with the observations, these are not used: each
-            of two players may be shown what the other one did.
+    If the `actions` of the same episodes and rows disagree with the observations, these are not used: each of two
+    players may be shown what the other one did.
     """
 
     def __init__(
@@ -69,9 +63,7 @@ class Outcomes:
         returned: Returned,
         actions: Actions,
     ) -> None:
-        self._decode, self._rows = decode, rows
-        self._turns = {place: sorted(row.turns, key=attrgetter("order")) for place, row in rows.items()}
-        self._orders = {place: [turn.order for turn in turns] for place, turns in self._turns.items()}
+        super().__init__(rows, decode)
         self._heard: dict[tuple[int, int], Leaf] = {}
         self._shown = self._find_shown(episodes)
         self._by_shown = [*self._by_observation(episodes)]
@@ -93,8 +85,8 @@ class Outcomes:
 
     def contradict(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if an observation matches another row but not its own, or the returned rewards disagree."""
-        strangers = [episode for episode, place in pairs if self._occurs(episode, place) is False]
-        if any(self._occurs(episode, place) for episode in strangers for _, place in pairs):
+        strangers = [episode for episode, place in pairs if self._fits(episode, place) is False]
+        if any(self._fits(episode, place) for episode in strangers for _, place in pairs):
             return bool(self._possible_rows([episode for episode, _ in pairs]))
         return bool(self._scores) and not any(
             all(scored[_key(episode)] == given.get(place) for episode, place in pairs if _key(episode) in scored)
@@ -103,20 +95,16 @@ class Outcomes:
 
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if observations or rewards fit these rows far better than shuffled rows."""
-        episodes, places = [episode for episode, _ in pairs], [place for _, place in pairs]
         for scored, given in chain(*self._scores):
             rewards = [(scored.get(_key(episode)), given.get(place)) for episode, place in pairs]
             alike = Counter(reward for _, reward in rewards)
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
             if orders * CHANCE >= 1 and all(own == reward for own, reward in rewards):
                 return True
-        return beats_shuffles(partial(self._occurring, episodes), places, sum(map(len, episodes)))
-
-    def _occurring(self, episodes: Seq[Episode], places: Seq[int]) -> int:
-        return sum(self._occurs(episode, place) is True for episode, place in zip(episodes, places, strict=True))
+        return self._beat_shuffles(pairs, self._fitting)
 
     def _may_be(self, episode: Episode, place: int) -> bool:
-        return self._occurs(episode, place) is not False and is_plausible(episode, self._rows[place])
+        return self._fits(episode, place) is not False and is_plausible(episode, self._rows[place])
 
     def _by_observation(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
         """Yield the episodes that can be of one row alone, once the rows of the others are known."""
@@ -126,7 +114,7 @@ class Outcomes:
             (i, place)
             for i, found in possible.items()
             for place in found
-            if len(found) == 1 and (has_each_row_one or self._occurs(episodes[i], place))
+            if len(found) == 1 and (has_each_row_one or self._fits(episodes[i], place))
         ]:
             times = Counter(place for _, place in single)
             yield from ((episodes[i], place) for i, place in single if times[place] == 1)
@@ -166,7 +154,7 @@ class Outcomes:
                 found[key].add(place)
         return {key: places.pop() for key, places in found.items() if len(places) == 1}
 
-    def _occurs(self, episode: Episode, place: int) -> bool | None:
+    def _fits(self, episode: Episode, place: int) -> bool | None:
         """Return True if each observation occurs in the row's next prompt; None if there is none to compare."""
         known = False
         for call in episode:
@@ -182,12 +170,8 @@ class Outcomes:
         """Return the values of each call that the model is given: texts, or numbers where no text is given."""
         leaves = {call.order: _leaves(call) for episode in episodes for call in episode if call.observation}
         followed = {call.order for episode in episodes for call in episode[:-1]}
-        values: dict[str, dict[str, tuple[Leaf, int]]] = defaultdict(dict)
-        for order, found in leaves.items():
-            for path, leaf in found.items() if order in followed else ():
-                values[path][leaf[1]] = leaf, order
-        telling = {path for path, found in values.items() if len(found) > 1 and self._are_heard([*found.values()])}
-        worded = {path for path in telling if any(any(map(str.isalpha, value)) for value in values[path])}
+        telling = varying_values({order: leaves[order] for order in leaves if order in followed}, self._are_heard)
+        worded = {path for path, found in telling.items() if any(any(map(str.isalpha, one[1])) for one, _ in found)}
         return {
             order: [leaf for path, leaf in found.items() if path in (worded or telling)]
             for order, found in leaves.items()
@@ -197,7 +181,7 @@ class Outcomes:
         """Return True if most of these occur in some row's next prompt."""
         heard = [
             any(_is_heard(leaf, heard) for place in self._rows if (heard := self._heard_after(order, place)))
-            for leaf, order in shown[:SAMPLED_VALUES]
+            for leaf, order in shown
         ]
         return sum(heard) >= MOST * len(heard)
 

@@ -16,14 +16,9 @@ from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import place_of
 from logs_ui.recorder.rows.attribution.inferred.after_generation import add_by_generations
-from logs_ui.recorder.rows.attribution.inferred.by_action import (
-    Actions,
-    Episode,
-    has_failed,
-    is_plausible,
-    is_stepped,
-)
+from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
 from logs_ui.recorder.rows.attribution.inferred.by_observation_reward import Outcomes
+from logs_ui.recorder.rows.attribution.inferred.comparison import Episode, has_failed, is_plausible, is_stepped
 from logs_ui.recorder.rows.attribution.inferred.row_order import are_in_line, are_of_one_prompt, is_in_order
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 
