@@ -58,9 +58,7 @@ def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, A
 def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
     """Return the index of the first message that the policy wrote; a prompt may contain assistant messages as examples.
 
-    Args:
-        messages: of a rollout.
-        turns: how many generations it had; None if that is not known.
+    `turns` is how many generations the rollout had; None if that is not known.
     """
     answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     if turns is not None and 0 < turns < len(answers):
@@ -75,31 +73,25 @@ class Spelling:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[bytes, str] = {}
-        self._known_whole: dict[bytes, str] = {}
+        self._known: dict[bool, dict[bytes, str]] = {True: {}, False: {}}  # True: without special tokens
         self._known_prompts: dict[tuple[bytes, bytes], bytes] = {}
 
     def of(self, ids: Ids) -> str:
         """Return the text of ids without special tokens."""
-        key = ids.tobytes()
-        if key not in self._known:
-            self._known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        return self._known[key]
+        return self._decoded(ids, bare=True)
 
     def whole(self, ids: Ids) -> str:
         """Return the text of ids with special tokens."""
-        key = ids.tobytes()
-        if key not in self._known_whole:
-            self._known_whole[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
-        return self._known_whole[key]
+        return self._decoded(ids, bare=False)
+
+    def _decoded(self, ids: Ids, *, bare: bool) -> str:
+        known, key = self._known[bare], ids.tobytes()
+        if key not in known:
+            known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
+        return known[key]
 
     def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
-        """Return `prompt_with_more` as a new list.
-
-        Args:
-            given: JSON of the dataset's prompt.
-            ids: of the whole prompt that the model received.
-        """
+        """Return `prompt_with_more` of the dataset's prompt (JSON) and the ids that the model got, as a new list."""
         key = given, ids.tobytes()
         if key not in self._known_prompts:
             messages = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
@@ -112,24 +104,16 @@ class Spelling:
         and keeps it for a single text. Does nothing if some of them are no ids.
         """
         with suppress(OverflowError, TypeError):
-            self._learn(self._known, ids, bare=True)
-            self._learn(self._known_whole, whole, bare=False)
-
-    def _learn(self, known: dict[bytes, str], ids: Iterable[Ids], *, bare: bool) -> None:
-        new = {key: one for one in ids if (key := one.tobytes()) not in known}
-        if new:
-            lists = [one.tolist() for one in new.values()]
-            known.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
+            for bare, several in ((True, ids), (False, whole)):
+                known = self._known[bare]
+                new = {key: one for one in several if (key := one.tobytes()) not in known}
+                lists = [one.tolist() for one in new.values()]
+                known.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
 
 
 def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
-    """Return the messages of a completion, in order: spans that the model sampled, parsed, and spans that were inserted
-    between them, by role.
-
-    Args:
-        spelling: decodes the model's token ids.
-        completion: (C,) token ids.
-        mask: (C,) 1 = sampled by the model; None = all of it.
+    """Return the messages of a completion (C,), in order: spans that the model sampled, parsed, and spans that were
+    inserted between them, by role. The mask (C,) is 1 where the model sampled; None if it sampled all.
     """
     messages: list[dict[str, Any]] = []
     for sampled, ids in spans(completion, mask):

@@ -24,14 +24,7 @@ Raised = tuple[str, str | None]
 
 
 def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> dict[str, Any]:
-    """Return the columns about a row's end: status, stop reason and error.
-
-    Args:
-        row: its calls.
-        moves: the environment calls that the model asked for.
-        actions: the row's entries, as they are stored.
-        by_tools: see `acts_by_tools`.
-    """
+    """Return the columns about a row's end: status, stop reason and error. `actions` are its entries, as stored."""
     broken, failure = _failed_call(row), _reported_error(row) if row.notes else None
     unanswered = _unanswered(row, moves) if row.failures else None
     error = broken.error if broken else next((line for line, _ in filter(None, (failure, unanswered))), None)

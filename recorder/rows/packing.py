@@ -55,16 +55,12 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
 def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
     """Return for each draft the columns that are measured for all drafts together; none if that fails."""
     found: list[Facts] = [{} for _ in drafts]
-    texts = [(facts, it.answers) for facts, it in zip(found, drafts, strict=True) if it.answers is not None]
-    tokens = [
-        (facts, it.tokens)
-        for facts, it in zip(found, drafts, strict=True)
-        if it.answers is not None and it.tokens is not None
-    ]
+    texts = {i: draft.answers for i, draft in enumerate(drafts) if draft.answers is not None}
+    tokens = {i: arrays for i in texts if (arrays := drafts[i].tokens) is not None}
     with guard("measuring texts"):
-        for (facts, _), of_texts in zip(texts, text_facts([answers for _, answers in texts]), strict=True):
-            facts.update(of_texts)
+        for i, of_texts in zip(texts, text_facts([*texts.values()]), strict=True):
+            found[i].update(of_texts)
     with guard("measuring tokens"):
-        for (facts, _), of_tokens in zip(tokens, token_facts([arrays for _, arrays in tokens]), strict=True):
-            facts.update(of_tokens)
+        for i, of_tokens in zip(tokens, token_facts([*tokens.values()]), strict=True):
+            found[i].update(of_tokens)
     return found

@@ -26,11 +26,7 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
     occurred before, both from 0 to 1; None for a text of fewer than `least` words.
 
     Words are separated by white space and compared by hashes of some 26 bits, without regard to case: of texts of a
-    thousand words, one in a hundred has two words that are taken for one.
-
-    Args:
-        texts: any texts.
-        least: 3 or more.
+    thousand words, one in a hundred has two words that are taken for one. `least` must be 3 or more.
     """
     found: list[Shares | None] = []
     for piece in _pieces([_plain(text) for text in texts]):
@@ -116,15 +112,10 @@ def _tables(bits: int) -> _Tables:
 
 
 def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:
-    """Counts the different hashes of each text.
+    """Counts the different hashes of each of `count` texts; `numbers` has for each hash the number of its text.
 
     All hashes are written into a table, where the last one written to a place stays; this takes a quarter of the time
     of sorting. Hashes that another one replaced, a tenth at most, are sorted.
-
-    Args:
-        hashes: of words, or of runs of words, of all texts.
-        numbers: for each hash, the number of its text.
-        count: number of texts.
     """
     bits = np.uint32(32 - max(1, (count - 1).bit_length()))
     keys = (hashes >> (np.uint32(32) - bits)) | (numbers << bits)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
+from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
@@ -76,16 +76,12 @@ def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
         details["finish"] = finish
     if turn.others:
         details["samples"] = 1 + len(turn.others)
-        details["used"] = _place(turn) if turn.is_used else None
+        places = (i for i, sequence in enumerate(generation.sequences) if sequence is turn.sequence)
+        details["used"] = next(places) if turn.is_used else None  # the answer's index among all of the call
     if generation.sampling is not sampling and generation.sampling != sampling:
         of_call, of_row = masked(generation.sampling), masked(sampling)
         details["sampling"] = {n: of_call.get(n) for n in {**of_call, **of_row} if of_call.get(n) != of_row.get(n)}
     return details
-
-
-def _place(turn: Turn) -> int:
-    """Return the index of the turn's answer among all that its model call gave."""
-    return next(i for i, sequence in enumerate(turn.generation.sequences) if sequence is turn.sequence)
 
 
 def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
@@ -96,16 +92,12 @@ def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
         number = 1 + sum(order < failure.order for order in turns)
         while entries and entries[0]["turn"] < number:
             found.append(entries.pop(0))
-        found.append(_failure(number, failure))
+        seconds = failure.seconds
+        details: Entry = {"waiting": True} if seconds is None else {"seconds": round(seconds, _DIGITS)}
+        if failure.error is not None:
+            details["error"] = without_keys(failure.error)
+        found.append({"turn": number, "text": None, **_NO_ACTION, "generation": details})
     return [*found, *entries]
-
-
-def _failure(turn: int, generation: Generation) -> Entry:
-    seconds = generation.seconds
-    details: Entry = {"waiting": True} if seconds is None else {"seconds": round(seconds, _DIGITS)}
-    if generation.error is not None:
-        details["error"] = without_keys(generation.error)
-    return {"turn": turn, "text": None, **_NO_ACTION, "generation": details}
 
 
 def _by_turn(row: RowCalls) -> list[list[EnvironmentCall]]:

@@ -22,13 +22,8 @@ from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.row_actions import actions_of, images_in
 from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
-from logs_ui.recorder.rows.row_numbers import (
-    counts,
-    environment_rewards,
-    moves_of,
-    seconds,
-)
-from logs_ui.recorder.rows.text_facts import Facts, answers, call_facts, facts
+from logs_ui.recorder.rows.row_numbers import counts, environment_rewards, moves_of, seconds
+from logs_ui.recorder.rows.text_facts import answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, unpacked_content
@@ -50,14 +45,8 @@ def encoded(
     """Build row `i`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
     loses its text; other rows are not affected.
 
-    Args:
-        call: the call of the rollout function.
-        i: the row's index in the call.
-        row: its recorded calls.
-        tokens: None if none are known.
-        metadata_of: returns the metadata of a row, by its index.
-        known: columns that override those inferred from the calls.
-        spelling: has texts of the call's rows, decoded together; None decodes this row's by themselves.
+    `metadata_of` returns the metadata of a row by its index, and `known` are columns that override those inferred from
+    the calls. `spelling` has the texts of the call's rows, decoded together; None decodes this row's by themselves.
     """
     if i in call.left_out:
         return None
@@ -68,7 +57,7 @@ def encoded(
         columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
         edit = call.options.edit
         texts: list[str] | None = None
-        if edit is not None:  # its figures are computed already, by `_facts`: `edit` sees them, and may change them
+        if edit is not None:  # its figures are computed already: `edit` sees them, and may change them
             kept = _edited(edit, columns, content, tokens)
             if kept is None:
                 call.left_out.add(i)
@@ -83,12 +72,8 @@ def encoded(
         change.tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
         change.images = images_in(row, content["actions"])
         return RowDraft(change, unpacked_content(content), tokens, texts)
-    bare = {
-        "status": Status.OK,
-        "stop_reason": StopReason.NOT_RECORDED,
-        "error": "logs-ui could not encode this rollout",
-    }
-    return call.change(i, bare | dict(known))
+    error = "logs-ui could not encode this rollout"
+    return call.change(i, {"status": Status.OK, "stop_reason": StopReason.NOT_RECORDED, "error": error, **known})
 
 
 def _row(
@@ -105,6 +90,11 @@ def _row(
     actions = actions_of(call, row, spelling)
     moves = moves_of(row)
     by_tools = acts_by_tools(moves, call.options)
+    finishes = [turn.sequence.finish for turn in row.turns]
+    if call.options.edit is not None:  # it is to see all figures
+        computed = facts(messages, actions, finishes, tokens, by_tools=by_tools)
+    else:  # texts and tokens are measured when the batch is packed
+        computed = call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
     columns: dict[str, Any] = {
         **end_of(row, moves, actions, by_tools=by_tools),
         "message_count": len(messages),
@@ -114,7 +104,7 @@ def _row(
         **environment_rewards(row, moves),
         "rollout_reward": rollout_reward(metadata),
         "seconds": seconds(row),
-        **_facts(call, messages, actions, row, tokens, by_tools=by_tools),
+        **computed,
     }
     if call.tasks[i]:
         columns["task"] = call.tasks[i]
@@ -138,24 +128,6 @@ def _row(
     return columns, content
 
 
-def _facts(
-    call: RolloutCall,
-    messages: list[dict[str, Any]],
-    actions: list[dict[str, Any]],
-    row: RowCalls,
-    tokens: Tokens | None,
-    *,
-    by_tools: bool,
-) -> Facts:
-    """Return the facts that are computed row by row. Texts and tokens are measured when the batch is packed, but here
-    if the user's `edit` is to see the figures.
-    """
-    finishes = [turn.sequence.finish for turn in row.turns]
-    if call.options.edit is not None:
-        return facts(messages, actions, finishes, tokens, by_tools=by_tools)
-    return call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
-
-
 def _edited(
     edit: Edit, columns: dict[str, Any], content: dict[str, Any], tokens: Tokens | None
 ) -> tuple[dict[str, Any], dict[str, Any], Tokens | None] | None:
@@ -175,11 +147,9 @@ def _reported(row: RowCalls) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for note in row.notes:
         values = masked(orjson.loads(note.values))
-        if note.kind in {"error", "stop"}:
-            continue
         if note.kind == "tag":
             found.setdefault("tags", []).extend(values)
-        else:
+        elif note.kind not in {"error", "stop"}:
             found.setdefault(note.kind + "s", {}).update(values)
     return found
 

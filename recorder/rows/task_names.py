@@ -20,13 +20,7 @@ def prompt_task(prompt: bytes) -> str:
 
 
 def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
-    """Return a task's name as `record(task=...)` defines it; if that fails, the name is made from the prompt.
-
-    Args:
-        task: None takes the first of the usual columns.
-        row: the dataset row.
-        prompt: the prompt's JSON.
-    """
+    """Return a task's name as `record(task=...)` defines it; if that fails, the name is made from the prompt's JSON."""
     with guard("naming a task"):
         return shortened(_named(task, row, prompt))
     return prompt_task(prompt)
@@ -35,13 +29,8 @@ def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
 def returned_tasks(
     tasks: Sequence[str | None], output: Mapping[str, Any], prompts: Sequence[bytes]
 ) -> list[str | None]:
-    """Return the rows' tasks, with those that the rollout function chose itself and returned as a list under a usual
-    column's name. A task that the dataset names is kept.
-
-    Args:
-        tasks: (N) names known before the call; None if not known.
-        output: the rollout function's output.
-        prompts: (N) JSON of each prompt.
+    """Return the (N) rows' tasks, with those that the rollout function chose itself and returned as a list under the
+    name of a usual column. A task that the dataset names is kept. `tasks` are None where they were not known before.
     """
     if output.keys().isdisjoint(_COLUMNS):
         return list(tasks)

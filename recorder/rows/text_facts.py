@@ -9,7 +9,7 @@ Every function is pure; None always means that the recorded data does not show t
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain, groupby, takewhile
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,8 @@ FACTS = (
 TEXTS = ("first_action", "last_action")
 """The columns that hold texts."""
 
-_TRAINERS = {
-    "name": "get_reward",
-    "arguments": {},
-}  # TRL's call for the reward of a tool environment; the model did not make it
+# TRL's call for the reward of a tool environment; the model did not make it.
+_TRAINERS: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime
 _REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 times
 _LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
@@ -52,14 +50,9 @@ def facts(
     *,
     by_tools: bool = False,
 ) -> Facts:
-    """Computes all facts of one rollout, as columns.
+    """Computes all facts of one rollout, as columns. `messages` and `actions` are in the form of `queries.Rollout`.
 
-    Args:
-        messages: in the form of `queries.Rollout`.
-        actions: in the form of `queries.Rollout`.
-        finishes: why each generation ended.
-        tokens: None if none are known.
-        by_tools: True if it can only act by calling tools: an answer without a call is then a valid last one.
+    If the rollout can only act `by_tools`, an answer without a call is a valid last one.
     """
     (of_texts,) = text_facts([answers(messages)])
     (of_tokens,) = ({},) if tokens is None else token_facts([tokens])
@@ -123,11 +116,12 @@ def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Fact
     entries = [entry for entry in entries if entry["action"] != _TRAINERS]
     sent = [_canonical(action) for entry in entries if (action := entry["action"]) is not None]
     are_different = len(set(sent)) == len(sent)
+    streak = max((sum(1 for _ in same) for _, same in groupby(sent)), default=None)
     return {
         "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
         "env_errors": sum([entry["error"] is not None for entry in entries]) if sent else None,
         **_of_failures(_failures(entries, by_tools=by_tools)),
-        "action_streak": min(1, len(sent)) or None if are_different else _longest_run(sent),
+        "action_streak": streak,
         "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
         "first_action": sent[0][:_SHOWN] if sent else None,
         "last_action": sent[-1][:_SHOWN] if sent else None,
@@ -154,22 +148,9 @@ def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[b
 def _of_failures(failures: Sequence[bool] | None) -> Facts:
     if failures is None:
         return {"parse_failures": None, "parse_streak": None, "parse_tail": None}
-    if True not in failures:
-        return {"parse_failures": 0, "parse_streak": 0, "parse_tail": 0}
-    return {
-        "parse_failures": sum(failures),
-        "parse_streak": max(sum(1 for _ in same) for failed, same in groupby(failures) if failed),
-        "parse_tail": _tail(failures),
-    }
-
-
-def _longest_run(sent: Sequence[str]) -> int:
-    return max(sum(1 for _ in same) for _, same in groupby(sent))
-
-
-def _tail(failures: Sequence[bool]) -> int:
-    """Counts the failed turns at the end, back to the last turn that did not fail."""
-    return sum(1 for _ in takewhile(bool, reversed(failures)))
+    runs = [sum(1 for _ in same) for failed, same in groupby(failures) if failed]
+    tail = runs[-1] if failures[-1] else 0  # back to the last turn that did not fail
+    return {"parse_failures": sum(failures), "parse_streak": max(runs, default=0), "parse_tail": tail}
 
 
 def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:

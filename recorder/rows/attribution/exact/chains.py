@@ -25,10 +25,8 @@ def link_chains(seen: Seen, *, finished: bool) -> tuple[Branches, list[Chain]]:
     begins a chain. If chains continue from branch to branch, as where each turn of all rows goes through a pool,
     branches are turns: then only contexts link generations.
 
-    Args:
-        seen: all calls.
-        finished: True if the rows' tokens will show later which generation continues which. Otherwise a generation that
-            may continue several chains begins a new one.
+    If the function is `finished`, the rows' tokens will show later which generation continues which. Otherwise a
+    generation that may continue several chains begins a new one.
     """
     branches = Branches(seen.calls)
     made: dict[Strand | None, list[Generation]] = defaultdict(list)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from functools import cache, partial
 from heapq import heapify, heappop, heappush
 
 from logs_ui.recorder.rows.attribution.assignment import Assignment
@@ -16,43 +17,24 @@ class Matching:
     """Assigns chains to the rows that hold their tokens."""
 
     def __init__(
-        self,
-        tokens: Seq[RowTokens],
-        state: Assignment,
-        text_of: Callable[[int], str],
-        prompt_of: Callable[[int], str],
+        self, tokens: Seq[RowTokens], state: Assignment, text_of: Callable[[int], str], prompt_of: Callable[[int], str]
     ) -> None:
-        """
-        Args:
-            tokens: (N) the rows' tokens.
-            state: the rows to fill.
-            text_of: returns the text of a row's completion, by its index.
-            prompt_of: returns the text of its prompt.
-        """
+        """`text_of` and `prompt_of` return the text of a row's completion and of its prompt, by the row's index."""
         self._tokens, self._state = tokens, state
-        self._prompt_of, self._prompts = prompt_of, dict[int, str]()
+        self._text_of, self._prompt_of = cache(text_of), cache(lambda index: plain(prompt_of(index)))
         self._groups: dict[bytes, list[int]] = defaultdict(list)
         for index, row in enumerate(tokens):
             self._groups[row.asked].append(index)
-        self._text_of, self._texts = text_of, dict[int, str]()
         self._models: set[object] | None = None
 
     def fit(self, chain: Chain, index: int) -> Fit | None:
         """Return the place of a chain in row `index`; None where it has none."""
-
-        def text() -> str:
-            if index not in self._texts:
-                self._texts[index] = self._text_of(index)
-            return self._texts[index]
-
-        return fit(chain, self._tokens[index], text)
+        return fit(chain, self._tokens[index], partial(self._text_of, index))
 
     def match(self, chains: Seq[Chain]) -> list[Chain]:
         """Assigns chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. If
-        branches are turns, and rows are in pieces, the chains with the shortest prompt come first.
-
-        Returns:
-            The chains that fit no row, or are another model's.
+        branches are turns, and rows are in pieces, the chains with the shortest prompt come first. Returns the chains
+        that fit no row, or are another model's.
         """
         chains = sorted(chains, key=Chain.key)
         fits = [self._best_fits(chain, self._repeating(chain)) for chain in chains]
@@ -109,15 +91,9 @@ class Matching:
         """Return the rows whose prompt holds the chain's first messages, where the server returned no ids."""
         _, first = chain.parts[0]
         texts = [] if first.context is not None or first.messages is None else prompt_texts(first.messages)
-        groups = [
-            rows for rows in self._groups.values() if texts and all(one in self._prompt(rows[0]) for one in texts)
-        ]
-        return sorted(index for rows in groups for index in rows)
-
-    def _prompt(self, index: int) -> str:
-        if index not in self._prompts:
-            self._prompts[index] = plain(self._prompt_of(index))
-        return self._prompts[index]
+        groups = self._groups.values() if texts else ()
+        holding = [rows for rows in groups if all(one in self._prompt_of(rows[0]) for one in texts)]
+        return sorted(index for rows in holding for index in rows)
 
     def _asked(self, context: bytes) -> list[int]:
         """Return the rows with whose prompt a context begins, in order."""

@@ -45,10 +45,8 @@ class Actions(Comparison):
     def contradict(self, pairs: Seq[tuple[Episode, int]], *, ahead: bool) -> bool:
         """Return True if the actions speak against these pairs of episodes and rows.
 
-        Args:
-            pairs: episodes and their rows.
-            ahead: True if each environment was reset before its row had answered. Then some actions that are not the
-                answer (a parser's fallback, a stuck action) do not count, if the others confirm the pairs.
+        If each environment was reset `ahead` of its row's answers, some actions that are not the answer (a parser's
+        fallback, a stuck action) do not count, if the others confirm the pairs.
         """
         return self._look_exchanged(pairs) and not (ahead and self.confirm(pairs))
 

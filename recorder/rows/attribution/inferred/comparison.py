@@ -93,10 +93,7 @@ def varying_values(
 def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int) -> bool:
     """Return True if the score of these rows is far above those of shuffled rows; for a few rows, above each of many.
 
-    Args:
-        score: rates rows in some order.
-        places: the rows, in the order to test.
-        calls: environment calls that each score looks at; large batches are shuffled less often.
+    `calls` is the number of environment calls that each score looks at: large batches are shuffled less often.
     """
     are_few = len(places) <= FEW_ROWS
     least, most = SHUFFLES

@@ -26,12 +26,8 @@ Decode = Callable[[Ids], str]
 
 
 def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) -> None:
-    """Assigns episodes branch by branch, if branches tell rows apart, then all that are left together.
-
-    Args:
-        state: the rows, with their generations.
-        decode: token ids to text.
-        finished: False if the function did not return: its last rows may have no episode yet.
+    """Assigns episodes branch by branch, if branches tell rows apart, then all that are left together. If the function
+    is not `finished`, its last rows may have no episode yet.
     """
     if finished and _is_one_step_each(state):
         _add_one_step_each(state, decode)
@@ -157,14 +153,9 @@ def _add_in_order(
     """Assigns episodes by observations and rewards, the others in the order in which they began. If order is not to be
     trusted, assigns those that actions place alone; the rest is unattributed.
 
-    Args:
-        state: the rows.
-        episodes: those to assign.
-        places: rows, one for each episode; empty where order shows nothing.
-        decode: token ids to text.
-        evidence: what to call the order: "order" or "position".
-        instead: rows to choose from where `places` is empty.
-        is_known: True if rows are known to be gone through in order; else actions or outcomes must confirm it.
+    `places` are rows, one for each episode; where order shows nothing they are empty, and the rows `instead` are chosen
+    from. `evidence` is "order" or "position". If it is not `is_known` that rows are gone through in order, actions or
+    outcomes must confirm it.
     """
     rows = {place: state.rows[place] for place in places or instead}
     actions = Actions(episodes, rows, decode)

@@ -25,11 +25,8 @@ def are_of_one_prompt(state: Assignment, places: Iterable[int]) -> bool:
 
 
 def are_in_line(state: Assignment, begun: Seq[int | None]) -> bool:
-    """Return True if rows began in the order of their prompts, and so many of them that it is no accident.
-
-    Args:
-        state: the rows of a function that did not finish.
-        begun: rows in the order in which they began; None for one that is unknown.
+    """Return True if rows of a function that did not finish began in the order of their prompts, and so many of them
+    that it is no accident. `begun` are the rows in the order in which they began; None for one that is unknown.
     """
     if state.is_running:
         return True
@@ -47,10 +44,7 @@ def are_in_line(state: Assignment, begun: Seq[int | None]) -> bool:
 def part_twins(state: Assignment, identities: Seq[object]) -> None:
     """Takes the episodes from rows with equal tokens, if the episodes differ and the order of the rows does not tell
     which is whose; and from contested rows. A row without an episode differs, too, if some are unattributed.
-
-    Args:
-        state: the rows, after all calls were assigned.
-        identities: (N) prompt and completion of each row; equal for twins.
+    `identities` (N) are the prompt and completion of each row, which are equal for twins.
     """
     rows = state.rows
     are_lost = any(map(state.is_unassigned, state.environment_calls))
