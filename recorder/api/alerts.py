@@ -76,20 +76,14 @@ class Webhook:
         """Send `{"run", "step", "text", "card"}` as JSON by POST; values that look like secrets are masked."""
         values = {"run": report.run, "step": step, "text": f"{report.run}, step {step}: {card.title}"}
         try:
-            self._post(orjson.dumps(masked(plain({**values, "card": card_values(card)}))))
+            body = orjson.dumps(masked(plain({**values, "card": card_values(card)})))
+            headers = {"Content-Type": "application/json", "User-Agent": "logs-ui", **self.headers}
+            request = Request(self.url, body, headers, method="POST")  # noqa: S310 - the scheme is checked above
+            urlopen(request, timeout=self.timeout).close()  # noqa: S310
         except Exception as error:  # noqa: BLE001 - the training must not notice any
-            self._failed(error)
-
-    def _post(self, body: bytes) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "logs-ui", **self.headers}
-        request = Request(self.url, body, headers, method="POST")  # noqa: S310 - the scheme is checked above
-        with urlopen(request, timeout=self.timeout):  # noqa: S310
-            pass
-
-    def _failed(self, error: Exception) -> None:
-        """Log the first failure; without the address, whose path may be a secret."""
-        self.failures += 1
-        if self.failures == 1:
+            self.failures += 1
+            if self.failures > 1:
+                return
             why = f"it answered {error.code}" if isinstance(error, HTTPError) else error_line(error)
-            where = urlsplit(self.url).hostname
+            where = urlsplit(self.url).hostname  # without the path, which may be a secret
             logger.warning("logs-ui: the webhook at %s failed: %s. Later failures are not logged.", where, why)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from logs_ui.recorder.capture.source_code import git_output
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.labels import tag_of
@@ -26,7 +27,6 @@ PROJECT_VARIABLE = "LOGS_UI_PROJECT"
 _PACKAGES = (
     "logs-ui", "trl", "transformers", "torch", "accelerate", "openenv", "openenv-core", "vllm", "peft", "numpy",
 )  # fmt: skip
-_GIT_SECONDS = 10
 
 
 def new_uid() -> str:
@@ -111,16 +111,8 @@ def versions() -> dict[str, str]:
 def git(folder: Path) -> dict[str, Any]:
     """Return the commit, and whether tracked files differ from it; {} outside of a repository or without git."""
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+        commit = git_output(folder, "rev-parse", "HEAD").strip()
+        dirty = bool(git_output(folder, "status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"git_commit": commit, "git_dirty": dirty}
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    done = subprocess.run(  # noqa: S603 - fixed words
-        command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
-    )
-    return done.stdout.strip()

@@ -13,10 +13,18 @@ from logs_ui.recorder.api.run_description import RunName, git, machine, project_
 from logs_ui.recorder.capture.source_code import Part, changes, read
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import guard
+from logs_ui.recorder.rows.rollout_call import TokenizerSource
 from logs_ui.recorder.snapshot import column, error_line, one_line, trace
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import db_option
-from logs_ui.recorder.storage.changes import Change, RunChange, ScalarsChange, SourcesChange, kept_bytes
+from logs_ui.recorder.storage.changes import (
+    Change,
+    RunChange,
+    ScalarsChange,
+    SourcesChange,
+    TokenizerChange,
+    kept_bytes,
+)
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import RunState
 
@@ -55,23 +63,24 @@ class RunRecord:
     def begin(
         self,
         columns: Mapping[str, Any],
+        tokenizer: TokenizerSource | None,
         *,
         parts: Sequence[Part] = (),
         resumes: str | None = None,
         announce: bool = True,
     ) -> None:
-        """Write the run's row, and collect its sources and git's state in background threads.
+        """Write the run's row, and collect the sources of its parts and git's state in background threads.
 
-        Args:
-            columns: Columns of `Run`, except those of the machine and the versions.
-            parts: Functions, templates and data sets that the run is made of.
-            resumes: See `RunChange`.
-            announce: True prints the run's id, and the command that shows it, on stderr.
+        `columns` are those of `Run`, except those of the machine and the versions; for `resumes` see `RunChange`. If it
+        is to `announce`, it prints the run's id, and the command that shows it, on stderr.
         """
         now = now_us()
         described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
         described["name"] = column(str(described.get("name", self.uid)))
         described["project"] = project_of(described.get("project"))
+        if tokenizer is not None:
+            described["tokenizer"] = tokenizer.hash
+            self.put(TokenizerChange(tokenizer.hash, tokenizer.json), len(tokenizer.json))
         self.put(RunChange(self.uid, described, resumes=resumes))
         if parts:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))

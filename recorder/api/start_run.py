@@ -26,7 +26,6 @@ from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, R
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.storage.changes import TokenizerChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
@@ -118,12 +117,8 @@ class OpenRun:
                 "diagnosis": options.settings,
                 "project": options.project,
             }
-            source = _tokenizer_json(tokenizer)
-            if source is not None:
-                self._tokenizer = TokenizerSource.of(source)
-                columns["tokenizer"] = self._tokenizer.hash
-                self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
-            self._record.begin(columns | ({} if name is None else {"name": name}))
+            self._tokenizer = TokenizerSource.of(tokenizer)
+            self._record.begin(columns | ({} if name is None else {"name": name}), self._tokenizer)
 
     def __repr__(self) -> str:
         named = "" if self._name is None else f" {self._name!r}"
@@ -429,11 +424,3 @@ class OpenRollout(CurrentRow):
 def _misused(how: str) -> None:
     """Log a misuse once, and count it on the run."""
     guard.caught(how, LogsUIError(how))
-
-
-def _tokenizer_json(tokenizer: Any) -> str | None:
-    if tokenizer is None:
-        return None
-    inner = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
-    backend = getattr(inner, "backend_tokenizer", inner)
-    return str(backend.to_str()) if hasattr(backend, "to_str") else None

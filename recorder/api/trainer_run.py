@@ -28,7 +28,7 @@ from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, R
 from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.changes import RunChange, TokenizerChange
+from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
@@ -225,10 +225,7 @@ class Recording:
         """Write the run's row. Only the first process does."""
         columns = trl.run_columns(trainer)
         self._model = columns["model"]
-        source = trl.tokenizer_json(trainer)
-        if source is not None:
-            self._tokenizer = TokenizerSource.of(source)
-            columns["tokenizer"] = self._tokenizer.hash
+        self._tokenizer = TokenizerSource.of(trainer.processing_class)
         if trainer.accelerator.process_index != 0:
             return
         columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.settings}
@@ -237,9 +234,7 @@ class Recording:
         parts: list[Part] = []
         with guard("collecting the sources of the run"):
             parts = trl_parts.parts(trainer)
-        self._record.begin(columns, parts=parts, resumes=resumes, announce=self._wanted.announce)
-        if source is not None:
-            self._record.put(TokenizerChange(columns["tokenizer"], source), len(source))
+        self._record.begin(columns, self._tokenizer, parts=parts, resumes=resumes, announce=self._wanted.announce)
 
     def _number(self, batch: trl.Batch | None) -> tuple[int, int]:
         """Return the batch's number and the attempt at it; a count of the calls if the trainer shows no batches."""

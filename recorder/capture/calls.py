@@ -421,13 +421,11 @@ def answered(begun: Begun) -> Iterator[None]:
         begun.strand.tree.log.forget(begun)
 
 
-@contextmanager
-def collecting(log: Collector) -> Iterator[None]:
-    """Collects calls that begin in the block, also of threads whose start was not seen: a trainer calls one rollout
-    function at a time.
+def collecting(log: Collector) -> AbstractContextManager[None]:
+    """Return a context manager that collects the calls in its block, also of threads whose start was not seen: a
+    trainer calls one rollout function at a time.
     """
-    with opened(log.tree):
-        yield
+    return opened(log.tree)
 
 
 _children = CallsOfChildren()
@@ -444,5 +442,4 @@ def _in_parent() -> None:
         _children.there_are()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child, after_in_parent=_in_parent)
+os.register_at_fork(after_in_child=_in_forked_child, after_in_parent=_in_parent)

@@ -38,10 +38,7 @@ _MODES = {"L": 1, "RGB": 3, "RGBA": 4}  # of Pillow, to number of channels
 _ZLIB_LEVEL = 6  # of a screenshot of 1280 by 720: 100 kB in 25 ms; 1 gives 120 kB in 17
 _PNG, _JPEG, _RIFF = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF"
 _BASE64 = ("iVBORw0KGgo", "/9j/", "UklGR")  # the same three beginnings in base64
-_HINTS = (
-    *(beginning.encode() for beginning in _BASE64),
-    b"[[[",
-)  # JSON without one of these holds no image as text or pixels
+_HINTS = (*map(str.encode, _BASE64), b"[[[")  # JSON without one of these holds no image as text or pixels
 _RARE_BYTES = tuple(map(ord, "V/U["))  # one byte of each hint: searching a byte takes a hundredth of the time
 _LEAST_TEXT = 64  # characters
 

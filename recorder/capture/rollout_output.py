@@ -167,9 +167,8 @@ def _copied(rows: Any) -> list[Any] | None:
     different = dict(zip(map(id, rows), rows, strict=True))
     if len(different) == len(rows):
         return list(map(tuple, rows))
-    copies = dict(
-        zip(different, map(tuple, different.values()), strict=True)
-    )  # the rows of a group may share one list: copy it once
+    # The rows of a group may share one list: it is copied once.
+    copies = dict(zip(different, map(tuple, different.values()), strict=True))
     return list(map(copies.__getitem__, map(id, rows)))
 
 

@@ -103,15 +103,19 @@ def changes(folder: Path) -> list[Source]:
         LogsUIError: see `kept`.
         OSError, subprocess.SubprocessError: no git, or no repository.
     """
-    found = [Source(SourceKind.CHANGED_FILES, "", storable(_git(folder, "diff", "HEAD", "--numstat")))]
+    found = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
     if kept() == "all":
         arguments = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
-        found.append(Source(SourceKind.CHANGES, "", storable(_git(folder, *arguments))))
+        found.append(Source(SourceKind.CHANGES, "", storable(git_output(folder, *arguments))))
     return [source for source in found if source.text]
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    """Return git's output up to a limit: the diff of a generated file may be gigabytes."""
+def git_output(folder: Path, *arguments: str) -> str:
+    """Return git's output up to a limit: the diff of a generated file may be gigabytes.
+
+    Raises:
+        OSError, subprocess.SubprocessError: no git, or no repository.
+    """
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe

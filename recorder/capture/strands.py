@@ -171,19 +171,14 @@ def _in_forked_child() -> None:
         _open.append(StrandTree(strand.tree.log.of_forked_child()))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _place() -> tuple[object, object]:
-    return threading.current_thread(), _current_task()
-
-
-def _current_task() -> object:
-    """Return the running asyncio task; None outside of one."""
-    with suppress(RuntimeError):
-        return asyncio.current_task()
-    return None
+    task = None
+    with suppress(RuntimeError):  # outside of an event loop
+        task = asyncio.current_task()
+    return threading.current_thread(), task
 
 
 def current_strand() -> Strand | None:
@@ -313,13 +308,8 @@ def carried(strand: Strand, function: Callable[..., Any]) -> Callable[..., Any]:
     return work
 
 
-def within(strand: Strand) -> "_Within":
-    """Return a context manager in which the strand is the current one."""
-    return _Within(strand)
-
-
-class _Within:
-    """A class and not a generator, for speed: one is entered for each call of an environment."""
+class within:  # noqa: N801 - used like a function
+    """A context manager in which the strand is the current one; no generator, for speed: each call enters one."""
 
     __slots__ = ("_entered", "_strand")
 

@@ -55,9 +55,12 @@ class TokenizerSource:
         self.hash, self.json = hash_, json
 
     @classmethod
-    def of(cls, json: str) -> "TokenizerSource":
-        """Make the source of a tokenizer's JSON, with its hash."""
-        return cls(hashlib.sha256(json.encode()).hexdigest(), json)
+    def of(cls, tokenizer: Any) -> "TokenizerSource | None":
+        """Return the source of a tokenizer or processor; None if it is not based on the `tokenizers` library."""
+        inner = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+        backend = getattr(inner, "backend_tokenizer", inner)
+        json = backend.to_str() if hasattr(backend, "to_str") else None
+        return None if json is None else cls(hashlib.sha256(json.encode()).hexdigest(), json)
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":

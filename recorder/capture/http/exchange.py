@@ -64,15 +64,8 @@ class Exchange:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Wraps the request: generations inside are parts of this one, and an exception ends it."""
-        self._is_awaited = True
-        try:
-            with generating():
-                yield
-        except BaseException as error:
-            self.raised(error)
-            raise
-        finally:
-            self._is_awaited = False
+        with self.reading(BaseException), generating():
+            yield
 
     def answers(self, status: int, decode: Callable[[bytes], bytes] | None = None) -> None:
         """Note that the reply begins. `decode` undoes the encoding of the parts for `heard`; None if there is none."""
@@ -92,12 +85,12 @@ class Exchange:
             self.end()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Wraps the user's reading of a part: an exception ends the reply."""
+    def reading(self, ending: type[BaseException] = Exception) -> Iterator[None]:
+        """Wraps the user's reading of a part: an `ending` exception ends the reply."""
         self._is_awaited = True
         try:
             yield
-        except Exception as error:
+        except ending as error:
             self.raised(error)
             raise
         finally:

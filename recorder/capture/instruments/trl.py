@@ -194,13 +194,6 @@ def output_folder(args: Any) -> str:
     return os.path.abspath(str(args.output_dir))  # noqa: PTH100 - links are not followed: it is a name
 
 
-def tokenizer_json(trainer: Any) -> str | None:
-    """Return the tokenizer as JSON of the `tokenizers` library; None if it is not based on that."""
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return None if backend is None else backend.to_str()
-
-
 def shared_from_first(trainer: Any, value: Any) -> Any:
     """Return rank 0's value on every rank. All ranks must call it, unless only the main one calls rollout functions."""
     if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):

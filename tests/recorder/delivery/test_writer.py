@@ -445,9 +445,7 @@ def rollout(number: int) -> RolloutCall:
     calls, seen = CallRecords(), Generation(0, 0.0, 1.0, [sequence], {})
     calls.keep(seen, seen.size)
     prompts, tasks = [snapshot("a" * 2_000)] * 2, ["t", "t"]
-    return RolloutCall(
-        "r", "l", "e", Mode.TRAIN, number, 0, None, number, 0, 0, 0, 2, None, prompts, list(tasks), None, None, calls
-    )
+    return RolloutCall("r", "l", "e", Mode.TRAIN, number, 0, number, prompts, list(tasks), generations=2, calls=calls)
 
 
 def returned(call: RolloutCall) -> ReturnedJob:

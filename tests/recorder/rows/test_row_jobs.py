@@ -47,7 +47,9 @@ WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess",
 def tokenizer() -> TokenizerSource:
     spelling = Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))  # noqa: S106 - a token, not a password
     spelling.pre_tokenizer = pre_tokenizers.Whitespace()
-    return TokenizerSource.of(spelling.to_str())
+    source = TokenizerSource.of(spelling)
+    assert source is not None
+    return source
 
 
 def env(order: int, kind: str, *, done: bool = False, error: str | None = None, **seen: Any) -> EnvironmentCall:
@@ -106,13 +108,7 @@ def rollout_call(
         mode=Mode.TRAIN,
         step=1,
         policy_step=0,
-        epoch=None,
         batch=0,
-        attempt=0,
-        process=0,
-        first=0,
-        generations=1,
-        model=None,
         prompts=[snapshot(prompt)],
         tasks=["t"],
         columns=None if columns is None else [snapshot(columns)],
