@@ -273,10 +273,7 @@ class _Watch:
 
 
 def _predicate(stop_on: StopOn, known: Collection[str]) -> Callable[[Card], bool]:
-    """
-    Raises:
-        SettingsError: `stop_on` names an unknown diagnostic.
-    """
+    """Return `stop_on` as a function; raise a SettingsError if it names an unknown diagnostic."""
     if callable(stop_on):
         return stop_on
     ids = {stop_on} if isinstance(stop_on, str) else set(stop_on)

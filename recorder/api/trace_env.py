@@ -121,9 +121,7 @@ class _StandIn(_Proxy):
 
 
 def _method(name: str) -> Any:
-    """Return a property that finds the recorded method of an environment. wrapt calls `__getattr__` only after an error
-    was raised and caught, which takes twice as long.
-    """
+    """Return a property that finds an environment's recorded method: wrapt's `__getattr__` takes twice as long."""
 
     def get(self: Any) -> Any:
         return self._self_recorded(name)

@@ -111,9 +111,7 @@ class Recording:
         return call
 
     def prompted(self, call: OpenCall, prompts: Sequence[Any], trainer: Any) -> None:
-        """Store the prompts as they are after the environments were reset. A row whose whole prompt comes from its
-        environment is named a task anew, by that prompt.
-        """
+        """Store the prompts after the environments' resets. A row without a prompt of its own is named a task anew."""
         was_empty = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
         call.prompts = [snapshot(prompt) for prompt in prompts]
         batch = trl.current_batch(trainer, len(prompts))

@@ -230,9 +230,7 @@ class CallRecords(Struct, array_like=True, eq=False):
         return copy
 
     def share_strands(self) -> "CallRecords":
-        """Give decoded calls of one strand the same object again, and return self. Decoding makes a strand for each
-        call, and attribution compares strands by identity.
-        """
+        """Give decoded calls of one strand the same object again: attribution compares strands by identity."""
         known: dict[int, Strand] = {}
         for call in self.calls:
             if call.strand is not None:
@@ -385,9 +383,7 @@ class _ChildsCollector(Collector):
 
 
 def generating_strand() -> Strand | None:
-    """Return the strand of a generation that is to be recorded; None if calls are not recorded here, and inside another
-    generation: seams nest, and the outermost one records.
-    """
+    """Return the strand of a generation that is to be recorded; None elsewhere, and inside another generation."""
     strand = current_strand()
     return None if strand is None or strand.generating else strand
 
@@ -422,9 +418,7 @@ def answered(begun: Begun) -> Iterator[None]:
 
 
 def collecting(log: Collector) -> AbstractContextManager[None]:
-    """Return a context manager that collects the calls in its block, also of threads whose start was not seen: a
-    trainer calls one rollout function at a time.
-    """
+    """Return a context manager that collects the calls in its block, also of threads whose start was not seen."""
     return opened(log.tree)
 
 

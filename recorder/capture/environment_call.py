@@ -136,10 +136,7 @@ def _as(convert: Callable[[Any], T], value: Any) -> T | None:
 def recorded_function(
     function: Any, around: Callable[..., AbstractContextManager[Callable[[Any], Any]]]
 ) -> Callable[..., Any]:
-    """Wrap a function or coroutine function: each call runs in `around(*args, **kwargs)`.
-
-    The context manager gives a function, such as `RecordedCall` does, which takes the result and returns it.
-    """
+    """Wrap a function, or coroutine function: each call runs in `around(*args, **kwargs)`, such as a `RecordedCall`."""
     if any(map(inspect.iscoroutinefunction, (function, function.__call__))):
 
         @functools.wraps(function)

@@ -92,10 +92,7 @@ class TokenBatch(Struct, eq=False, dict=True):
     limit: int
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: the shapes of the arrays do not match.
-        """
+        """Raise a ValueError if the shapes of the arrays do not match."""
         shape = self.given.shape
         if len(shape) != 2 or self.answers.ndim != 2 or (self.kept is not None and self.kept.shape != shape):
             raise ValueError(f"ids, mask and answers are no batch: {shape}, {self.kept}, {self.answers.shape}")

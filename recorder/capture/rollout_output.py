@@ -93,9 +93,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def _halves(self) -> list[NDArray[np.float16]] | None:
-        """All rows' log-probabilities, converted at once, since numpy releases the GIL each time. None if some are no
-        plain numbers and have to be converted row by row.
-        """
+        """All rows' log-probabilities, converted at once to release the GIL once. None if some are no numbers."""
         rows = self.logprobs
         if rows is None or not all(isinstance(row, tuple) for row in rows):
             return None

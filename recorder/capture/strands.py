@@ -266,10 +266,7 @@ def leave(entered: Token[Any]) -> None:
 
 
 def enter_scope(strand: Strand, run: object = None, *, is_explicit: bool = False) -> Scope:
-    """Enter a row's scope. Unlike strands, scopes of one context may be left in any order.
-
-    Without a `run` the scope is one of several rows of the strand's tree.
-    """
+    """Enter a row's scope, to be left in any order. Without a `run` it is of one of several rows of the tree."""
     here = _here.get()
     while isinstance(here, Scope) and here.left:
         here = here.before

@@ -67,9 +67,7 @@ def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
 
 
 class Spelling:
-    """Decodes token ids into text, each sequence once: a row's messages and its actions need the same texts, and the
-    rows of a group the same prompt.
-    """
+    """Decodes token ids into text, each sequence once: the rows of a group have the same prompt, for example."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -35,9 +35,7 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
 
 
 def _plain(text: str) -> bytes:
-    """Encodes a text so that its only blanks and capitals are those of ASCII, as `_words` expects. Most texts need no
-    change.
-    """
+    """Encodes a text so that its only blanks and capitals are ASCII's, as `_words` expects; most need no change."""
     data = text.encode("utf-8", "replace")
     if text.isascii():
         return data

@@ -65,9 +65,7 @@ def _answered(row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entr
 
 
 def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
-    """Describes a model call beside its text; of its sampling parameters, those that differ from `sampling`, which are
-    the row's.
-    """
+    """Describes a model call beside its text; of its parameters those that differ from `sampling`, the row's."""
     generation, finish = turn.generation, turn.sequence.finish
     details: Entry = {}
     if generation.seconds:  # a turn that the user reported (`row.turn`) took none

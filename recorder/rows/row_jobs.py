@@ -197,9 +197,7 @@ class ColumnsJob(RowsJob, tag="columns"):
 
 
 def rollout_reward(extras: Mapping[str, Any]) -> float | None:
-    """Return the reward that the function itself returned; None if there is none. TRL's and OpenEnv's examples call it
-    env_reward, Eval Protocol eval_score.
-    """
+    """Return the reward that the function itself returned, under any of its usual names; None if there is none."""
     for name in _REWARDS:
         value = extras.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -26,9 +26,7 @@ def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
 def messages_of(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
 ) -> list[dict[str, Any]]:
-    """Return a row's messages from the best source: its tokens; else the messages sent to the last generation, and its
-    answer; else the prompt, the answers and the observations.
-    """
+    """Return a row's messages: from its tokens, else from those sent to the last generation, else from all calls."""
     if tokens is not None and spelling is not None:
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return _prompt(call, i, row, tokens, spelling) + answered
@@ -45,9 +43,7 @@ def messages_of(
 
 
 def preview(messages: list[dict[str, Any]]) -> str | None:
-    """Return the beginning of the model's last message, else of its tool calls, else of its reasoning; None if the
-    model wrote no message.
-    """
+    """Return the beginning of the model's last message, else of its tool calls or its reasoning; None without any."""
     for message in reversed(messages):
         if message["role"] == "assistant":
             words = message["content"] or _called(message) or message.get("reasoning_content", "")
@@ -58,9 +54,7 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
 def _prompt(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat_parser.Spelling
 ) -> list[dict[str, Any]]:
-    """Return the prompt, with the observations from before the first model call: a rollout function appends these to
-    the dataset's prompt.
-    """
+    """Return the prompt, with the observations from before the first model call, which functions append to it."""
     first = row.turns[0].order if row.turns else -1
     if not row.environment_calls or row.environment_calls[0].order >= first:
         return prompt_of(call, i)

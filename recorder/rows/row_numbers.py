@@ -35,9 +35,7 @@ def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
 
 
 def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str, float | None]:
-    """Return the sum and the last of the rewards of calls that the model asked for, and of calls that these made; None
-    without any. A tool's own reward replaces the rewards of the steps that the tool made.
-    """
+    """Return sum and last of the moves' rewards. A tool's own reward replaces those of the steps that it made."""
     if row.children:
         inner = [child for child in row.children if child.kind in MOVES]
         by_call = [[call.reward, *(child.reward for child in inner if child.within == call.order)] for call in moves]

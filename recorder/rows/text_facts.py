@@ -67,9 +67,7 @@ def call_facts(
     by_tools: bool = False,
     keyed: bool = True,
 ) -> Facts:
-    """Computes the facts that are not measured for many rollouts together. If not `keyed`, leaves out the keys, which
-    `token_facts` then makes from the token ids.
-    """
+    """Computes the facts of one rollout alone. If not `keyed`, without the keys, which `token_facts` makes of ids."""
     return {
         **_of_actions(actions, by_tools=by_tools),
         "tool_calls": _tool_calls(messages),
@@ -129,9 +127,7 @@ def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Fact
 
 
 def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:
-    """Return for each turn, in order, True if it gave no action; None if neither an environment nor a parser shows
-    that.
-    """
+    """Return for each turn True if it gave no action; None if neither an environment nor a parser shows that."""
     by_turn: dict[int, bool] = {}
     is_known = False
     for entry in entries:

@@ -98,10 +98,7 @@ def record_worker(
 
 
 def _check_picklable(option: str, function: object) -> None:
-    """
-    Raises:
-        TypeError: the function cannot be pickled.
-    """
+    """Raise a TypeError if the function cannot be pickled."""
     try:
         pickle.dumps(function)
     except Exception as error:

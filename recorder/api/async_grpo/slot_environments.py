@@ -60,10 +60,7 @@ class RolloutEnvironments:
             self._kinds[kind] = recorded  # only after it worked: TRL must find all of a class under one type
 
     def _recorded(self, kind: type) -> type:
-        """
-        Raises:
-            TypeError: no subclass of it can be made.
-        """
+        """Return a recorded subclass; raise a TypeError if none can be made."""
         methods = {name: inspect.getattr_static(kind, name, None) for name in ("reset", "get_reward")}
         recorded = {
             name: recorded_function(method, functools.partial(self._call, name))

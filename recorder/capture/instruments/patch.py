@@ -31,9 +31,7 @@ class Patches:
         self._undo.append((owner, name, original))
 
     def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
-        """Call `attach(module)` now if it is imported already, otherwise right after its import, unless `undo` is
-        called before. This imports nothing.
-        """
+        """Call `attach(module)` now or right after its import, unless `undo` is called before. This imports nothing."""
         era = self._era
 
         def attach_unless_undone(imported: Any) -> None:

@@ -111,10 +111,7 @@ def environments(trainer: Any) -> list[Any]:
 
 
 def place_of(environment: Any) -> tuple[Any, int | None] | None:
-    """Return the trainer in whose current batch the environment plays, and its row, which is None if it plays several.
-
-    None if it plays in no current batch.
-    """
+    """Return the trainer in whose batch the environment plays, and its row (None if several); None if in no batch."""
     for trainer in tuple(_generating):
         rows = [row for row, other in enumerate(environments(trainer)) if other is environment]
         if rows:

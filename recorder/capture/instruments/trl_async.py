@@ -28,9 +28,7 @@ _OVERSIZE = "batch/dropped_oversize_total"
 
 
 class Marked(dict[str, Any]):
-    """A sample's metrics, and its row. TRL carries metrics from the worker's process into the batch; the sample itself
-    takes no further attributes.
-    """
+    """A sample's metrics, which TRL carries from the worker's process into the batch, with the sample's row."""
 
     row: Any = None
 

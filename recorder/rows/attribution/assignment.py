@@ -95,9 +95,7 @@ class Assignment:
         return found
 
     def branch_of(self, calls: Seq[Call]) -> Strand | None:
-        """Return the one branch of these calls; None where there are several. Resets count only if they are alone: they
-        may be made for all rows ahead.
-        """
+        """Return the one branch of these calls, else None. Resets, which may be for all rows, count only if alone."""
         of = self.branches.of
         branches = {of(call) for call in calls if not (isinstance(call, EnvironmentCall) and call.kind == "reset")}
         branches = branches or {of(call) for call in calls}

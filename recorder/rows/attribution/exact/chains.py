@@ -149,9 +149,7 @@ def _shared(one: bytes, other: bytes) -> int:
 def _continued(
     generation: Generation, context: bytes, chains: _Open, links: EpisodeLinks, *, finished: bool
 ) -> Chain | None:
-    """Return the chain that a context continues: the longest; of equal ones the one whose episode continues, else the
-    one with the latest generation.
-    """
+    """Return the longest chain that a context continues; of equal ones that of its episode, else the latest."""
     fitting = chains.longest_that_begin(context)
     if len(fitting) > 1:
         sure = not finished

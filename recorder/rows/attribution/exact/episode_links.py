@@ -16,9 +16,7 @@ from logs_ui.recorder.rows.attribution.branches import Branches
 
 
 class EpisodeLinks:
-    """The environment calls that may be about a generation: those of its branch and above all branches; all calls for a
-    generation in no branch.
-    """
+    """The environment calls that may be about a generation: those of its branch and above all; all for no branch."""
 
     def __init__(self, calls: Seq[EnvironmentCall], branches: Branches) -> None:
         self.branches = branches

@@ -97,9 +97,7 @@ class Actions(Comparison):
                     yield path, answer_text, value
 
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
-        """Return True if actions fit these rows far better than shuffled rows: they occur in the answers, or equal
-        answers led to equal actions.
-        """
+        """Return True if actions occur in these rows' answers, or follow equal answers, far more than by chance."""
         stepped = [pair for pair in pairs if is_stepped(pair[0])]
         return self._beat_shuffles(stepped, self._fitting, self._sent_alike)
 
@@ -156,9 +154,7 @@ class Actions(Comparison):
         )
 
     def _fitting_rows(self, episodes: Seq[Episode]) -> list[list[int]]:
-        """Return the rows that each episode fits; nothing unless nearly all that sent something find one of their own:
-        else what occurs in an answer occurs there by accident.
-        """
+        """Return the rows that each episode fits; nothing unless nearly all find one: else it is an accident."""
         fitting = [[place for place in self._turns if self._fits(episode, place)] for episode in episodes]
         sent = [any(call.order in self._sent and self._sent[call.order] for call in episode) for episode in episodes]
         return fitting if settled(fitting) >= NEARLY_ALL * sum(sent) > 0 else []
@@ -208,9 +204,7 @@ class Actions(Comparison):
 
 
 def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:
-    """Return for each the first place that fits it, after the place of the one before it, or at it if that one was
-    tried again. Return nothing if one finds none.
-    """
+    """Return for each the first place after the one before, or at it if that was tried again; [] if one has none."""
     found: list[int] = []
     start = 0
     for row, shares in zip(fits, again, strict=True):

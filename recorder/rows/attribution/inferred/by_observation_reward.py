@@ -121,9 +121,7 @@ class Outcomes(Comparison):
             possible = {i: found - {*times} for i, found in possible.items()}
 
     def _possible_rows(self, episodes: Seq[Episode]) -> dict[int, set[int]]:
-        """Return the possible rows of each episode that showed enough, by its index; nothing unless nearly all find a
-        row of their own: else a match is a coincidence.
-        """
+        """Return the rows that each episode, by index, may be of; nothing unless nearly all find one of their own."""
         possible = {
             i: {place for place in self._rows if self._may_be(episode, place)}
             for i, episode in enumerate(episodes)
@@ -133,9 +131,7 @@ class Outcomes(Comparison):
         return possible if settled(whole) >= NEARLY_ALL * len(whole) else {}
 
     def _has_each_row_one(self, episodes: Seq[Episode]) -> bool:
-        """Return True if there is one episode for each row, begun before any answer: then each row has one, though its
-        prompt may hold none of the observations.
-        """
+        """Return True if each row must have one episode: as many as rows, all begun before any answer, none failed."""
         first = min((orders[0] for orders in self._orders.values() if orders), default=0)
         is_ahead = all(episode[0].kind == "reset" and episode[0].order < first for episode in episodes)
         return is_ahead and len(episodes) == len(self._rows) and not any(map(has_failed, episodes))

@@ -55,9 +55,7 @@ def _is_beyond(episode: Episode, row: RowCalls) -> bool:
 
 
 def _episodes(state: Assignment) -> list[Episode]:
-    """Return the episodes in the order in which they began. A client that is reset and stepped in several branches has
-    a session in each.
-    """
+    """Return the episodes as they began. A client that is reset and stepped in several branches has one in each."""
     calls = [call for call in state.environment_calls if state.is_unassigned(call)]
     stepped: dict[int, set[Strand | None]] = defaultdict(set)
     reset: dict[int, set[Strand | None]] = defaultdict(set)
@@ -241,9 +239,7 @@ def _began_after_failure(state: Assignment, episodes: Seq[Episode]) -> bool:
 
 
 def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
-    """Return True if environments were stepped in the order in which they were reset, between any two generations: else
-    one of both is not the rows' order.
-    """
+    """Return True if between any two generations environments were stepped in the order in which they were reset."""
     made = sorted(generation.order for generation in state.seen.generations)
     rounds: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
     for place, (episode, _) in enumerate(pairs):
@@ -256,9 +252,7 @@ def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> 
 
 
 def _in_start_order(state: Assignment, episodes: list[Episode]) -> list[Episode] | None:
-    """Return the episodes in the order in which their rows began: in the order in which their strands were started, if
-    each has its own. Return None if it is unknown.
-    """
+    """Return the episodes in the order in which their rows began, as their strands were started; None if unknown."""
     started = [state.branches.of(episode[0]) for episode in episodes]
     if len(set(started)) <= 1:
         return episodes
@@ -300,9 +294,7 @@ def add_function_calls(state: Assignment) -> None:
 
 
 def add_leftovers(state: Assignment) -> None:
-    """Assigns generations whose tokens occur in no row, as where only the last turn is returned: by their strand, else
-    to the row whose environment was stepped next.
-    """
+    """Assigns generations whose tokens occur in no row: by their strand, else to the row that was stepped next."""
     rows_of = state.rows_by_branch() if state.unmatched else {}
     for turn in [part for chain in state.unmatched for part in chain.split()]:
         generation, branch = turn.parts[0][0], state.branches.of(turn.parts[0][0])

@@ -64,9 +64,7 @@ def add_unfinished(count: int, seen: Seen, outside: int, prompts: Seq[str], deco
 
 
 def _ranks(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
-    """Return the rows by branch, if there is one for each; nothing if these were not started in the order of the rows,
-    or their start was not seen.
-    """
+    """Return the rows by branch, if each has one; nothing if these were not seen to start in the order of the rows."""
     numbered = state.branch_of_each_row()
     if any(branch.is_stray for branch in numbered):
         return {}
