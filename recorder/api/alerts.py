@@ -32,13 +32,11 @@ class News:
     def of(self, cards: Sequence[Card], step: int) -> list[Card]:
         """Return the cards to report now."""
         self._present &= {card.id for card in cards}
-        new = [card for card in cards if card.id not in self._present and self._is_quiet_over(card.id, step)]
+        quiet = {card for card, reported in self._reported.items() if step - reported < self.quiet_steps}
+        new = [card for card in cards if card.id not in self._present | quiet]
         self._present |= {card.id for card in new}
         self._reported |= {card.id: step for card in new}
         return new
-
-    def _is_quiet_over(self, card: str, step: int) -> bool:
-        return card not in self._reported or step - self._reported[card] >= self.quiet_steps
 
 
 def print_card(report: Report, card: Card, step: int) -> None:

@@ -97,7 +97,10 @@ def record(
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
     checked = checked_options(record, options, parse=parse)
-    rollout_func = _without_recording(rollout_func)
+    # functools.wraps copies the mark to other wrappers of a recorded function; only on our own it names its carrier.
+    marked, original = getattr(rollout_func, _MARK, (None, None))
+    if original is not None and marked is rollout_func:
+        rollout_func = original  # the user's function, so that it is recorded once
     name = checked.eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
     recordings = Recordings(replace(checked, eval_name=shortened(name), task=task, announce=announce))
     install()
@@ -110,13 +113,6 @@ def record(
     if callable(close := getattr(rollout_func, "close", None)):  # of an object's class: wraps() does not copy it
         recorded.close = close  # type: ignore[attr-defined]
     return recorded
-
-
-def _without_recording(rollout_func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the user's function if this one is recorded already, so that it is recorded once."""
-    # functools.wraps copies the mark to other wrappers of a recorded function; only on our own it names its carrier.
-    marked, original = getattr(rollout_func, _MARK, (None, None))
-    return original if original is not None and marked is rollout_func else rollout_func
 
 
 def _recorded_call(

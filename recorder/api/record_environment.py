@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.trainer_run import Recording, Recordings
@@ -125,7 +125,7 @@ class _Factory:
         return environment
 
     def __reduce__(self) -> Any:
-        return _itself, (self.make,)
+        return cast, (object, self.make)  # which returns `make` itself
 
     def has_made(self, environment: Any) -> bool:
         """Return True if this factory made the environment."""
@@ -133,10 +133,6 @@ class _Factory:
 
     def _forget(self, number: int) -> None:
         self._made.discard(number)
-
-
-def _itself(make: Callable[[], Any]) -> Callable[[], Any]:
-    return make
 
 
 _factories: "weakref.WeakSet[_Factory]" = weakref.WeakSet()

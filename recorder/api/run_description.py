@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,6 @@ PROJECT_VARIABLE = "LOGS_UI_PROJECT"
 _PACKAGES = (
     "logs-ui", "trl", "transformers", "torch", "accelerate", "openenv", "openenv-core", "vllm", "peft", "numpy",
 )  # fmt: skip
-
-
-def new_uid() -> str:
-    """Return a unique id that sorts by time, such as `20261120-234059-k3f9`."""
-    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters()
 
 
 def _letters() -> str:
@@ -67,7 +63,7 @@ def name_run(address: Address) -> RunName:
     launch = _letters()
     wanted = os.environ.get(RUN_VARIABLE) or None
     if wanted is None:
-        return RunName(new_uid(), launch)
+        return RunName(time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters(), launch)  # sorts by time
     with guard("naming the run"):
         taken = _taken(address)
         names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
@@ -101,10 +97,8 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that rollouts depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -63,7 +63,7 @@ class RunRecord:
     def begin(
         self,
         columns: Mapping[str, Any],
-        tokenizer: TokenizerSource | None,
+        tokenizer: TokenizerSource | None = None,
         *,
         parts: Sequence[Part] = (),
         resumes: str | None = None,

@@ -27,7 +27,6 @@ from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
-from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
@@ -37,10 +36,14 @@ class Recording:
     """Records the rollout calls of one trainer during one training, and the rewards and advantages of their rows.
 
     The trainer's instrument calls `rewards`, `advantages`, `logged`, `train_ended` and `train_raised`.
+
+    Attributes:
+        db: The database that the run is written to.
+        run: The run's uid.
     """
 
     def __init__(self, trainer: Any, writer: Writer, wanted: CheckedOptions) -> None:
-        self._writer = writer
+        self._writer, self.db = writer, writer.address
         self._wanted = wanted
         self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
         self._awaiting: OpenCall | None = None  # the call whose rewards come next
@@ -48,6 +51,7 @@ class Recording:
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
+        self.run = self._record.uid
         self._model: str | None = None
         self._tokenizer: TokenizerSource | None = None
         with guard("describing the run"):
@@ -55,16 +59,6 @@ class Recording:
         with guard("attaching to the trainer"):
             trl.attach(trainer, self)
         _recordings.add(self)
-
-    @property
-    def run(self) -> str:
-        """The run's uid."""
-        return self._record.uid
-
-    @property
-    def db(self) -> Address:
-        """The database that the run is written to."""
-        return self._writer.address
 
     def flush(self, seconds: float) -> None:
         """Wait until everything that was recorded so far is written, for at most so many seconds."""
@@ -76,7 +70,7 @@ class Recording:
 
     def is_over(self, trainer: Any) -> bool:
         """Return True if the training ended and the trainer trains again, as another run. An evaluation is not one."""
-        return self._record.ended and trl.position(trainer, 0).mode == Mode.TRAIN
+        return self._record.ended and trl.position(trainer, 0)["mode"] == Mode.TRAIN
 
     def open(self, prompts: Sequence[Any], trainer: Any) -> OpenCall:
         """Open a row for each prompt that a rollout function is called with."""
@@ -87,7 +81,7 @@ class Recording:
             run=self.run,
             launch=self._record.launch,
             eval_name=self._wanted.eval_name,
-            **vars(where),
+            **where,
             batch=number,
             attempt=attempt,
             model=self._model,
@@ -104,7 +98,7 @@ class Recording:
         self._running = call
         self._awaiting = call if trl.is_heard(trainer) else None
         _recordings.add(self)  # again, if training had ended
-        self._training = self._training or (where.mode == Mode.TRAIN and trl.is_heard(trainer))
+        self._training = self._training or (where["mode"] == Mode.TRAIN and trl.is_heard(trainer))
         running = RunningJob(call)
         self._writer.put(running)
         self._writer.follow(running)

@@ -217,7 +217,7 @@ def _of_pillow(image: Any) -> "_Pending":
 def _copied(width: int, height: int, size: int, copy: Callable[[], "_Pending"]) -> "_Pending | Dropped":
     if width * height > MAX_PIXELS:
         return _dropped(width, height, "it is larger than 16 megapixels")
-    if not _budget.has_room_for(size):
+    if _budget.used + size > _MEMORY_BYTES:
         return _dropped(width, height, "there were too many at once")
     pending = copy()
     _encode_soon(pending)
@@ -286,15 +286,12 @@ class _Budget:
     """Counts the bytes of the images in memory."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.used = 0
         self._lock = threading.Lock()
-
-    def has_room_for(self, size: int) -> bool:
-        return self._bytes + size <= _MEMORY_BYTES
 
     def add(self, size: int) -> None:
         with self._lock:
-            self._bytes += size
+            self.used += size
 
 
 class _Pending:

@@ -25,7 +25,8 @@ Raised = tuple[str, str | None]
 
 def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> dict[str, Any]:
     """Return the columns about a row's end: status, stop reason and error. `actions` are its entries, as stored."""
-    broken, failure = _failed_call(row), _reported_error(row) if row.notes else None
+    broken, failed = _failed_call(row), _reported(row, "error")
+    failure = (without_keys(failed["error"]), failed.get("reason")) if failed else None
     unanswered = _unanswered(row, moves) if row.failures else None
     error = broken.error if broken else next((line for line, _ in filter(None, (failure, unanswered))), None)
     if broken:
@@ -33,9 +34,9 @@ def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> 
     elif failure:
         reason = _raised_reason(*failure)
     else:
-        reported = _reported_reason(row) if row.notes else None
+        reported = _reported(row, "stop").get("reason")
         inferred = _raised_reason(*unanswered) if unanswered else _stop_reason(row, moves, actions, by_tools=by_tools)
-        reason = reported or inferred
+        reason = StopReason(reported) if reported else inferred
     return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error}
 
 
@@ -61,7 +62,7 @@ def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: boo
     answer = next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
     unparsed = (answer.get("metadata") or {}).get("parsed") is False
     answered = bool(moves) and moves[-1].order > last.order
-    spoke = by_tools and not answered and not _calls_a_tool(actions)
+    spoke = by_tools and not answered and "tool_call" not in answer.get("text", "")  # in whatever format
     if not row.environment_calls or (spoke and not unparsed):
         return _end_of_answer(row, unparsed=unparsed)
     if not answered or unparsed:
@@ -87,22 +88,10 @@ def _last_episode(row: RowCalls, moves: Moves) -> Moves:
     return [call for call in (*moves, *inner) if call.order > begin]
 
 
-def _calls_a_tool(actions: Actions) -> bool:
-    """True if the last answer tried to call a tool, in whatever format."""
-    answer = next((entry["text"] for entry in reversed(actions) if entry["text"] is not None), "")
-    return "tool_call" in answer
-
-
-def _reported_error(row: RowCalls) -> Raised | None:
-    """Return the last error that the function itself reported for the row, and its reason; None without any."""
-    errors = [orjson.loads(note.values) for note in row.notes if note.kind == "error"]
-    return (without_keys(errors[-1]["error"]), errors[-1].get("reason")) if errors else None
-
-
-def _reported_reason(row: RowCalls) -> StopReason | None:
-    """Return the stop reason that the function itself reported; None if it did not."""
-    reasons = [StopReason(orjson.loads(note.values)["reason"]) for note in row.notes if note.kind == "stop"]
-    return reasons[-1] if reasons else None
+def _reported(row: RowCalls, kind: str) -> dict[str, Any]:
+    """Return the last "error" or "stop" that the function itself reported for the row; {} without any."""
+    notes = [note.values for note in row.notes if note.kind == kind]
+    return dict(orjson.loads(notes[-1])) if notes else {}
 
 
 def _unanswered(row: RowCalls, moves: Moves) -> Raised | None:

@@ -68,10 +68,12 @@ def call_facts(
     keyed: bool = True,
 ) -> Facts:
     """Computes the facts of one rollout alone. If not `keyed`, without the keys, which `token_facts` makes of ids."""
+    calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
+    known = [finish for finish in finishes if finish is not None]
     return {
         **_of_actions(actions, by_tools=by_tools),
-        "tool_calls": _tool_calls(messages),
-        "truncated_turns": _truncated(finishes),
+        "tool_calls": sum(map(len, calls)) if calls else None,
+        "truncated_turns": known.count("length") if known else None,
         **(_of_messages(messages) if keyed else {}),
     }
 
@@ -182,11 +184,6 @@ def _canonical(action: Any) -> str:
     return orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _tool_calls(messages: Sequence[Mapping[str, Any]]) -> int | None:
-    calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
-    return sum(map(len, calls)) if calls else None
-
-
 def _text(message: Mapping[str, Any]) -> str:
     thought, content = message.get("reasoning_content"), message.get("content")
     text = "\n".join([it for it in (thought, content) if isinstance(it, str)]) if thought is not None else content
@@ -202,11 +199,6 @@ def _compressions(texts: Sequence[str]) -> Iterator[float]:
     for one, small in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
         times = len(one) / len(small)
         yield times if times < _REPEATED else len(one) / len(zlib.compress(one, 1))
-
-
-def _truncated(finishes: Sequence[str | None]) -> int | None:
-    known = [finish for finish in finishes if finish is not None]
-    return known.count("length") if known else None
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:

@@ -122,9 +122,8 @@ class _Recorded:
         self._members: Counter[int] = Counter()
         self._opening: list[_Rollout] = []  # rollouts whose environment is being made or reset
         self._under_way: set[_Rollout] = set()  # rollouts whose row has not ended
-        self._finished: dict[
-            int, tuple[Any, _Rollout]
-        ] = {}  # by id of the completion, which is kept alive so that the id stays its own
+        # By id of the completion, which is kept alive so that the id stays its own.
+        self._finished: dict[int, tuple[Any, _Rollout]] = {}
         with guard("beginning the run of a rollout worker"):
             config = {key: settings.get(key) for key in _DESCRIBED}
             offers_tools = bool(getattr(self, "tools", None))
@@ -290,18 +289,14 @@ class _Recorded:
             rollout.versions.append((before, self.model_version))  # type: ignore[attr-defined]
             rollout.prompt_tokens = rollout.prompt_tokens or len(prompt_ids)
             seconds = time.perf_counter() - begun.began
-            sequences = [self._sequence(prompt_ids, *answer)]
-            made = Generation(begun.order, begun.began, seconds, sequences, self._sampling(), _SEAM, strand)
+            token_ids, logprobs = answer
+            finish = finish_of(token_ids, self.eos_token_ids, self.max_tokens)  # type: ignore[attr-defined]
+            ids = np.array(prompt_ids, np.int32), np.array(token_ids, np.int32)
+            sequences = [Sequence(*ids, finish, np.array(logprobs, np.float32))]
+            sampling = {name: value for name in _SETTINGS if (value := getattr(self, name, None)) is not None}
+            made = Generation(begun.order, begun.began, seconds, sequences, sampling, _SEAM, strand)
             strand.tree.log.add(made)
         return answer
-
-    def _sequence(self, prompt_ids: list[int], token_ids: list[int], logprobs: list[float]) -> Sequence:
-        finish = finish_of(token_ids, self.eos_token_ids, self.max_tokens)  # type: ignore[attr-defined]
-        ids = np.array(prompt_ids, np.int32), np.array(token_ids, np.int32)
-        return Sequence(*ids, finish, np.array(logprobs, np.float32))
-
-    def _sampling(self) -> dict[str, Any]:
-        return {name: value for name in _SETTINGS if (value := getattr(self, name, None)) is not None}
 
     async def _execute_tool_calls(self, tool_calls: Any, tool_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         recorded = {name: _recorded_tool(name, tool) for name, tool in tool_dict.items()}

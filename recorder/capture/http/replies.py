@@ -97,8 +97,9 @@ def asked(url: str, body: object) -> Request | None:
     # vLLM's "tokens in, tokens out" nests them in sampling_params, and TRL's older server in generation_kwargs.
     settings = {**sent, **_object(sent.get("sampling_params")), **_object(sent.get("generation_kwargs"))}
     prompts = read_prompts(sent)
-    if not prompts or _only_scores(settings):
-        return None
+    limit = settings.get("max_tokens")
+    if not prompts or limit == 0 or (limit == 1 and settings.get("prompt_logprobs") is not None):
+        return None  # only log-probabilities of the prompt are requested: a teacher scores, which is not a turn
     sampling = {name: plain(settings[name]) for name in _SAMPLING if settings.get(name) is not None}
     copies = _count(settings.get("n")) or 1
     return Request(prompts, copies, sampling, _name(sent.get("request_id")), read_sequences)
@@ -147,12 +148,6 @@ def _path(url: str) -> str:
         return urlsplit(url).path.rstrip("/")
     except ValueError:
         return ""
-
-
-def _only_scores(settings: Json) -> bool:
-    """Return True if only log-probabilities of the prompt are requested: a teacher scores, which is not a turn."""
-    limit = settings.get("max_tokens")
-    return limit == 0 or (limit == 1 and settings.get("prompt_logprobs") is not None)
 
 
 def _conversation(sent: Json) -> list[Prompt]:

@@ -61,7 +61,13 @@ def trace_client(client: C) -> C:
     """
     replacements = _replacements(client)
     if not replacements:
-        raise TypeError(_unusable(client))
+        what = f"a {type(client).__name__}"
+        if isinstance(client, type | ModuleType):
+            what = f"{client.__name__}, which others use too"
+        raise TypeError(
+            f"trace_client() takes an HTTP client with a method post or request, not {what}. "
+            "Make a client, such as requests.Session() or httpx.Client(), and pass that."
+        )
     for name, make in replacements.items():
         before = vars(client).get(name, _ABSENT)
         if hasattr(before, _MARK):
@@ -249,16 +255,6 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
         for name, sent in methods.items()
         if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
     }
-
-
-def _unusable(client: object) -> str:
-    what = f"a {type(client).__name__}"
-    if isinstance(client, type | ModuleType):
-        what = f"{client.__name__}, which others use too"
-    return (
-        f"trace_client() takes an HTTP client with a method post or request, not {what}. "
-        "Make a client, such as requests.Session() or httpx.Client(), and pass that."
-    )
 
 
 def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:

@@ -23,25 +23,17 @@ Sent = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 def install() -> None:
     """Patch the clients, now or when their modules are imported."""
-    patches.when_imported("openenv_core.http_env_client", _attach_http)
-    patches.when_imported("openenv.core.env_client", _attach)
-    patches.when_imported("openenv.core.mcp_client", _attach_mcp)
+    patches.when_imported("openenv_core.http_env_client", lambda module: _attach(module.HTTPEnvClient))
+    patches.when_imported("openenv.core.env_client", lambda module: _attach(module.EnvClient))
+    patches.when_imported(
+        "openenv.core.mcp_client", lambda module: patches.method(module.MCPToolClient, "call_tool", _tool)
+    )
 
 
-def _attach_http(module: Any) -> None:
-    patches.method(module.HTTPEnvClient, "reset", _reset)
-    patches.method(module.HTTPEnvClient, "step", _step)
-
-
-def _attach(module: Any) -> None:
-    client = module.EnvClient
+def _attach(client: type) -> None:
     by_coroutines = hasattr(client, "_step_async")
     patches.method(client, "_reset_async" if by_coroutines else "reset", _reset)
     patches.method(client, "_step_async" if by_coroutines else "step", _step)
-
-
-def _attach_mcp(module: Any) -> None:
-    patches.method(module.MCPToolClient, "call_tool", _tool)
 
 
 def _reset(original: Method) -> Method:

@@ -39,25 +39,6 @@ from logs_ui.recorder.vocabulary import Mode
 
 
 @dataclass(frozen=True)
-class Position:
-    """The position of a trainer when it calls a rollout function.
-
-    Attributes:
-        step: The step that TRL logs this batch under: in training the next one, in an evaluation the last one.
-        first: Global index of this process's first row.
-        generations: Number of completions in a group.
-    """
-
-    mode: Mode
-    step: int
-    policy_step: int
-    epoch: float | None
-    process: int
-    first: int
-    generations: int
-
-
-@dataclass(frozen=True)
 class Batch:
     """A batch that a trainer is about to roll out.
 
@@ -147,21 +128,23 @@ def current_batch(trainer: Any, count: int) -> Batch | None:
     return batch if batch is not None and len(batch.rows) == count else None
 
 
-def position(trainer: Any, count: int) -> Position:
-    """Return the trainer's position for a call with `count` prompts in this process."""
+def position(trainer: Any, count: int) -> dict[str, Any]:
+    """Return the fields of a `RolloutCall` that say where a trainer is when it calls a rollout function with `count`
+    prompts. `step` is the one that TRL logs the batch under: in training the next one, in an evaluation the last one.
+    """
     training = trainer.model is None or bool(trainer.model.training)
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
     generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
-    return Position(
-        mode=Mode.TRAIN if training else Mode.EVAL,
-        step=step + 1 if training else step,
-        policy_step=step,
-        epoch=trainer.state.epoch,
-        process=process,
-        first=process * count,
-        generations=int(generations or trainer.num_generations),
-    )
+    return {
+        "mode": Mode.TRAIN if training else Mode.EVAL,
+        "step": step + 1 if training else step,
+        "policy_step": step,
+        "epoch": trainer.state.epoch,
+        "process": process,
+        "first": process * count,  # global index of this process's first row
+        "generations": int(generations or trainer.num_generations),
+    }
 
 
 def run_columns(trainer: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Fast path: assignment by explicit scope only."""
 
-from logs_ui.recorder.capture.calls import Call, EnvironmentCall
+from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.rows.attribution.branches import row_of
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
 from logs_ui.recorder.rows.attribution.row_calls import Attribution, RowCalls, Seen, Turn
@@ -40,7 +40,8 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
 
 def without_outside(seen: Seen, count: int) -> tuple[Seen, int]:
     """Return the calls without those made in the scope of a row that does not exist, and the number of the latter."""
-    outside = {call.order for call in seen.calls if _is_outside(call, count)}
+    rows = {call.order: None if call.strand is None else call.strand.row for call in seen.calls}
+    outside = {order for order, row in rows.items() if row is not None and not 0 <= row < count}
     if not outside:
         return seen, 0
     generations = [call for call in seen.generations if call.order not in outside]
@@ -48,8 +49,3 @@ def without_outside(seen: Seen, count: int) -> tuple[Seen, int]:
     notes = [note for note in seen.notes if note.order not in outside]
     children = sum(call.within is not None for call in seen.environment_calls if call.order in outside)
     return Seen(generations, calls, notes), len(outside) - children
-
-
-def _is_outside(call: Call, count: int) -> bool:
-    row = None if call.strand is None else call.strand.row
-    return row is not None and not 0 <= row < count

@@ -13,7 +13,7 @@ from math import inf
 
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
-from logs_ui.recorder.rows.attribution.inferred.comparison import Episode, has_failed
+from logs_ui.recorder.rows.attribution.inferred.episode_comparison import Episode, has_failed
 from logs_ui.recorder.rows.attribution.row_calls import Turn
 
 _Orders = Mapping[Strand | None, list[int]]

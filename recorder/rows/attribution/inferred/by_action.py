@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 import orjson
 
 from logs_ui.recorder.capture.model_answers import Ids, Sequence
-from logs_ui.recorder.rows.attribution.inferred.comparison import (
+from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
     Comparison,
     Episode,
     has_failed,
@@ -75,7 +75,7 @@ class Actions(Comparison):
         """
         sent = self._sent_for(pairs).values()
         varied = [found for found in sent if 1 < len({value for _, value in found}) < len(found)]
-        return bool(varied) and all(_is_against(found) for found in varied)
+        return bool(varied) and all(len(set(found)) > len({answer for answer, _ in found}) for found in varied)
 
     def _sent_for(self, pairs: Iterable[tuple[Episode, int]]) -> dict[str, list[tuple[object, str]]]:
         """Return answers with the value sent after each, by JSON path."""
@@ -214,12 +214,6 @@ def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:
         found.append(place)
         start = place if shares else place + 1
     return found
-
-
-def _is_against(sent: Seq[tuple[object, str]]) -> bool:
-    """Return True if one answer was sent as several values."""
-    pairs = set(sent)
-    return len(pairs) > len({answer_text for answer_text, _ in pairs})
 
 
 def _answer_of(answer: Sequence) -> object:

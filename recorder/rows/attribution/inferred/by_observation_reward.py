@@ -19,7 +19,7 @@ import orjson
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
-from logs_ui.recorder.rows.attribution.inferred.comparison import (
+from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
     Comparison,
     Episode,
     has_failed,

@@ -18,7 +18,7 @@ from logs_ui.recorder.rows.attribution.branches import place_of
 from logs_ui.recorder.rows.attribution.inferred.after_generation import add_by_generations
 from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
 from logs_ui.recorder.rows.attribution.inferred.by_observation_reward import Outcomes
-from logs_ui.recorder.rows.attribution.inferred.comparison import Episode, has_failed, is_plausible, is_stepped
+from logs_ui.recorder.rows.attribution.inferred.episode_comparison import Episode, has_failed, is_plausible, is_stepped
 from logs_ui.recorder.rows.attribution.inferred.row_order import are_in_line, are_of_one_prompt, is_in_order
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 
@@ -204,7 +204,9 @@ def _in_order(
     those that have one possible row all the same. Return None if order is not to be trusted.
     """
     started = _in_start_order(state, episodes)
-    if started is None or len(places) < len(started) or not is_in_order(state) or _began_after_failure(state, started):
+    # If one began after a failed generation, a row may have been given up, or asked again.
+    after_failure = min(state.failed_orders, default=inf) < max((one[0].order for one in episodes), default=-1)
+    if started is None or len(places) < len(started) or not is_in_order(state) or after_failure:
         return None
     pairs = list(zip(started, places, strict=False))
     if not all(is_plausible(episode, state.rows[place]) for episode, place in pairs) or not _is_ascending(state, pairs):
@@ -231,11 +233,6 @@ def _is_ahead(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
         episode[0].kind == "reset" and (order is None or episode[0].order < order)
         for (episode, _), order in zip(pairs, answered, strict=True)
     )
-
-
-def _began_after_failure(state: Assignment, episodes: Seq[Episode]) -> bool:
-    """Return True if one began after a failed generation: a row may have been given up, or asked again."""
-    return min(state.failed_orders, default=inf) < max((episode[0].order for episode in episodes), default=-1)
 
 
 def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:

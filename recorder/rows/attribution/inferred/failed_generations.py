@@ -1,12 +1,11 @@
 """Assign failed generations to rows, after the successful ones are assigned."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import row_of
-from logs_ui.recorder.rows.attribution.row_calls import Turn
+from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 
 
 def add_failures(state: Assignment) -> None:
@@ -52,16 +51,11 @@ def _askers(state: Assignment) -> dict[bytes, set[int]]:
     first = 0 if all(row.turns for row in state.rows) else 1
     for index, row in enumerate(state.rows):
         turns = sorted(row.turns, key=lambda turn: turn.order)
-        for asked in (asked for turn in turns[first:] for asked in _asked(turn)):
-            askers[asked].add(index)
+        for sequence in (turn.sequence for turn in turns[first:]):
+            for asked in (sequence.messages, bytes_of(sequence.context)):
+                if asked is not None:
+                    askers[asked].add(index)
     return askers
-
-
-def _asked(turn: Turn) -> Iterator[bytes]:
-    if turn.sequence.messages is not None:
-        yield turn.sequence.messages
-    if turn.sequence.context is not None:
-        yield turn.sequence.context.tobytes()
 
 
 def _only(rows: set[int] | None) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from logs_ui.recorder.rows.attribution import Attribution
-from logs_ui.recorder.rows.attribution.inferred.comparison import beats_shuffles
+from logs_ui.recorder.rows.attribution.inferred.episode_comparison import beats_shuffles
 from tests.support.exhaustive import cases
 from tests.support.world import HINT, Client, Order, Row, World, answered, forward, recorded, strangers
 
