@@ -55,10 +55,7 @@ class RunName:
 def name_run(address: Address) -> RunName:
     """Return LOGS_UI_RUN, with a number if the database has a run of that name; a new uid if it is not set.
 
-    This writes nothing and waits for no lock: the writer makes the run's row.
-
-    Args:
-        address: Address of the database, which need not exist.
+    This writes nothing and waits for no lock: the writer makes the run's row. The database need not exist.
     """
     launch = _letters()
     wanted = os.environ.get(RUN_VARIABLE) or None

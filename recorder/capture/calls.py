@@ -278,14 +278,9 @@ class Collector:
     def begin(
         self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None, seam: str | None = None
     ) -> Begun:
-        """Begin a call. It is awaited until `add` or `forget`; `close` gives it up.
-
-        Args:
-            strand: The strand that makes it.
-            kind: "generation", "reset", "step", "tool" or "reward".
-            client: The environment's client; kept alive until `close`, since Python reuses the id of a dead object.
-            sent: JSON of what is sent; None for a generation.
-            seam: Seam of a generation; None for an environment's call.
+        """Begin a "generation", "reset", "step", "tool" or "reward". It is awaited until `add` or `forget`; `close`
+        gives it up. The client is kept alive until then, since Python reuses the id of a dead object. `sent` is JSON;
+        None for a generation, which alone has a `seam`.
         """
         number = -1 if client is None else self._number(client)
         order = next(self._orders)

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterator
 from collections.abc import Sequence as Several
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -46,16 +46,7 @@ class Sequence(Struct, frozen=True, array_like=True):
 
 
 def finish_of(sampled: Several[int] | Ids, ends: Container[int], limit: int | None) -> str | None:
-    """Infer why an answer ended: "stop" if it ends with an end token, "length" if it has as many tokens as it may have.
-
-    Args:
-        sampled: (S,) Token ids of the answer.
-        ends: The known end tokens.
-        limit: Token limit of the answer; None if it is not known.
-
-    Returns:
-        None if the ids do not show it.
-    """
+    """Infer why an answer (S,) ended: "stop" at an end token, "length" at its limit; None if the ids show neither."""
     if len(sampled) and int(sampled[-1]) in ends:
         return "stop"
     return "length" if limit and len(sampled) >= limit else None
@@ -107,11 +98,7 @@ class TokenBatch(Struct, eq=False, dict=True):
     def __len__(self) -> int:
         return len(self.answers)
 
-    @overload
-    def __getitem__(self, index: int) -> Sequence: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Sequence]: ...
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int) -> Sequence:
         return self._made[index]
 
     def __iter__(self) -> Iterator[Sequence]:

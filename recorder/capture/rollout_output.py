@@ -126,8 +126,13 @@ def checked_output(output: Any, count: int) -> Output:
     if missing:
         raise OutputError(f"rollout_func returned no {' and no '.join(map(repr, missing))}")
     for key in _TOKEN_KEYS:
-        if output.get(key) is not None or key in _TOKEN_KEYS[:2]:
-            _check_rows(key, output[key], count)
+        rows: Any = output.get(key)
+        if rows is None and key not in _TOKEN_KEYS[:2]:
+            continue
+        if not hasattr(rows, "__len__"):
+            raise OutputError(f"rollout_func returned {key!r} as a {type(rows).__name__}, where a list is needed")
+        if len(rows) != count:
+            raise OutputError(f"rollout_func returned {len(rows)} {key!r} for {count} prompts")
     for key in _TOKEN_KEYS[:2]:
         _check_ids(key, output[key])
     copies = {key: _copied(output.get(key)) for key in _TOKEN_KEYS}
@@ -137,13 +142,6 @@ def checked_output(output: Any, count: int) -> Output:
     size = len(others) + _NUMBER * sum(sum(map(len, rows)) for rows in copies.values() if rows is not None)
     prompt_ids, completion_ids = copies["prompt_ids"] or [], copies["completion_ids"] or []
     return Output(prompt_ids, completion_ids, copies["logprobs"], copies["env_mask"], others, lists, size)
-
-
-def _check_rows(key: str, rows: Any, count: int) -> None:
-    if not hasattr(rows, "__len__"):
-        raise OutputError(f"rollout_func returned {key!r} as a {type(rows).__name__}, where a list is needed")
-    if len(rows) != count:
-        raise OutputError(f"rollout_func returned {len(rows)} {key!r} for {count} prompts")
 
 
 def _check_ids(key: str, rows: Any) -> None:

@@ -61,11 +61,7 @@ def kept() -> str:
 
 
 def read(parts: Iterable[Part]) -> list[Source]:
-    """Read the texts of the parts, without secrets, and cut to the length that is stored.
-
-    Raises:
-        LogsUIError: see `kept`.
-    """
+    """Read the texts of the parts, without secrets, and cut to the length that is stored. Raises what `kept` raises."""
     has_text = kept() != "none"
     found = []
     for part in parts:
@@ -99,9 +95,7 @@ def storable(text: str) -> str:
 def changes(folder: Path) -> list[Source]:
     """Return how tracked files differ from the commit: names with lines added and removed, and the diff itself.
 
-    Raises:
-        LogsUIError: see `kept`.
-        OSError, subprocess.SubprocessError: no git, or no repository.
+    Raises what `kept` and `git_output` raise.
     """
     found = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
     if kept() == "all":

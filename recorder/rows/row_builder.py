@@ -16,13 +16,13 @@ from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.ends import acts_by_tools, end_of
-from logs_ui.recorder.rows.logprobs import with_logprobs
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.row_actions import actions_of, images_in
 from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
 from logs_ui.recorder.rows.row_numbers import counts, environment_rewards, moves_of, seconds
+from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.rows.text_facts import answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange

@@ -1,6 +1,7 @@
-"""Finds the tokens of rows, and decodes those of many rows together."""
+"""Finds the tokens and log-probs of rows, and decodes the tokens of many rows together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,3 +79,28 @@ def _mask(row: RowCalls, completion: Ids) -> NDArray[np.uint8]:
             is_whole = np.array_equal(completion[turn.start : end], turn.sequence.sampled)
             mask[turn.start : end if is_whole else end - 1] = 1  # without its end token
     return mask
+
+
+def with_logprobs(row: RowCalls, tokens: Tokens | None) -> Tokens | None:
+    """Return the tokens with the log-probs of the row's turns, and NaN at all tokens that no turn sampled. Tokens that
+    have log-probs stay as they are; so do all if no turn has any.
+    """
+    if tokens is None or tokens.logprobs is not None or not row.turns:
+        return tokens
+    ids = tokens.completion_ids
+    logprobs = None
+    for turn in row.turns:
+        sampled, seen, start = turn.sequence.sampled, turn.sequence.logprobs, turn.start
+        if seen is None or sampled is None or start is None or len(seen) != len(sampled):
+            continue
+        returned = ids[start : start + len(sampled)]
+        length = len(returned)  # less if the row's end cut it off
+        if length == len(sampled) and not np.array_equal(returned, sampled):
+            length -= 1  # without its end token
+        if not length or not np.array_equal(returned[:length], sampled[:length]):
+            continue  # the function returned other ids there
+        if logprobs is None:
+            logprobs = np.full(len(ids), np.nan, np.float16)
+        with np.errstate(over="ignore"):  # float16 has no number below -65,504: such a log-prob becomes -inf
+            logprobs[start : start + length] = seen[:length]
+    return tokens if logprobs is None else replace(tokens, logprobs=logprobs)

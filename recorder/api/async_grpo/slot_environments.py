@@ -24,11 +24,8 @@ class RolloutEnvironments:
     """Records the environments of one loop."""
 
     def __init__(self, strand_of: Callable[[Any, str], Strand | None], rewarded: Callable[[Any], None]) -> None:
-        """
-        Args:
-            strand_of: Returns the strand to record the loop's call in, of an environment's "reset" or "reward"; None
-                records nothing.
-            rewarded: Called after the loop's `get_reward` of an environment.
+        """`strand_of` returns the strand for the loop's "reset" or "reward" of an environment; None records nothing.
+        `rewarded` is called after the loop's `get_reward` of an environment.
         """
         self._strand_of, self._rewarded = strand_of, rewarded
         self._kinds: dict[type, type] = {}  # recorded class by original class

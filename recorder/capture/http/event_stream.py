@@ -9,12 +9,7 @@ _ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 
 def joined(data: bytes, parse: Callable[[str], Any]) -> Json | None:
-    """Return the whole reply, as far as it came; None if no event holds JSON.
-
-    Args:
-        data: Server-sent events.
-        parse: Reads JSON; returns None for anything else.
-    """
+    """Return the whole reply of server-sent events, as far as it came; None if `parse` finds no JSON in any event."""
     events = [event for source in _events(data) if isinstance(event := parse(source), dict)]
     if not events:
         return None

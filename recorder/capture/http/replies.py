@@ -80,12 +80,7 @@ class Request:
 
 
 def asked(url: str, body: object) -> Request | None:
-    """Read a POST request; None if the address is not a generation endpoint, or the body is not a request to it.
-
-    Args:
-        url: The URL, or only its path.
-        body: JSON, as text or parsed.
-    """
+    """Read a POST request by its URL or path; None if it is not one to a generation endpoint. JSON may be parsed."""
     path = _path(url)
     api = next((api for api in _APIS if path.endswith(api[0])), None)
     if api is None:

@@ -260,11 +260,8 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
 def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
     """Wrap a client's method or coroutine method so that its requests for generations are recorded.
 
-    Args:
-        seam: See `Generation`.
-        original: The method.
-        sent: Returns what is sent, from the call's arguments.
-        hear: Takes the result, and follows a reply that is not read yet.
+    `sent` returns what is sent, from the call's arguments; `hear` takes the result, and follows a reply that is not
+    read yet.
     """
 
     @contextmanager

@@ -72,12 +72,8 @@ class Arguments:
 
 
 def read_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], generating: Mapping[Any, int]) -> Arguments:
-    """Read the arguments of a call.
-
-    Args:
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
-        generating: Trainers that are in the middle of a batch, with the number of this process's rows.
+    """Read the arguments of a call. `generating` are the trainers that are in the middle of a batch, with the number of
+    this process's rows.
 
     Raises:
         AttributeError, IndexError, KeyError: the arguments have none of the shapes above.

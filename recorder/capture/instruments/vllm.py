@@ -61,10 +61,8 @@ def recorded(
 ) -> Callable[[Method], Method]:
     """Return a patch that records each call of a method as one generation, unless it is inside another one.
 
-    Args:
-        seam: See `Generation`.
-        seen: Makes the record from the call's arguments by name, its result, and the finishes from inner seams.
-        finishes: Returns the finishes to report if the method is itself inside a seam.
+    `seen` makes the record from the call's arguments by name, its result, and the finishes from inner seams; `finishes`
+    returns the ones to report if the method is itself inside a seam.
     """
 
     def generate(original: Method, *args: Any, **kwargs: Any) -> Any:

@@ -86,11 +86,11 @@ class Assignment:
         self.branches.join([[turn.generation for turn in row.turns] for row in self.rows])
 
     def rows_by_branch(self) -> dict[Strand | None, list[int]]:
-        """Return the rows by the one branch in which all of their calls were made; rows with several are left out."""
+        """Return the rows by the one branch in which all of their calls were made; without those that have none."""
         found: dict[Strand | None, list[int]] = defaultdict(list)
         for index, row in enumerate(self.rows):
             branches = {self.branches.of(call) for call in row.calls}
-            if len(branches) == 1:
+            if len(branches) == 1 and None not in branches:
                 found[branches.pop()].append(index)
         return found
 

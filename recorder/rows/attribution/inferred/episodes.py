@@ -37,12 +37,11 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
     for episode in _episodes(state):
         branch = state.branch_of(episode)
         rows = rows_of.get(branch, [])
-        if len(rows) == 1 and branch is not None and (finished or not _is_beyond(episode, state.rows[rows[0]])):
+        if len(rows) == 1 and (finished or not _is_beyond(episode, state.rows[rows[0]])):
             state.add_calls(rows[0], episode, "strand")
         else:
             together.append(episode)
-    shared = {branch for episode in together if (branch := state.branch_of(episode)) is not None and branch in rows_of}
-    for branch in shared:
+    for branch in {state.branch_of(episode) for episode in together} & rows_of.keys():
         own = [episode for episode in together if state.branch_of(episode) is branch]
         together = [episode for episode in together if state.branch_of(episode) is not branch]
         _add_together(state, own, rows_of[branch], decode, finished=finished)
@@ -277,7 +276,7 @@ def add_function_calls(state: Assignment) -> None:
     rows_of = state.rows_by_branch() if left else {}
     for call in left:
         branch = state.branches.of(call)
-        rows = rows_of.get(branch, []) if branch is not None else []
+        rows = rows_of.get(branch, [])
         if len(rows) == 1:
             state.add_calls(rows[0], [call], "strand")
             continue
@@ -294,14 +293,11 @@ def add_leftovers(state: Assignment) -> None:
     """Assigns generations whose tokens occur in no row: by their strand, else to the row that was stepped next."""
     rows_of = state.rows_by_branch() if state.unmatched else {}
     for turn in [part for chain in state.unmatched for part in chain.split()]:
-        generation, branch = turn.parts[0][0], state.branches.of(turn.parts[0][0])
-        rows = rows_of.get(branch, []) if branch is not None else []
+        generation = turn.parts[0][0]
+        rows = rows_of.get(state.branches.of(generation), [])
         index = rows[0] if len(rows) == 1 else _answered_by(state, generation)
-        if (
-            index is None
-            or index not in (turn.candidate_rows or [index])
-            or not state.is_of_its_model(generation, index)
-        ):
+        is_possible = not turn.candidate_rows or index in turn.candidate_rows
+        if index is None or not is_possible or not state.is_of_its_model(generation, index):
             state.unattributed += 1
         else:
             state.add_chain(index, turn, [None], "strand" if len(rows) == 1 else "generation")

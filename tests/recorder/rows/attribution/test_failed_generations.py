@@ -22,7 +22,7 @@ from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.search.search_text import text_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
-from logs_ui.recorder.rows.logprobs import with_logprobs
+from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.payload import Tokens, pack_content
 from logs_ui.recorder.storage.tables import Run
