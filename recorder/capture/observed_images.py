@@ -220,7 +220,11 @@ def _copied(width: int, height: int, size: int, copy: Callable[[], "_Pending"]) 
     if _budget.used + size > _MEMORY_BYTES:
         return _dropped(width, height, "there were too many at once")
     pending = copy()
-    _encode_soon(pending)
+    _waiting.put(pending)
+    with _starting:
+        if not _thread or not _thread[0].is_alive():
+            _thread[:] = [threading.Thread(target=_encode, name="logs-ui images", daemon=True)]
+            _thread[0].start()
     return pending
 
 
@@ -327,14 +331,6 @@ class _Pending:
 
     def __del__(self) -> None:
         _budget.add(-self._size)
-
-
-def _encode_soon(pending: _Pending) -> None:
-    _waiting.put(pending)
-    with _starting:
-        if not _thread or not _thread[0].is_alive():
-            _thread[:] = [threading.Thread(target=_encode, name="logs-ui images", daemon=True)]
-            _thread[0].start()
 
 
 def _encode() -> None:

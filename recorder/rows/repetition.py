@@ -6,7 +6,6 @@ training.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,37 +75,26 @@ def _shares(texts: list[bytes], least: int) -> list[Shares | None]:
 
 def _words(data: bytes) -> tuple[Hashes, NDArray[np.intp]]:
     """Return the hash of each word, a polynomial of the numbers of its bytes, and the offset at which it starts."""
-    tables = _tables(max(len(data), _PIECE + 2).bit_length())
+    values, powers, inverses = _tables(max(len(data), _PIECE + 2).bit_length())
     letters = np.frombuffer(data, np.uint8)
     blank = (letters - _TAB <= _CARRIAGE_RETURN - _TAB) | (letters - _SEPARATOR <= _SPACE - _SEPARATOR)
     edges = np.flatnonzero(blank[1:] != blank[:-1])
     starts, ends = edges[::2], edges[1::2]
-    sums = np.cumsum(tables.values.take(letters) * tables.powers[: len(data)], dtype=np.uint32)
-    return (sums[ends] - sums[starts]) * tables.inverses[starts], starts
-
-
-class _Tables(NamedTuple):
-    """Tables for hashing.
-
-    Attributes:
-        values: (256,) the number of each byte; capitals and small letters have the same.
-        powers: the power of `_BASE` for each offset in a text.
-        inverses: the inverses of these powers modulo 2**32.
-    """
-
-    values: Hashes
-    powers: Hashes
-    inverses: Hashes
+    sums = np.cumsum(values.take(letters) * powers[: len(data)], dtype=np.uint32)
+    return (sums[ends] - sums[starts]) * inverses[starts], starts
 
 
 @lru_cache(1)
-def _tables(bits: int) -> _Tables:
+def _tables(bits: int) -> tuple[Hashes, Hashes, Hashes]:
+    """Return the number of each byte (256,), the same for capitals and small letters; the power of `_BASE` for each
+    offset in a text (2**bits,); and the inverses of these powers modulo 2**32.
+    """
     letters = np.arange(256)
     values = np.random.default_rng(0).integers(0, 1 << 32, 256, np.uint32)
     is_capital = (letters >= ord("A")) & (letters <= ord("Z"))
     inverse = pow(_BASE, -1, 1 << 32)
     powers, inverses = (np.cumprod(np.full(1 << bits, one, np.uint32), dtype=np.uint32) for one in (_BASE, inverse))
-    return _Tables(values[letters + 32 * is_capital], powers, inverses)
+    return values[letters + 32 * is_capital], powers, inverses
 
 
 def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:

@@ -46,7 +46,9 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
     """Return the beginning of the model's last message, else of its tool calls or its reasoning; None without any."""
     for message in reversed(messages):
         if message["role"] == "assistant":
-            words = message["content"] or _called(message) or message.get("reasoning_content", "")
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            called = " ".join(f"{function['name']}({function['arguments']})" for function in calls)
+            words = message["content"] or called or message.get("reasoning_content", "")
             return column(_beginning(words))
     return None
 
@@ -76,11 +78,6 @@ def _reply(turn: Turn) -> dict[str, Any] | None:
         reply: dict[str, Any] = orjson.loads(sequence.reply)
         return reply
     return None if sequence.text is None else chat_parser.assistant_message(sequence.text)
-
-
-def _called(message: dict[str, Any]) -> str:
-    calls = [call["function"] for call in message.get("tool_calls", ())]
-    return " ".join(f"{function['name']}({function['arguments']})" for function in calls)
 
 
 def _beginning(words: str) -> str:

@@ -148,6 +148,13 @@ def _reading(name: str) -> Any:
     return read
 
 
+def _iterating(name: str) -> Any:
+    def iterate(self: Any, *args: Any) -> Any:
+        return getattr(type(self.__wrapped__), name)(self, *args)
+
+    return iterate
+
+
 class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
     """The body of a reply of aiohttp, whose parts are recorded as they are read."""
 
@@ -164,17 +171,9 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
         return part
 
     # The iterators read through the object that they are made with: this one, and not the wrapped one.
-    def __aiter__(self) -> Any:
-        return type(self.__wrapped__).__aiter__(self)
-
-    def iter_any(self) -> Any:
-        return type(self.__wrapped__).iter_any(self)
-
-    def iter_chunked(self, n: int) -> Any:
-        return type(self.__wrapped__).iter_chunked(self, n)
-
-    def iter_chunks(self) -> Any:
-        return type(self.__wrapped__).iter_chunks(self)
+    __aiter__, iter_any, iter_chunked, iter_chunks = map(
+        _iterating, ("__aiter__", "iter_any", "iter_chunked", "iter_chunks")
+    )
 
     def _self_hear(self, part: bytes) -> None:
         with guard("listening to a server's reply"):

@@ -51,10 +51,8 @@ def _quiet(metaclass: type) -> Any:
         return [first, _Silent, *others] if is_quiet_subclass(first) else [first, *others]
 
     quiet: Any = type.__new__(type(metaclass), metaclass.__name__, (metaclass,), {"mro": mro})
-    copyreg.pickle(quiet, _pickled)
+    # A quiet subclass is pickled as the class that it was made from, any other class by its own name.
+    copyreg.pickle(
+        quiet, lambda kind: (cast, (object, kind.__bases__[0])) if _MARK in vars(kind) else kind.__qualname__
+    )
     return quiet
-
-
-def _pickled(kind: type) -> Any:
-    """Pickle a quiet subclass as the class that it was made from, any other class by its own name."""
-    return (cast, (object, kind.__bases__[0])) if is_quiet_subclass(kind) else kind.__qualname__

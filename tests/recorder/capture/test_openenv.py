@@ -23,6 +23,7 @@ from openenv.core.mcp_client import MCPToolClient
 from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
+from logs_ui.recorder.capture.instruments.patch import patches
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
 from tests.support.training import guess_server
 
@@ -276,20 +277,20 @@ def is_an_old_game(calls: list[EnvironmentCall], reset: dict[str, Any]) -> bool:
 
 
 def test_clients_of_0_1_are_recorded() -> None:
-    openenv._attach_http(SimpleNamespace(HTTPEnvClient=HTTPEnvClient))
+    openenv._attach(HTTPEnvClient)
     env = HTTPEnvClient()
     assert is_an_old_game(recorded(lambda: (env.reset(), env.step({"guess": 1}))), {})
 
 
 def test_clients_of_0_2_0_are_recorded() -> None:
-    openenv._attach(SimpleNamespace(EnvClient=SyncEnvClient))
+    openenv._attach(SyncEnvClient)
     env = SyncEnvClient()
     assert is_an_old_game(recorded(lambda: (env.reset(seed=1), env.step(action={"guess": 1}))), {"seed": 1})
 
 
 def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
-    openenv._attach(SimpleNamespace(EnvClient=AsyncEnvClient))
-    openenv._attach_mcp(SimpleNamespace(MCPToolClient=SteppingToolClient))
+    openenv._attach(AsyncEnvClient)
+    patches.method(SteppingToolClient, "call_tool", openenv._tool)
 
     async def play() -> None:
         env = AsyncEnvClient()

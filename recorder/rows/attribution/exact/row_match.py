@@ -76,11 +76,6 @@ class Fit:
     evidence: str
     is_whole: bool
 
-    @property
-    def rank(self) -> tuple[bool, bool]:
-        """Smaller is better: an exact fit, then a whole one."""
-        return self.evidence != "context", not self.is_whole
-
 
 def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
     """Return the place of a chain in a row; None where the row does not hold its answers in order.

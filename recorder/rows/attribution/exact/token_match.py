@@ -109,9 +109,10 @@ class Matching:
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _rank(self, found: Fit) -> tuple[bool, bool]:
-        """Smaller is better. If rows are in pieces, a piece that reaches a row's end may as well be another row's."""
-        inexact, in_part = found.rank
-        return inexact, in_part and not self._state.branches.are_turns
+        """Smaller is better: an exact fit, then a whole one. If rows are in pieces, one that reaches a row's end may as
+        well be another row's.
+        """
+        return found.evidence != "context", not found.is_whole and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
         """Smaller is earlier: whole exact fits, other exact fits, the rest; then chains with fewer best rows."""

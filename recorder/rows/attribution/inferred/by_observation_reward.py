@@ -16,7 +16,6 @@ from operator import itemgetter
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
 from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
@@ -164,7 +163,12 @@ class Outcomes(Comparison):
 
     def _find_shown(self, episodes: Seq[Episode]) -> dict[int, list[Leaf]]:
         """Return the values of each call that the model is given: texts, or numbers where no text is given."""
-        leaves = {call.order: _leaves(call) for episode in episodes for call in episode if call.observation}
+        leaves = {
+            call.order: {f"{call.kind}{path}": leaf for path, leaf in leaves_of(orjson.loads(call.observation)).items()}
+            for episode in episodes
+            for call in episode
+            if call.observation
+        }
         followed = {call.order for episode in episodes for call in episode[:-1]}
         telling = varying_values({order: leaves[order] for order in leaves if order in followed}, self._are_heard)
         worded = {path for path, found in telling.items() if any(any(map(str.isalpha, one[1])) for one, _ in found)}
@@ -200,11 +204,6 @@ class Outcomes(Comparison):
         answer = (bytes_of(before.sequence.sampled) or b"") if before else b""
         continues = former and (bytes_of(context) or b"").startswith(former + answer)
         return self._decode(context[len(former + answer) // context.itemsize :] if continues else context)
-
-
-def _leaves(call: EnvironmentCall) -> dict[str, Leaf]:
-    found = leaves_of(orjson.loads(call.observation or b"null"))
-    return {f"{call.kind}{path}": leaf for path, leaf in found.items()}
 
 
 def _is_heard(leaf: Leaf, heard: Leaf) -> bool:

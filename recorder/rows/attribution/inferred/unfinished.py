@@ -3,7 +3,7 @@
 Rows of one prompt are alike then: it does not matter which of them a chain is on, as long as it is there alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from math import inf
@@ -35,14 +35,16 @@ def add_unfinished(count: int, seen: Seen, outside: int, prompts: Seq[str], deco
     state = Assignment(seen, count, branches, outside, [*map(plain, prompts)])
     state.add_scoped_calls()
     free = list(range(count))
-    groups = _Prompts(prompts, decode)
+    rows: dict[str, list[int]] = {}
+    for index, prompt in enumerate(state.prompts):
+        rows.setdefault(prompt, []).append(index)
     beginning: list[Chain] = []
     for chain in chains:
         if chain.row is not None and 0 <= chain.row < count:
             state.add_chain(chain.row, chain, [None] * len(chain.parts), "scope")
             free = [place for place in free if place != chain.row]
             continue
-        chain.candidate_rows = groups.of(chain)
+        chain.candidate_rows = _rows_asked(chain, rows, decode)
         (beginning if chain.begins else state.unmatched).append(chain)
     ranks, end = _ranks(state, chains), _first_failure(state)
     for chain in sorted(beginning, key=Chain.key):
@@ -133,25 +135,20 @@ def _is_in(turn: Turn, data: bytes) -> bool:
     return data.startswith(whole) or (len(whole) > len(_context(turn)) + _WIDTH and data.startswith(whole[:-_WIDTH]))
 
 
-class _Prompts:
-    """Finds the rows whose prompt a chain's first context holds."""
+def _rows_asked(chain: Chain, rows: Mapping[str, list[int]], decode: Callable[[Ids], str]) -> list[int] | None:
+    """Return the rows of the longest prompt that the chain's first context holds; None if none does, or all are equal.
 
-    def __init__(self, prompts: Seq[str], decode: Callable[[Ids], str]) -> None:
-        self._rows: dict[str, list[int]] = {}
-        for index, prompt in enumerate(prompts):
-            self._rows.setdefault(plain(prompt), []).append(index)
-        self._decode = decode
+    `rows` are the indices of the rows by their prompt.
+    """
+    for text in map(plain, _first_texts(chain, decode) if len(rows) > 1 else ()):
+        if found := [prompt for prompt in rows if prompt and prompt in text]:
+            return rows[max(found, key=len)]
+    return None
 
-    def of(self, chain: Chain) -> list[int] | None:
-        """Return the rows of the longest prompt that occurs there; None if none does, or all are equal."""
-        if len(self._rows) <= 1:
-            return None
-        _, first = chain.parts[0]
-        if first.context is not None and (found := self._in(self._decode(first.context))):
-            return found
-        return self._in(" ".join(texts_in(orjson.loads(first.messages)))) if first.messages else None
 
-    def _in(self, asked: str) -> list[int] | None:
-        text = plain(asked)
-        found = [prompt for prompt in self._rows if prompt and prompt in text]
-        return self._rows[max(found, key=len)] if found else None
+def _first_texts(chain: Chain, decode: Callable[[Ids], str]) -> Iterator[str]:
+    _, first = chain.parts[0]
+    if first.context is not None:
+        yield decode(first.context)
+    if first.messages:
+        yield " ".join(texts_in(orjson.loads(first.messages)))
