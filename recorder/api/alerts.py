@@ -50,19 +50,13 @@ def print_card(report: Report, card: Card, step: int) -> None:
 class Webhook:
     """An address that cards are sent to. The first failure is logged, and none is raised.
 
-    Attributes:
-        url: An http or https address.
-        headers: Headers to send along, such as `{"Authorization": "Bearer ..."}`.
-        timeout: Seconds, for the connection and for the answer.
-        failures: Number of cards that could not be sent.
-
     Raises:
         SettingsError: the address is not http or https.
     """
 
     url: str
     headers: Mapping[str, str]
-    timeout: float
+    timeout: float  # seconds, for the connection and for the answer
     failures: int = 0
 
     def __post_init__(self) -> None:

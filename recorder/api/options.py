@@ -115,11 +115,7 @@ def checked_options(
 
 
 def check_names(function: Callable[..., Any], options: RecordOptions) -> None:
-    """Check that `RecordOptions` has each of the options.
-
-    Raises:
-        TypeError: it has not; the message names the option of `function` that is spelt most alike.
-    """
+    """Raise a TypeError for an option that `RecordOptions` lacks; it names the one that is spelt most alike."""
     for name in options:
         if name not in RecordOptions.__annotations__:
             known = [it.name for it in inspect.signature(function).parameters.values() if it.kind is it.KEYWORD_ONLY]

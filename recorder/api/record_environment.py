@@ -96,17 +96,12 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
 
 
 class _Factory:
-    """Makes recorded environments. A copy that is pickled to another process makes unrecorded ones there.
-
-    Attributes:
-        make: The user's factory.
-        key: Its key in the dict of factories; None if it is the only one.
-    """
+    """Makes recorded environments. A copy that is pickled to another process makes unrecorded ones there."""
 
     def __init__(self, make: Callable[[], Any], recordings: Recordings, key: str | None) -> None:
         functools.update_wrapper(self, make, updated=())
         self.make = make
-        self.key = key
+        self.key = key  # in the dict of factories; None if it is the only one
         self.recordings = recordings
         self._made: set[int] = set()  # ids of the environments that are alive
         _factories.add(self)
@@ -153,11 +148,7 @@ def _environment_name(environment: Any) -> str:
 
 @functools.cache
 def recorded_class(kind: type) -> type:
-    """Return a subclass of the same name whose `reset`, `get_reward` and tools are recorded.
-
-    Raises:
-        TypeError: no subclass of it can be made.
-    """
+    """Return a subclass of the same name whose `reset`, `get_reward` and tools are recorded, or raise a TypeError."""
     if is_quiet_subclass(kind):
         return kind
     functions = inspect.getmembers(kind, inspect.isfunction)

@@ -41,12 +41,7 @@ def project_of(project: object) -> str | None:
 
 @dataclass(frozen=True)
 class RunName:
-    """The names of a run.
-
-    Attributes:
-        uid: The run's id for users.
-        launch: A few random letters. They keep the rows of two launches apart even if both have the same uid.
-    """
+    """A run's id for users, and random letters that keep the rows of two launches apart if both have the same id."""
 
     uid: str
     launch: str

@@ -47,13 +47,7 @@ class ChangesJob:
 
 
 class RunRecord:
-    """Writes what is stored about one run.
-
-    Attributes:
-        uid: The run's id for users.
-        launch: See `RunName`.
-        state: The state that was written last.
-    """
+    """Writes what is stored about one run; `state` is the one that was written last."""
 
     def __init__(self, writer: Writer, name: RunName) -> None:
         self.uid, self.launch = name.uid, name.launch

@@ -36,10 +36,6 @@ class Recording:
     """Records the rollout calls of one trainer during one training, and the rewards and advantages of their rows.
 
     The trainer's instrument calls `rewards`, `advantages`, `logged`, `train_ended` and `train_raised`.
-
-    Attributes:
-        db: The database that the run is written to.
-        run: The run's uid.
     """
 
     def __init__(self, trainer: Any, writer: Writer, wanted: CheckedOptions) -> None:
@@ -183,13 +179,11 @@ class Recording:
         self._record.log(step, values)
 
     def train_ended(self) -> None:
-        """End the run."""
         self._record.end(RunState.FINISHED)
         self._release_if_done()
         self._writer.flush_at_end()
 
     def train_raised(self, error: BaseException) -> None:
-        """End the run with an exception."""
         self._record.raised(error)
         self._awaiting = None
         self._release_if_done()

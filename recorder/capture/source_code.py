@@ -74,9 +74,7 @@ def read(parts: Iterable[Part]) -> list[Source]:
 
 
 def source_text(thing: Any) -> str | None:
-    """Return the code of a function, of a class or of an object's class; for a function of this package the user's code
-    that it was made with. None if there is none, as for code that was typed into an interpreter.
-    """
+    """Return the code of a function or class, for one of this package the user's inside it; None if there is none."""
     if thing is None or isinstance(thing, str):
         return thing
     texts = [text for piece in list(_pieces(thing, _DEPTH)) or [thing] if (text := _code(piece))]

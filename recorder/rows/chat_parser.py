@@ -56,10 +56,7 @@ def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, A
 
 
 def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
-    """Return the index of the first message that the policy wrote; a prompt may contain assistant messages as examples.
-
-    `turns` is how many generations the rollout had; None if that is not known.
-    """
+    """Return the index of the policy's first message. A prompt may have answers as examples: only `turns` count."""
     answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     if turns is not None and 0 < turns < len(answers):
         answers = answers[-turns:]
@@ -155,9 +152,7 @@ def assistant_message(answer: str) -> dict[str, Any]:
 
 
 def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """Splits an answer into its reasoning (None without any) and the rest. The opening tag may be at the end of the
-    prompt instead; the closing one is missing if the answer was cut off.
-    """
+    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt instead."""
     thought, ended, rest = answer.partition(_THINK_END)
     thought = thought.strip()
     if not ended and not thought.startswith(_THINK):

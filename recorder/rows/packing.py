@@ -15,13 +15,9 @@ from logs_ui.recorder.storage.payload import Tokens, Unpacked, pack_together, un
 
 @dataclass(slots=True)
 class RowDraft:
-    """A row that is built but not packed yet.
+    """A row that is built but not packed yet. Without `tokens` the stored ones stay unchanged.
 
-    Attributes:
-        change: its columns, images and tags.
-        content: messages, actions, sampling and metadata.
-        tokens: None leaves the stored tokens unchanged.
-        answers: the model's texts, as `text_facts` takes them; None if texts and tokens are measured already.
+    `answers` are the model's texts, as `text_facts` takes them; None if texts and tokens are measured already.
     """
 
     change: RowChange

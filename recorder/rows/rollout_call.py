@@ -45,11 +45,7 @@ class RowOptions(Struct, frozen=True, array_like=True):
 
 
 class TokenizerSource:
-    """A tokenizer as JSON, which is only parsed where ids are decoded.
-
-    Attributes:
-        hash: SHA-256 of the JSON.
-    """
+    """A tokenizer as JSON, with the SHA-256 of that; it is only parsed where ids are decoded."""
 
     def __init__(self, hash_: str, json: str) -> None:
         self.hash, self.json = hash_, json
@@ -170,11 +166,7 @@ class RolloutCall(Struct, array_like=True, eq=False):
 
 
 class OpenCall(RolloutCall, array_like=True, kw_only=True, eq=False):
-    """A call of a rollout function in the training, where its calls are collected.
-
-    Attributes:
-        collector: collects `calls`. It stays in the training.
-    """
+    """A call of a rollout function in the training, where a `collector` collects its `calls`."""
 
     collector: Collector = field(default_factory=Collector)
 

@@ -155,9 +155,7 @@ def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = Fal
 
 
 def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
-    """Return the last call that failed with the `error` that ended the function, if it is unattributed: then all rows
-    show that error. None if a row has the call, or if no call failed with it.
-    """
+    """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
     of_rows: list[Generation | EnvironmentCall] = []
     for row in found.rows:
         of_rows += [*row.failures, *row.environment_calls, *row.children]

@@ -65,7 +65,6 @@ class RunningJob(RowsJob, tag="running"):
 
     @property
     def is_over(self) -> bool:
-        """True once the function has returned."""
         return self.call.settled
 
     def only_announces(self) -> bool:
@@ -80,11 +79,7 @@ class RunningJob(RowsJob, tag="running"):
 
 
 class ReturnedJob(EndedJob, tag="returned"):
-    """Rows whose rollout function returned an output that the trainer accepts.
-
-    Attributes:
-        returned: time of the return, in µs since the epoch.
-    """
+    """Rows whose rollout function returned, at `returned` (µs since the epoch), an output that the trainer accepts."""
 
     output: Output
     returned: int
@@ -100,12 +95,8 @@ class ReturnedJob(EndedJob, tag="returned"):
 
 
 class FinishedJob(EndedJob, tag="finished"):
-    """A rollout of an explicit run (`start_run`) that came to its end.
-
-    Attributes:
-        output: its tokens; None if they were not reported.
-        metadata: JSON.
-        ended: columns about its end, as the user reported it.
+    """A rollout of an explicit run (`start_run`) that came to its end. `output` are its tokens, if they were reported,
+    `metadata` is JSON, and `ended` are the columns about its end that the user reported.
     """
 
     output: Output | None
@@ -158,11 +149,8 @@ class FailedJob(EndedJob, tag="failed"):
 
 
 class HeaderJob(RowsJob, tag="header"):
-    """Rows that ended, and whose text had no room in the queue: the columns that are known without it.
-
-    Attributes:
-        headers: (N) columns of each row.
-        trace: the traceback of what ended them; None if they returned.
+    """Rows that ended, and whose text had no room in the queue: the (N) rows' columns that are known without it, and
+    the traceback of what ended them; None if they returned.
     """
 
     headers: list[dict[str, Any]]
@@ -183,11 +171,7 @@ class HeaderJob(RowsJob, tag="header"):
 
 
 class ColumnsJob(RowsJob, tag="columns"):
-    """Columns that are known only later: rewards, advantages.
-
-    Attributes:
-        columns: (N) of each row.
-    """
+    """The (N) rows' columns that are known only later: rewards, advantages."""
 
     columns: list[dict[str, Any]]
 

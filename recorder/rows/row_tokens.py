@@ -69,9 +69,7 @@ def known_mask(row: RowCalls, tokens: Tokens) -> NDArray[np.uint8] | None:
 
 
 def _mask(row: RowCalls, completion: Ids) -> NDArray[np.uint8]:
-    """Return the (C,) mask: 1 at the tokens that a turn sampled. A turn's end token may be missing from the completion,
-    where a context was tokenised anew.
-    """
+    """Return the (C,) mask: 1 at tokens that a turn sampled, whose end token a new tokenisation may have dropped."""
     mask = np.zeros(len(completion), np.uint8)
     for turn in row.turns:
         if turn.start is not None and turn.sequence.sampled is not None:

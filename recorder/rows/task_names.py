@@ -46,11 +46,7 @@ def returned_tasks(
 
 
 def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
-    """Return the name from a dataset row.
-
-    Raises:
-        LogsUIError: the column that the user named is not there.
-    """
+    """Return the name from a dataset row; raise a LogsUIError if the column that the user named is not there."""
     if callable(task):
         return str(task(row))
     for name in _COLUMNS if task is None else (task,):

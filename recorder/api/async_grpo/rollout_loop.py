@@ -82,7 +82,6 @@ class _Rollout:
         return self.row._strand  # noqa: SLF001
 
     def begin(self) -> None:
-        """Open the row."""
         self.context.run(self.row.__enter__)
 
     def end(self, error: BaseException | None = None) -> None:

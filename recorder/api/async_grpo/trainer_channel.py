@@ -27,16 +27,12 @@ _LAST_MESSAGES_SECONDS = 5.0  # the end of the worker waits for the trainer's la
 
 @dataclass(frozen=True)
 class _Error:
-    """An exception of the trainer's process, as text: its class may not be importable in the worker's.
-
-    Attributes:
-        is_error: True if it is an `Exception`, and not an interrupt.
-    """
+    """An exception of the trainer's process, as text: its class may not be importable in the worker's."""
 
     name: str
     message: str
     trace: str
-    is_error: bool
+    is_error: bool  # an `Exception`, and not an interrupt
 
     @classmethod
     def of(cls, error: BaseException) -> "_Error":

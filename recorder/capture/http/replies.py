@@ -33,12 +33,7 @@ _REFUSED = 400  # HTTP statuses from here on are errors
 
 
 class Prompt(NamedTuple):
-    """One prompt of a request.
-
-    Attributes:
-        context: (L,) Token ids if ids were sent; None otherwise.
-        messages: JSON of the messages if messages were sent; None otherwise.
-    """
+    """One prompt of a request: token ids (L,), JSON of messages, or neither if a text was sent."""
 
     context: Ids | None
     messages: bytes | None

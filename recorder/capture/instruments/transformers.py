@@ -36,9 +36,7 @@ def _recorded(generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
-    """Return True if it is the trainer's model, and not a judge. The two may be wrapped, and a wrapper may add
-    parameters: the model's first parameter is among the trainer's.
-    """
+    """Return True if it is the trainer's model, by its first parameter: either may be wrapped, and add some."""
     with guard("comparing a model with the trainer's"):
         if log.model is None or model is log.model:
             return True

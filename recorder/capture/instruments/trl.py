@@ -40,11 +40,8 @@ from logs_ui.recorder.vocabulary import Mode
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that a trainer is about to roll out.
-
-    Attributes:
-        number: Counts the trainer's batches. All ranks count alike, whatever a rollout function does on one of them.
-        rows: (N) Dataset rows of this process.
+    """A batch that a trainer is about to roll out: its number, which all ranks count alike, whatever a rollout function
+    does on one of them, and this process's (N) dataset rows.
     """
 
     number: int

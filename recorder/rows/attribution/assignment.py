@@ -53,7 +53,6 @@ class Assignment:
         row.lower_evidence(evidence)
 
     def add_calls(self, index: int, calls: Seq[EnvironmentCall], evidence: str) -> None:
-        """Assigns environment calls to a row."""
         self.rows[index].environment_calls.extend(calls)
         self.rows[index].lower_evidence(evidence)
         self._assigned.update(call.order for call in calls)
@@ -72,10 +71,7 @@ class Assignment:
 
     @property
     def failed_orders(self) -> list[int]:
-        """Orders of the failed generations that may be a row's: not those of a judge's model or within an environment.
-
-        A row may have been given up after one, or asked again later.
-        """
+        """Orders of the failed generations that may be a row's, which may have been given up after it, or asked again."""
         if not self._failures:
             return []
         answered = [row for row in self.rows if row.turns] or self.rows

@@ -87,7 +87,6 @@ class RowCalls:
         return not players or any(_may_be_alike(turn.generation, failure) for turn in players)
 
     def sort(self) -> None:
-        """Sorts each kind of calls by when they began."""
         self.turns.sort(key=lambda turn: turn.order)
         self.environment_calls.sort(key=lambda call: call.order)
         self.notes.sort(key=lambda note: note.order)

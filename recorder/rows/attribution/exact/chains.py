@@ -92,11 +92,7 @@ def _cross(chains: Seq[Chain]) -> bool:
 
 
 class _Open:
-    """The chains of one scope that a generation may continue.
-
-    Attributes:
-        heads: first contexts of the chains that can begin a row.
-    """
+    """The chains of one scope that a generation may continue; `heads` are first contexts of those that begin a row."""
 
     def __init__(self) -> None:
         self.heads: set[bytes] = set()

@@ -137,9 +137,7 @@ def _is_one_tried_again(episodes: list[Episode]) -> bool:
 def _exchangeable(
     state: Assignment, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
 ) -> set[int]:
-    """Return generations that were asked the same and answered the same for two rows, if one of the rows continues
-    after both, and no episode shows from which of the two.
-    """
+    """Return the equal generations of two rows, one of which continues after both, if no episode tells which."""
     after = {order: i for i, found in enumerate(before) for order in found}
     episode_of = {call.order: i for i, episode in enumerate(episodes) for call in episode}
     called: dict[Strand | None, list[int]] = {}

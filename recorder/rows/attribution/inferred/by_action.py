@@ -70,9 +70,7 @@ class Actions(Comparison):
         )
 
     def _is_one_answer_sent_as_several(self, pairs: Seq[tuple[Episode, int]]) -> bool:
-        """Return True if equal answers led to unequal actions, at all JSON paths whose values vary and recur: an id is
-        new each time and shows nothing.
-        """
+        """Return True if equal answers led to unequal actions, at all JSON paths whose values recur, as ids do not."""
         sent = self._sent_for(pairs).values()
         varied = [found for found in sent if 1 < len({value for _, value in found}) < len(found)]
         return bool(varied) and all(len(set(found)) > len({answer for answer, _ in found}) for found in varied)
@@ -125,9 +123,7 @@ class Actions(Comparison):
                     yield episode, places[first]
 
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
-        """Yield the episodes that fit one row alone, which fits no other of them; none if too many fit no row. Rows
-        with equal answers are left out: these may have been exchanged.
-        """
+        """Yield the episodes that fit one row alone, which fits no other, and whose answers no other row gave."""
         fitting = self._fitting_rows(episodes)
         times = Counter(place for found in fitting for place in found)
         for episode, found in zip(episodes, fitting, strict=False):

@@ -73,9 +73,7 @@ def _episodes(state: Assignment) -> list[Episode]:
 
 
 def _is_one_step_each(state: Assignment) -> bool:
-    """Return True if one environment was stepped once for each row, after all rows had given their one answer; or, if
-    no generation was seen, as often as there are rows.
-    """
+    """Return True if one environment was stepped once for each row, after all rows' only answers, if any were seen."""
     steps = [call for call in state.environment_calls if call.kind == "step"]
     if (
         not len(steps) == len(state.rows) > 1
@@ -128,9 +126,7 @@ def _are_the_next(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -
 
 
 def _are_rows_in_line(state: Assignment, episodes: Seq[Episode], places: Seq[int]) -> bool:
-    """Return True if a function that did not finish went through its rows in order, as far as is known, or if it does
-    not matter: the rows without a call are of one prompt.
-    """
+    """Return True if an unfinished function went through its rows in order, or its idle rows have one prompt."""
     if are_of_one_prompt(state, places) and not any(state.rows[place].turns for place in places):
         return True
     of = {call.order: place for place, row in enumerate(state.rows) for call in row.environment_calls}
@@ -222,9 +218,7 @@ def _in_order(
 
 
 def _is_ahead(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
-    """Return True if each environment was reset before its row had answered: then there is one for each row. After the
-    answers, one row may have had no episode, and another two.
-    """
+    """Return True if each environment was reset before its row had answered: then there is one for each row."""
     answered = [min((turn.order for turn in state.rows[place].turns), default=None) for _, place in pairs]
     if not state.seen.generations and any(is_stepped(episode) for episode, _ in pairs):
         return False

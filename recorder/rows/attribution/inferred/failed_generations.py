@@ -44,9 +44,7 @@ def _rows_by_branch(state: Assignment) -> dict[Strand | None, set[int]]:
 
 
 def _askers(state: Assignment) -> dict[bytes, set[int]]:
-    """Return the rows by what their generations were asked. First turns count only if all rows have one: the prompts of
-    a group are alike, and a row without turns may have been asked the same.
-    """
+    """Return the rows by what they asked. First turns count only if all rows have one: others may ask the same."""
     askers: dict[bytes, set[int]] = defaultdict(set)
     first = 0 if all(row.turns for row in state.rows) else 1
     for index, row in enumerate(state.rows):
