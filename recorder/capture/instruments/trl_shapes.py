@@ -27,7 +27,7 @@ _REPEATED_PROMPTS = (0, 28, 0)
 
 
 class AbsentTrainer:
-    """Replaces the trainer for a call with `(prompts, args, processing_class)` that no trainer makes; each is a step."""
+    """Replaces the trainer in a call with `(prompts, args, processing_class)` that none makes; each is a step."""
 
     def __init__(self, args: Any, processing_class: Any) -> None:
         self._args = _weakly(args)
