@@ -87,6 +87,8 @@ class DiagnosisCallback:
 
     _watch: "_Watch | None"
     _stopped: bool
+    _last_step: int
+    _last_time: float
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         made: Self = object.__new__(as_trainer_callback(cls))  # type: ignore[arg-type]  # a class can be hashed
@@ -129,7 +131,12 @@ class DiagnosisCallback:
         """Request a diagnosis if one is due, and stop the training if one found a card to stop on."""
         if state.is_world_process_zero:
             with guard("requesting a diagnosis"):
-                self._request_if_due(state)
+                step, now = int(state.global_step), time.monotonic()
+                by_steps = self._every_steps is not None and step - self._last_step >= self._every_steps
+                by_time = self._every_seconds is not None and now - self._last_time >= self._every_seconds
+                if (by_steps or by_time) and (watch := self._watching(state)) is not None:
+                    self._last_step, self._last_time = step, now
+                    watch.request()
         found = self._watch.stopped_by if self._watch is not None else None
         if self._stops and first_rank_says(found is not None):
             control.should_training_stop = True
@@ -149,15 +156,6 @@ class DiagnosisCallback:
     def _begin(self, step: int) -> None:
         self._watch, self._stopped = None, False
         self._last_step, self._last_time = step, time.monotonic()
-
-    def _request_if_due(self, state: Any) -> None:
-        step, now = int(state.global_step), time.monotonic()
-        by_steps = self._every_steps is not None and step - self._last_step >= self._every_steps
-        by_time = self._every_seconds is not None and now - self._last_time >= self._every_seconds
-        watch = self._watching(state) if by_steps or by_time else None
-        if watch is not None:
-            self._last_step, self._last_time = step, now
-            watch.request()
 
     def _watching(self, state: Any) -> "_Watch | None":
         """Return the watch of the run; None as long as nothing is recorded."""

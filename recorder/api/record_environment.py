@@ -47,8 +47,7 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
     Args:
         factory: The value of `GRPOTrainer(environment_factory=...)`: a class, another function that makes
             environments, or a dict of such functions by name.
-        task: Names the task of each rollout: a column of the dataset, or a function of the dataset row that returns the
-            name. None takes the column `task` or `task_id`, and a hash of the prompt if the dataset has neither.
+        task: Names the task of each rollout; see `record()`.
         **options: The options in `RecordOptions`. The default `eval_name` of a dict joins the names by "+".
 
     Returns:

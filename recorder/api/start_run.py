@@ -51,8 +51,7 @@ def start_run(
         model: Name of the model, for rollouts whose calls do not show it.
         config: Settings to store with the run, as a dict that JSON can hold. Values that look like secrets are masked.
         tokenizer: A tokenizer of transformers or tokenizers. None stores token ids without their texts.
-        parse: Your own parser: a function from the text of an answer to an action, or to None if there is none. See
-            `record()`.
+        parse: Your own parser; see `record()`.
         **options: The options in `RecordOptions`.
 
     Returns:

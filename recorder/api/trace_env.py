@@ -161,16 +161,15 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
         return method
 
     def __enter__(self) -> Any:
-        return self._self_or(self.__wrapped__.__enter__())
+        entered = self.__wrapped__.__enter__()
+        return self if entered is self.__wrapped__ else entered
 
     async def __aenter__(self) -> Any:
-        return self._self_or(await self.__wrapped__.__aenter__())
+        entered = await self.__wrapped__.__aenter__()
+        return self if entered is self.__wrapped__ else entered
 
     async def __aexit__(self, *raised: object) -> Any:
         return await self.__wrapped__.__aexit__(*raised)
-
-    def _self_or(self, entered: Any) -> Any:
-        return self if entered is self.__wrapped__ else entered
 
 
 class _UsualEnvironment(_Environment):

@@ -149,12 +149,6 @@ class Scope:
         tree = self.strand.tree
         return (tree.is_open or (self.is_explicit and tree.closed)) and not (self.left and self.place == _place())
 
-    def skip_left(self) -> "Strand | Scope | None":
-        """Return what was before it, and drop scopes that were left."""
-        while isinstance(self.before, Scope) and self.before.left:
-            self.before = self.before.before
-        return self.before
-
 
 _here: ContextVar[Strand | Scope | None] = ContextVar("logs_ui_strand", default=None)
 _open: list[StrandTree] = []
@@ -267,11 +261,9 @@ def leave(entered: Token[Any]) -> None:
 
 def enter_scope(strand: Strand, run: object = None, *, is_explicit: bool = False) -> Scope:
     """Enter a row's scope, to be left in any order. Without a `run` it is of one of several rows of the tree."""
-    here = _here.get()
-    while isinstance(here, Scope) and here.left:
-        here = here.before
+    here = _not_left(_here.get())
     if isinstance(here, Scope):
-        here.skip_left()
+        here.before = _not_left(here.before)
     scope = Scope(strand, here, _place(), is_explicit, strand.tree if run is None else run)
     _here.set(scope)
     return scope
@@ -281,7 +273,14 @@ def leave_scope(scope: Scope) -> None:
     """Leave a scope. Scopes that were entered later stay open."""
     scope.left = True
     if _here.get() is scope:
-        _here.set(scope.skip_left())
+        _here.set(_not_left(scope.before))
+
+
+def _not_left(here: Strand | Scope | None) -> Strand | Scope | None:
+    """Return the first of a chain of scopes that was not left, or what is before them."""
+    while isinstance(here, Scope) and here.left:
+        here = here.before
+    return here
 
 
 @contextmanager

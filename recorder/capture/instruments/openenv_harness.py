@@ -39,22 +39,15 @@ def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
     """Assigns calls from the n-th session on to the n-th row while the function runs, if the harness made it."""
     rows = None
     with guard("preparing to record a harness"):
-        rows = _prepared(rollout_func)
+        if parts := _parts(rollout_func):
+            _patch(parts["session_factory"], "create", _with_row)
+            _patch(parts["harness_adapter"], "run_white_box", _with_result)
+            rows = itertools.count()
     token = _rows.set(rows)
     try:
         yield
     finally:
         _rows.reset(token)
-
-
-def _prepared(rollout_func: Callable[..., Any]) -> Iterator[int] | None:
-    """Return a counter of rows; None if the function is not one of the harness's."""
-    parts = _parts(rollout_func)
-    if not parts:
-        return None
-    _patch(parts["session_factory"], "create", _with_row)
-    _patch(parts["harness_adapter"], "run_white_box", _with_result)
-    return itertools.count()
 
 
 def with_env_reward(rollout_func: Callable[..., Any], output: Any) -> Any:
