@@ -350,9 +350,12 @@ def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -
         generated = generate(trainer, *args, **kwargs)
     if outermost:
         with guard("recording the tokens of a batch"):
-            prompt_ids, completion_ids, tool_mask, _, *rest = generated
-            # Older releases have a number of tokens before the log-probs.
-            logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
-            output = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs}
-            _door.generated(trainer, args[0] if args else kwargs["prompts"], {**output, "env_mask": tool_mask})
+            _door.generated(trainer, args[0] if args else kwargs["prompts"], _output(generated))
     return generated
+
+
+def _output(generated: Any) -> dict[str, Any]:
+    """Return the tokens in a rollout function's form. Older releases have a number of tokens before the log-probs."""
+    prompt_ids, completion_ids, tool_mask, _, *rest = generated
+    logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
+    return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}

@@ -168,21 +168,21 @@ def test_what_is_too_large_is_dropped_and_says_so(monkeypatch: pytest.MonkeyPatc
 
 def test_images_in_memory_are_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    before = observed_images._budget._bytes
+    before = observed_images._budget.used
     kept = [observed_images.observed(screenshot(shade)) for shade in range(4)]
     for (observation, found), shade in zip(kept, range(4), strict=True):
         assert found is not None
         found.json(observation)
-        assert observed_images._budget._bytes > before, shade
-    monkeypatch.setattr(observed_images, "_MEMORY_BYTES", observed_images._budget._bytes)
+        assert observed_images._budget.used > before, shade
+    monkeypatch.setattr(observed_images, "_MEMORY_BYTES", observed_images._budget.used)
     assert told(screenshot())[0]["note"] == "not kept: there were too many at once"
     kept.clear()
     del observation, found
     end = time.monotonic() + 60  # threads of other tests may hold one at this moment
-    while observed_images._budget._bytes != before and time.monotonic() < end:
+    while observed_images._budget.used != before and time.monotonic() < end:
         gc.collect()
         time.sleep(0.05)
-    assert observed_images._budget._bytes == before
+    assert observed_images._budget.used == before
 
 
 def test_a_snapshot_is_of_the_moment() -> None:
