@@ -15,7 +15,7 @@ from logs_ui.recorder.capture import instruments
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation, answered
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.capture.observed_images import observed
-from logs_ui.recorder.capture.rollout_output import Output, checked_output
+from logs_ui.recorder.capture.rollout_output import Output, checked_output, token_ids
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
@@ -29,6 +29,7 @@ from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
+_INT4 = 2**31
 _ROLLOUT_BITS = (
     32  # a forked process numbers its rollouts from its pid times 2**32, so that none has its parent's number
 )
@@ -147,7 +148,7 @@ class OpenRun:
             prompt: A list of messages, or a text.
             eval_name: Name of the evaluation. None takes the run's.
             task: Name of the task, or any value whose `str()` names it. None takes a hash of the prompt.
-            step: Step of the optimizer; 0 outside of a training.
+            step: Step of the optimizer, a whole number; 0 outside of a training.
             mode: "train" or "eval".
             group: Name of the group of rollouts that this one is compared with, unique within the run. None makes it a
                 group of its own.
@@ -155,8 +156,11 @@ class OpenRun:
             metadata: Values to store with the rollout. They are copied now; values that look like secrets are masked.
 
         Raises:
-            ValueError: `mode` is neither "train" nor "eval".
+            ValueError: `mode` is neither "train" nor "eval", or `step` or `generation` is no whole number.
         """
+        if mode not in list(Mode):
+            raise ValueError(f'mode must be "train" or "eval", not {mode!r}')
+        step, generation = _whole("step", step), _whole("generation", generation)
         if os.getpid() != self._process:  # this is a fork of the run's process
             self._process = os.getpid()
             self._numbers = itertools.count(self._process << _ROLLOUT_BITS)
@@ -289,7 +293,7 @@ class OpenRollout(CurrentRow):
             log = self._call.collector
             if text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
-                answer = Answer(None, None, finish, text=text)
+                answer = Answer(None, None, finish and str(finish), text=str(text))
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
             if any(value is not None for value in (action, observation, reward, done, error)):
                 begun = log.begin(self._strand, "step", self, snapshot(action))
@@ -297,8 +301,9 @@ class OpenRollout(CurrentRow):
                     heard, images = (None, None) if observation is None else observed(observation)
                     log.add(
                         EnvironmentCall(
-                            begun.order, begun.began, seconds or 0.0, begun.client, "step", begun.sent or b"null",
-                            heard, None if reward is None else float(reward), done, None,
+                            begun.order, begun.began, float(seconds or 0.0), begun.client, "step",
+                            begun.sent or b"null", heard, None if reward is None else float(reward),
+                            None if done is None else bool(done), None,
                             None if error is None else one_line(str(error)), self._strand, None, images,
                         )
                     )  # fmt: skip
@@ -322,7 +327,9 @@ class OpenRollout(CurrentRow):
         with guard("recording a rollout's tokens"):
             if not self._is_open_for("tokens"):
                 return
-            rows = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": mask}
+            # What is no token id raises here, where it costs the tokens; later it would cost the whole rollout.
+            ids = {"prompt_ids": token_ids(prompt_ids), "completion_ids": token_ids(completion_ids)}
+            rows: dict[str, Any] = {**ids, "logprobs": logprobs, "env_mask": mask}
             self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
 
     def score(
@@ -418,6 +425,16 @@ class OpenRollout(CurrentRow):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a number, such as 3.0 or numpy's, as an int that every database stores."""
+    try:
+        if -_INT4 <= int(value) < _INT4 and int(value) == value:
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be a whole number of at most 32 bits, not {value!r}")
 
 
 def _misused(how: str) -> None:

@@ -57,9 +57,9 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         Raises:
             TypeError, ValueError, OverflowError: the ids are not token ids.
         """
-        completion = _array(self.completion_ids[i], np.int32)
+        prompt, completion = (token_ids(rows[i]) for rows in (self.prompt_ids, self.completion_ids))
         return Tokens(
-            _array(self.prompt_ids[i], np.int32),
+            prompt,
             completion,
             _fitting(self._halves or self.logprobs, i, len(completion), _half_precision),
             _fitting(self.env_mask, i, len(completion), _ones),
@@ -195,6 +195,18 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
             packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # one buffer, no copy
             return np.frombuffer(bytearray(packed), dtype)
     return np.asarray(values, dtype)
+
+
+def token_ids(values: Any) -> NDArray[np.int32]:
+    """Return (L,) token ids.
+
+    Raises:
+        TypeError, ValueError, OverflowError: they are not token ids.
+    """
+    ids = _array(values, np.int32)
+    if ids.ndim != 1:
+        raise TypeError(f"token ids have {ids.ndim} dimensions, where 1 is needed")
+    return ids
 
 
 def _ones(values: Any) -> NDArray[np.uint8]:

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +23,11 @@ import torch
 from sqlmodel import Session, col, select
 
 from logs_ui.recorder import (
+    OpenRollout,
     current_row,
     flush,
     load_run,
+    load_runs,
     load_scalars,
     row_scope,
     start_run,
@@ -308,6 +313,53 @@ def test_a_name_may_be_anything_that_has_a_text(db: Path) -> None:
         pass
     (stored,) = rows_of(db)
     assert (stored["task"], stored["group"], stored["eval_name"]) == ("7", f"{run.id}/eval/3", "1")
+
+
+ODD: tuple[Any, ...] = (
+    np.int64(3), np.float32(1.5), 3.0, True, "x", "3", Decimal("1.5"), datetime(2026, 1, 1, tzinfo=UTC), Path("a"),
+    b"ab", {1}, [1], 10**30, -1, None, math.nan, object(), np.arange(3), type("Text", (str,), {})("s"),
+)  # fmt: skip
+
+
+def test_values_of_another_type_cost_themselves_and_not_their_rollout(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RAISE_VARIABLE, "0")
+    methods: list[Callable[[OpenRollout, Any], None]] = [
+        lambda row, odd: row.turn("a", reward=odd),
+        lambda row, odd: row.turn("a", done=odd, seconds=odd),
+        lambda row, odd: row.turn("a", action=odd, observation=odd),
+        lambda row, odd: row.turn(odd, finish=odd),
+        lambda row, odd: row.tokens(odd, odd),
+        lambda row, odd: row.tokens([1], [odd]),
+        lambda row, odd: row.tokens([1], [1], logprobs=[odd], mask=[odd]),
+        lambda row, odd: row.score(odd),
+        lambda row, odd: row.score(rewards={"a": odd}),
+    ]
+    with start_run("a", db=db) as run:
+        for odd in ODD:
+            for say in methods:
+                with run.rollout("p") as row:
+                    row.turn("an answer")
+                    say(row, odd)
+    rows = load_run(run.id, db=db)
+    assert len(rows) == len(ODD) * len(methods)
+    assert all(row[1]["content"] == "an answer" for row in rows.messages)
+
+
+def test_a_step_that_is_no_number_is_refused_where_it_is_given(db: Path) -> None:
+    with start_run("a", db=db) as run:
+        for odd in ODD:
+            for name in ("step", "generation", "mode"):
+                with suppress(ValueError), run.rollout("p", **{name: odd}) as row:
+                    row.turn("an answer")
+        with pytest.raises(ValueError, match="step must be a whole number"):
+            run.rollout("p", step="x")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match='"train" or "eval"'):
+            run.rollout("p", mode="val")
+    rows = load_run(run.id, db=db)
+    assert set(rows.step) == {0, 3, 1, -1}
+    assert load_runs(db).dropped[0] == 0
 
 
 def test_a_scope_within_a_rollout_is_the_rollouts_own(db: Path) -> None:
