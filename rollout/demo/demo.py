@@ -1,18 +1,18 @@
-"""Runs the demo: a real `trl.GRPOTrainer` teaches a model that is made on the spot to guess numbers, on a real OpenEnv
-server.
-"""
+"""Runs the demo: a real `trl.GRPOTrainer` teaches a tiny model to guess numbers, on a real OpenEnv server."""
 
 import contextlib
 import importlib.util
 import os
+import subprocess
+import sys
 import tempfile
+import threading
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from logs_ui.rollout.demo.guess_server import GuessServer
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from logs_ui.rollout.evaluations.evaluations import Evaluation
@@ -29,9 +29,7 @@ EVALUATIONS = 4
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """The demo's settings: optimizer steps, seed, and where the trainer may write (None: a temporary folder, removed at
-    the end).
-    """
+    """The demo's settings. The trainer writes to `output_dir`; None is a temporary folder."""
 
     steps: int = 200
     seed: int = 6
@@ -73,6 +71,60 @@ def train_demo(
         if on_step:
             trainer.add_callback(_progress(on_step))
         trainer.train()
+
+
+class GuessServer:
+    """Runs `guess_env` in a process of its own, which ends with the `with` block, or with this process."""
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "logs_ui.rollout.demo.guess_env", "--port", "0", "--until-stdin-closes"]
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C reaches the trainer alone, which then ends the server
+        )
+        return self
+
+    def wait_until_ready(self, timeout: float = 60.0) -> str:
+        """Return the server's address once it answers. Raises RuntimeError if it does not within `timeout` seconds."""
+        assert self._process.stdout is not None  # noqa: S101 (for the type checker)
+        give_up = threading.Timer(timeout, self._process.kill)
+        give_up.start()
+        try:
+            url = self._process.stdout.readline().decode().strip()
+            if not url:
+                raise RuntimeError(f"The demo's environment server did not start: {self._last_words()}")
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(f"{url}/health", timeout=timeout):
+                return url
+        except OSError as error:
+            raise RuntimeError(f"The demo's environment server did not answer: {self._last_words()}") from error
+        finally:
+            give_up.cancel()
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=3)
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def _last_words(self) -> str:
+        """Return the last line that the process wrote to standard error, once it has ended."""
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with status {self._process.returncode} and said nothing"
 
 
 def _make_trainer(settings: DemoSettings, folder: Path, *, game: "Evaluation", **parts: Any) -> Any:

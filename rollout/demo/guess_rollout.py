@@ -14,9 +14,7 @@ Messages = list[dict[str, str]]
 
 
 def guessing(url: str, seed: int) -> Evaluation:
-    """Return the game on the server at `url`. Its secrets are drawn from `seed`, different ones for training and
-    evaluation.
-    """
+    """Return the game on the server at `url`. Secrets are drawn from `seed`, others in evaluation."""
 
     @evaluation(
         "guess",
@@ -31,9 +29,7 @@ def guessing(url: str, seed: int) -> Evaluation:
         sampling={"max_tokens": MAX_NEW_TOKENS},
     )
     def guess(row: EvaluationRow) -> dict[str, float | None]:
-        """Return the environment's reward for the episode; and 1 if every answer could be read as a guess, otherwise
-        0.
-        """
+        """Return the environment's reward; and 1 if every answer could be read as a guess, otherwise 0."""
         answers = [message["content"] for message in row.messages if message["role"] == "assistant"]
         return {"solved": row.env_reward, "format": float(None not in map(parse_guess, answers))}
 

@@ -36,9 +36,7 @@ class Environment:
         return await asyncio.shield(asyncio.wrap_future(self._started))  # others may wait for it too
 
     async def end(self) -> None:
-        """Ends the environment, and does not wait for ever: one that starts late ends as soon as it has started. Errors
-        are ignored.
-        """
+        """Ends the environment, or lets it end as soon as it has started. Errors are ignored."""
         if self.has_failed:
             return
         ending = self._thread.submit(lambda: asyncio.run(_closed(self._started.result())))

@@ -4,7 +4,8 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import Any, ClassVar
 
 from logs_ui.rollout.environments.containers import Environment, docker_starter, hub_starter
 from logs_ui.rollout.environments.environment_threads import in_thread
@@ -16,43 +17,15 @@ START_SECONDS = 300.0
 """How long a factory, or the start of an environment, may take: it may have to pull an image."""
 
 
-class Source(Protocol):
-    """Creates clients, none of which is in use yet. Its coroutines run in one background loop.
-
-    Attributes:
-        starts: whether environments are started here, which then take variables.
-    """
-
-    starts: ClassVar[bool]
-
-    async def client(self, variables: Variables) -> Any:
-        """Returns one more client of the environment with these variables. Raises what openenv or the user's function
-        raises.
-        """
-
-    async def end(self, variables: Variables) -> None:
-        """Ends the environment with these variables, if it was started. A later request starts it again."""
-
-    async def close(self) -> None:
-        """Ends everything that was started."""
-
-
 @dataclass(frozen=True)
 class Connection:
-    """Parameters of a client's connection.
+    """Parameters of a client's connection."""
 
-    Attributes:
-        timeout: seconds; of each call, and of connecting.
-        headers: of the request that opens it.
-    """
-
-    timeout: float
-    headers: Mapping[str, str] | None = None
+    timeout: float  # seconds, of each call and of connecting
+    headers: Mapping[str, str] | None = None  # of the request that opens it
 
     def client(self, kind: Callable[..., Any], base_url: str) -> Any:
-        """Returns a client that is not connected yet. A class with a constructor of its own gets the arguments that it
-        accepts.
-        """
+        """Returns a client that is not connected yet. A class of the user gets the arguments that it accepts."""
         given = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
         taken = {name: value for name, value in given.items() if takes(kind, name)}
         return kind(base_url=base_url, **taken, **({"headers": dict(self.headers)} if self.headers else {}))
@@ -65,39 +38,22 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Running:
-    """An environment whose server already runs."""
-
-    kind: Callable[..., Any]
-    base_url: str
-    connection: Connection
-
-    starts: ClassVar[bool] = False
-
-    async def client(self, variables: Variables) -> Any:  # noqa: ARG002
-        return self.connection.client(self.kind, self.base_url)
-
-    async def end(self, variables: Variables) -> None:
-        """Does nothing: the server keeps running."""
-
-    async def close(self) -> None:
-        """Does nothing: nothing was started."""
-
-
-@dataclass(frozen=True)
 class Factory:
-    """The user's own function, which may be a coroutine function."""
+    """Clients that a function makes, which may be a coroutine function: the user's own, or one that connects to a
+    running server. Nothing is started here.
+    """
 
     make: Callable[[], Any]
 
     starts: ClassVar[bool] = False
 
     async def client(self, variables: Variables) -> Any:  # noqa: ARG002
+        """Returns one more client. Raises what the function raises."""
         made = await in_thread(self.make)
         return await made if inspect.isawaitable(made) else made
 
     async def end(self, variables: Variables) -> None:
-        """Does nothing: what the factory started, the factory or its clients end."""
+        """Does nothing: what the function started, the function or its clients end."""
 
     async def close(self) -> None:
         """Does nothing, as `end`."""
@@ -105,19 +61,16 @@ class Factory:
 
 @dataclass
 class Started:
-    """Environments that are started here: one for each distinct set of variables, with as many clients as are needed.
+    """Environments that are started here: one for each distinct set of variables, with as many clients as needed."""
 
-    Attributes:
-        start: starts one and gives the client that owns it; blocks.
-    """
-
-    start: Callable[[Variables], Any]
+    start: Callable[[Variables], Any]  # starts one and gives the client that owns it; blocks
     connection: Connection
     _environments: dict[frozenset[tuple[str, str]], Environment] = field(default_factory=dict)
 
     starts: ClassVar[bool] = True
 
     async def client(self, variables: Variables) -> Any:
+        """Returns one more client of the environment with these variables. Raises what openenv raises."""
         key = frozenset(variables.items())
         environment = self._environments.get(key)
         if environment is None or environment.has_failed:
@@ -126,6 +79,7 @@ class Started:
         return self.connection.client(type(owner), owner.base_url)
 
     async def end(self, variables: Variables) -> None:
+        """Ends the environment with these variables, if it was started. A later request starts it again."""
         environment = self._environments.pop(frozenset(variables.items()), None)
         if environment is not None:
             await environment.end()
@@ -135,6 +89,12 @@ class Started:
         environments = list(self._environments.values())
         self._environments.clear()
         await asyncio.gather(*(environment.end() for environment in environments))
+
+
+Source = Factory | Started
+"""Creates clients, none of which is in use yet. Its coroutines run in one background loop. `starts` is True if
+environments are started here, which then take variables.
+"""
 
 
 def source_of(
@@ -170,11 +130,12 @@ def source_of(
         kind = _openenv().EnvClient
         start = hub_starter(environment, image=docker_image, port=port, provider=provider)
         return Started(start, _connection(kind, timeout, headers))
-    if environment is not None and not _is_client_class(environment):
+    is_client_class = isinstance(environment, type) and hasattr(environment, "from_docker_image")
+    if environment is not None and not is_client_class:
         if not callable(environment):
             raise TypeError(
                 "environment is a class of clients, a function that gives one, or a name, "
-                f"not {_a(environment)}: each rollout needs a client of its own"
+                f"not an instance of {type(environment).__name__}: each rollout needs a client of its own"
             )
         _refuse({**connecting, **starting}, "are for an environment that is connected to here, not for a function")
         return Factory(environment)
@@ -188,7 +149,7 @@ def source_of(
         raise ValueError(f"{needs} needs a place: base_url of a server that runs, or docker_image to start one")
     check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
     _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
-    return Running(kind, base_url, _connection(kind, timeout, headers))
+    return Factory(partial(_connection(kind, timeout, headers).client, kind, base_url))
 
 
 def check_seconds(name: str, seconds: object) -> None:
@@ -224,17 +185,9 @@ def _connection(kind: Callable[..., Any], timeout: float, headers: Mapping[str, 
     return Connection(float(timeout), headers)
 
 
-def _is_client_class(environment: Any) -> bool:
-    return isinstance(environment, type) and hasattr(environment, "from_docker_image")
-
-
 def _openenv() -> Any:
     try:
         import openenv.core
     except ImportError as error:
         raise ImportError('openenv is not installed: pip install "logs-ui[trl]"') from error
     return openenv.core
-
-
-def _a(value: object) -> str:
-    return f"an instance of {type(value).__name__}"

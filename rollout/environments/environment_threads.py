@@ -31,9 +31,7 @@ class BackgroundLoop:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Starts the coroutine from any thread, without waiting for it. Coroutines that one thread starts, start in
-        that order.
-        """
+        """Starts the coroutine without waiting for it. Those that one thread starts, start in that order."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def stop(self, last: Coroutine[Any, Any, object], seconds: float) -> None:

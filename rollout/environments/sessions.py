@@ -25,15 +25,11 @@ _Key = frozenset[tuple[str, str]]
 
 
 class SessionError(RuntimeError):
-    """A call of an environment failed; the message says which, and why.
-
-    Attributes:
-        is_full: whether the server had no session left.
-    """
+    """A call of an environment failed; the message says which, and why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.is_full = any(words in message for words in _FULL)
+        self.is_full = any(words in message for words in _FULL)  # True if the server had no session left
 
 
 def _what_to_do(said: str, arguments: Mapping[str, Any]) -> str:
@@ -48,22 +44,16 @@ class Session:
 
     Clients of openenv run in the background loop, unless they were used synchronously before. Any other client runs
     there if its methods are coroutines, and in threads otherwise.
-
-    Attributes:
-        variables: of its environment.
     """
 
     def __init__(self, client: Any, variables: Variables, loop: BackgroundLoop, timeout: float) -> None:
-        self.variables = variables
+        self.variables = variables  # of its environment
         self._client = _unwrapped(client)
         self._loop = loop
         self._timeout = timeout
 
     async def reset(self, **arguments: Any) -> Any:
-        """Starts an episode. Returns the client's result, with `observation`, `reward` and `done`.
-
-        Raises SessionError.
-        """
+        """Starts an episode. Returns the client's result: `observation`, `reward`, `done`. Raises SessionError."""
         return await self._loop.run(self._within_timeout("reset", lambda: self._reset(arguments), arguments))
 
     async def step(self, action: Any) -> Any:
@@ -76,7 +66,8 @@ class Session:
             await asyncio.wait_for(_called(self._client, "close"), _CLOSE_SECONDS)
 
     async def _reset(self, arguments: dict[str, Any]) -> Any:
-        _let_reconnect(self._client)
+        with suppress(AttributeError):
+            del self._client._ensure_connected  # noqa: SLF001 - see `_forbid_reconnecting`
         result = await _called(self._client, "reset", **arguments)
         _forbid_reconnecting(self._client)
         return result
@@ -94,17 +85,12 @@ class Session:
 
 @dataclass
 class _Kept:
-    """Everything that must be closed at the end.
-
-    Attributes:
-        sessions: all that are open.
-        closing: what was begun and nobody waits for: sessions and environments that end.
-    """
+    """Everything that must be closed at the end."""
 
     source: Source
     loop: BackgroundLoop | None = None
-    sessions: set[Session] = field(default_factory=set)
-    closing: set["asyncio.Task[Any]"] = field(default_factory=set)
+    sessions: set[Session] = field(default_factory=set)  # all that are open
+    closing: set["asyncio.Task[Any]"] = field(default_factory=set)  # ends of sessions and environments, not awaited
 
     def begin(self, closing: Coroutine[Any, Any, None]) -> None:
         """Starts a coroutine in the background loop, in the order of these calls."""
@@ -149,11 +135,7 @@ class Sessions:
         weakref.finalize(self, _end, self._kept)
 
     async def open(self, variables: Variables, *, fresh: bool = False) -> Session:
-        """Returns a free session of the environment with these variables, or a new one, which connects at its first
-        reset.
-
-        Raises SessionError.
-        """
+        """Returns a free session with these variables, or a new one, which connects later. Raises SessionError."""
         key = frozenset(variables.items())
         self._in_use[key] += 1
         try:
@@ -171,9 +153,7 @@ class Sessions:
         self._free[key].append(session)
 
     def drop(self, session: Session) -> None:
-        """Closes a session that failed, without waiting for it: a late answer would be taken for the answer to a later
-        call.
-        """
+        """Closes a session that failed, without waiting: a late answer would be taken for that to a later call."""
         self._in_use[frozenset(session.variables.items())] -= 1
         self._kept.sessions.discard(session)
         self._kept.begin(session.close())
@@ -255,8 +235,3 @@ async def _last_words(client: Any) -> str:
         with suppress(Exception):  # most often it said nothing
             return f". Before, it said: {orjson.loads(await connection.recv())['data']['message']}"
     return ""
-
-
-def _let_reconnect(client: Any) -> None:
-    with suppress(AttributeError):
-        del client._ensure_connected  # noqa: SLF001

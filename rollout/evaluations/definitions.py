@@ -14,13 +14,14 @@ class DefinitionError(ValueError):
 
 
 def find_evaluation(path: str) -> Evaluation:
-    """Returns the evaluation of "module:name", or the only one of "module".
-
-    Raises:
-        DefinitionError: there is none, or several, or the module cannot be imported.
+    """Returns the evaluation of "module:name", or the only one of "module". Raises DefinitionError if there is none, or
+    several, or if the module cannot be imported.
     """
     module_name, _, name = path.partition(":")
-    module = _imported(module_name)
+    try:
+        module = imported(module_name, "evals.guess:guess")
+    except NoModuleError as error:
+        raise DefinitionError(str(error)) from error
     found = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
     if not found:
         raise DefinitionError(f"{module_name} holds no @evaluation")
@@ -54,10 +55,3 @@ def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
         raise ValueError(f"env_path brings the whole wiring: leave out {', '.join(odd)}, or set it in the @evaluation")
     evaluation = find_evaluation(path)
     return evaluation.rollouts(**{name: given[name] for name in ("model", "model_url", "api_key", "sampling")})
-
-
-def _imported(name: str) -> Any:
-    try:
-        return imported(name, "evals.guess:guess")
-    except NoModuleError as error:
-        raise DefinitionError(str(error)) from error

@@ -17,36 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One rollout of an evaluation.
+    """One rollout of an evaluation."""
 
-    Attributes:
-        group: the index of its row in the dataset.
-        generation: its number among the rollouts of that row.
-        task: None if it has none.
-        reward: the weighted sum of its scores; None if it failed, or was not scored.
-        scores: by name.
-        error: what broke the rollout or its scoring, in one line; None if nothing did.
-    """
-
-    group: int
-    generation: int
+    group: int  # the index of its row in the dataset
+    generation: int  # its number among the rollouts of that row
     task: str | None
-    reward: float | None
-    scores: Mapping[str, float | None]
-    error: str | None
+    reward: float | None  # the weighted sum of its scores; None if it failed, or was not scored
+    scores: Mapping[str, float | None]  # by name
+    error: str | None  # what broke the rollout or its scoring, in one line; None if nothing did
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some rollouts.
-
-    Attributes:
-        samples: the rollouts.
-        passing: the reward from which on a rollout passed.
-    """
+    """Figures of some rollouts."""
 
     samples: Sequence[Sample]
-    passing: float
+    passing: float  # the reward from which on a rollout passed
 
     @property
     def mean(self) -> float:

@@ -4,7 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from logs_ui.recorder import Settings, record, start_run
 from logs_ui.rollout.evaluations.evaluation_report import Report
@@ -15,11 +15,9 @@ from logs_ui.rollout.functions.text_rollouts import text_rollout_func
 from logs_ui.rollout.models.backends import Model, Sampling
 from logs_ui.rollout.models.server_model import ChatModel
 from logs_ui.rollout.play.argument_checks import check_counts, check_limits, sampling_fields
-from logs_ui.rollout.play.conversations import Conversations
 from logs_ui.rollout.play.evaluation_dataset import Prompts, PromptTasks
 from logs_ui.rollout.play.play import Act, Observe, OnUnparsable, Reward
 from logs_ui.rollout.play.processor import Processor
-from logs_ui.rollout.play.single_turn import NoEnvironment, no_reward
 
 _PLACES = ("environment", "base_url", "docker_image", "env_factory")
 _WITHOUT_ENVIRONMENT = ("concurrency", "max_completion_tokens", "sampling")
@@ -101,7 +99,7 @@ def evaluation(
         raise TypeError('An evaluation has a name: write @evaluation("name", dataset=...)')
     if weights is not None and not weights:
         raise ValueError("weights names each score of the dict that is returned: it is empty")
-    prompts = Conversations(dataset)
+    prompts = Prompts(dataset)
     wired = _wired(wiring, prompts)
     _maker(wired)(**wired)  # so that a mistake is told where it stands
 
@@ -272,12 +270,24 @@ class Evaluation:
         return own | sampling_fields(changes, has_seed=has_seed)
 
 
-def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
-    """Returns the arguments for `openenv_rollout_func`.
+class _Silence(NamedTuple):
+    observation: None = None
+    reward: None = None
+    done: bool = True
 
-    Raises:
-        TypeError, ValueError: arguments that do not fit together; the message is one line.
-    """
+
+class _NoEnvironment:
+    """A client without an environment: single-turn work is an episode that ends with the model's first answer."""
+
+    async def reset(self, **_: Any) -> _Silence:
+        return _Silence()
+
+    async def step(self, action: str) -> _Silence:  # noqa: ARG002
+        return _Silence()
+
+
+def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
+    """Returns the arguments for `openenv_rollout_func`. Raises TypeError or ValueError if they do not fit together."""
     odd = [name for name in wiring if name not in Wiring.__annotations__]
     if odd:
         hint = ": give the model to rollout_func() or run()" if odd[0].startswith(("model", "api_key")) else ""
@@ -288,7 +298,7 @@ def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
             raise ValueError(
                 f"{', '.join(odd)}: only with an environment, by {', '.join(_PLACES[:-1])} or {_PLACES[-1]}"
             )
-        return {"environment": NoEnvironment, "act": str, "observe": None, "reward": no_reward, **wiring}
+        return {"environment": _NoEnvironment, "act": str, "observe": None, "reward": lambda _: None, **wiring}
     taken = inspect.signature(_maker(wiring)).parameters
     odd = [name for name in wiring if name not in taken]
     if odd:

@@ -1,6 +1,6 @@
 """Runs an evaluation without a trainer: it asks any model server by messages, and records each rollout."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from logs_ui.rollout.environments.environment_threads import in_thread
 from logs_ui.rollout.evaluations.evaluation_report import Sample
 from logs_ui.rollout.evaluations.scoring import EvaluationRow, Scoring, task_name
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
-from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.backends import AroundModel, Sampling
+from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.models.server_model import ChatModel
 from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.batch import play_rows, run
 from logs_ui.rollout.play.chat_template import Chat, Message, Prompt, joined
 from logs_ui.rollout.play.evaluation_dataset import PromptTasks
-from logs_ui.rollout.play.play import Episodes, Rollout, as_messages, one_line
-from logs_ui.rollout.play.seeds import Seeded
+from logs_ui.rollout.play.play import Episodes, as_messages
+from logs_ui.rollout.play.tasks_and_seeds import Seeded
 
 _WITHOUT_END = 1 << 62
 """A budget: messages are no tokens to be counted."""
@@ -28,9 +29,7 @@ Progress = Callable[[Sample, int], None]
 
 @dataclass(frozen=True)
 class MessageChat(Chat):
-    """Replaces a chat template if the tokenizer is not known: what it calls a token id is the number of a whole
-    message.
-    """
+    """Replaces a chat template without a tokenizer: a token id is the number of a whole message."""
 
     tokenizer: Any = None
     heard: list[Message] = field(default_factory=list)
@@ -42,7 +41,6 @@ class MessageChat(Chat):
         return self.numbers(joined([*as_messages(prompt), *more]))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
-        """Does the same as `Chat.inserted`."""
         return self.numbers(joined(messages))
 
     def numbers(self, messages: Sequence[Message]) -> list[int]:
@@ -52,56 +50,33 @@ class MessageChat(Chat):
 
 
 @dataclass(frozen=True)
-class MessageModel:
+class MessageModel(AroundModel):
     """A `backends.Model` whose answers are known as texts only."""
 
-    server: ChatModel
+    model: Any  # a `ChatModel`, which answers messages only
     chat: MessageChat
 
-    def enter(self, row: int) -> None:
-        """Does the same as `Model.enter`."""
-        self.server.enter(row)
-
-    async def leave(self, row: int) -> None:
-        """Does the same as `Model.leave`."""
-        await self.server.leave(row)
-
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
-        """Does the same as `Model.answer`."""
-        reply = await self.server.reply([self.chat.heard[number] for number in context], sampling)
+        reply = await self.model.reply([self.chat.heard[number] for number in context], sampling)
         numbers = self.chat.numbers([{"role": "assistant", "content": reply.text}])
         return Answer(numbers, None, "length" if reply.finish == "length" else "stop", reply.text)
 
 
 @dataclass(frozen=True)
 class Offline:
-    """An evaluation of a model on a server.
-
-    Attributes:
-        rollouts: plays the episodes.
-        scoring: scores them.
-        server: the model's server.
-        rows: the dataset's rows, each played `samples` times.
-        sampling: parameters of one answer.
-        concurrency: rollouts at the same time.
-        progress: a callback; None for no progress.
-    """
+    """An evaluation of a model on a server."""
 
     rollouts: OpenEnvRollouts
     scoring: Scoring
     server: ChatModel
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]  # the dataset's rows, each played `samples` times
     samples: int
-    concurrency: int
+    concurrency: int  # rollouts at the same time
     sampling: Sampling
     progress: Progress | None
 
     def check(self) -> None:
-        """Checks that the model answers, and that the environment has enough sessions.
-
-        Raises:
-            GenerationError, SessionError: it does not.
-        """
+        """Raises GenerationError or SessionError if the model does not answer, or the environment lacks sessions."""
 
         async def tried() -> None:
             await self.server.preflight()
@@ -115,13 +90,10 @@ class Offline:
         """Plays, scores and records all rollouts. An exception becomes the rollout's own error."""
         episodes = self._episodes()
 
-        async def all_rows() -> list[Sample]:
-            count = len(episodes.prompts)
-            return await play_rows(
-                count, episodes.model, self.concurrency, lambda row: self._sample(row, episodes, recording)
-            )
+        def play(row: int) -> Awaitable[Sample]:
+            return self._sample(row, episodes, recording)
 
-        return run(all_rows())
+        return run(play_rows(len(episodes.prompts), episodes.model, self.concurrency, play))
 
     def _episodes(self) -> Episodes:
         chat = MessageChat()
@@ -137,7 +109,8 @@ class Offline:
 
     async def _sample(self, row: int, episodes: Episodes, recording: OpenRun) -> Sample:
         group, generation = divmod(row, self.samples)
-        prompt, columns = episodes.prompts[row], _columns(self.rows[group])
+        prompt = episodes.prompts[row]
+        columns = {name: value for name, value in self.rows[group].items() if name != "prompt"}
         task = task_name(episodes.assignments[row].task, columns.get("task"), columns.get("task_id"))
         metadata = {"dataset": columns}
         recorded = recording.rollout(prompt, task=task, group=str(group), generation=generation, metadata=metadata)
@@ -148,7 +121,11 @@ class Offline:
                 rollout = await episodes.play(row)
                 if rollout.error is not None:
                     raise rollout.error  # noqa: TRY301 - recorded as what ended it
-                scores, failed = await in_thread(partial(self._scored, _row(rollout, prompt, columns, task)))
+                trajectory = rollout.trajectory
+                ended = EvaluationRow(
+                    prompt, rollout.messages, columns, task, rollout.turns, trajectory.rewards, rollout.reward
+                )
+                scores, failed = await in_thread(partial(self._scored, ended))
                 if failed is not None:
                     recorded.note(scoring=failed)
         except Exception as error:  # noqa: BLE001 - it costs its own row
@@ -160,27 +137,9 @@ class Offline:
         return sample
 
     def _scored(self, row: EvaluationRow) -> tuple[Mapping[str, float | None], str | None]:
-        """Returns the scores, or why there are none. A judge that the scoring function calls is not recorded as a
-        generation of the rollout.
-        """
+        """Returns the scores, or why there are none. A judge that is called is no generation of the rollout."""
         try:
             with unrecorded():
                 return self.scoring.parts(row), None
         except Exception as error:  # noqa: BLE001 - the user's own function
             return {}, f"{self.scoring.name}() failed: {one_line(error)}"
-
-
-def _row(rollout: Rollout, prompt: Prompt, columns: Mapping[str, Any], task: str | None) -> EvaluationRow:
-    return EvaluationRow(
-        prompt=prompt,
-        messages=rollout.messages,
-        columns=columns,
-        task=task,
-        turns=rollout.turns,
-        step_rewards=rollout.trajectory.rewards,
-        env_reward=rollout.reward,
-    )
-
-
-def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "prompt"}

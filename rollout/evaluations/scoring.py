@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.play.chat_template import Message, Prompt
-from logs_ui.rollout.play.conversations import conversation
-from logs_ui.rollout.play.evaluation_dataset import NOT_COLUMNS
-from logs_ui.rollout.play.play import Rollout, one_line
+from logs_ui.rollout.play.evaluation_dataset import NOT_COLUMNS, conversation
+from logs_ui.rollout.play.play import Rollout
 
 Score = float | Mapping[str, float | None] | None
 RewardFunc = Callable[..., list[float | None]]
@@ -74,11 +74,8 @@ class Scoring:
         self._scored: tuple[Any, list[dict[str, float | None]]] = (None, [])
 
     def parts(self, row: EvaluationRow) -> dict[str, float | None]:
-        """Returns the scores by name: the dict's, or one under the evaluation's name.
-
-        Raises:
-            TypeError, ValueError: the function returned something that is not a score.
-            Exception: what the function raises.
+        """Returns the scores by name: the dict's, or one under the evaluation's name. Raises what the function raises,
+        and TypeError or ValueError if it returned something that is not a score.
         """
         score = self.score(row)
         if not isinstance(score, Mapping):
@@ -102,15 +99,11 @@ class Scoring:
         return sum(value * (self.weights or {}).get(name, 1.0) for name, value in given.items()) if given else None
 
     def remember(self, rollouts: Sequence[Rollout]) -> None:
-        """Keeps the conversations of a batch, which the trainer scores next: the trainer itself knows only their
-        tokens.
-        """
+        """Keeps the conversations of a batch, which is scored next: the trainer knows only their tokens."""
         self._played = [(rollout.trajectory.completion_ids, rollout.messages) for rollout in rollouts]
 
     def reward_funcs(self) -> list[RewardFunc]:
-        """Returns reward functions for the trainer, one for each score. A row whose rollout failed, or whose scoring
-        raises, has no reward.
-        """
+        """Returns reward functions, one for each score. A row that failed, or cannot be scored, has none."""
         return [self._reward_func(name) for name in self.weights or [self.name]]
 
     def _reward_func(self, name: str) -> RewardFunc:
@@ -126,11 +119,7 @@ class Scoring:
         return reward
 
     def _batch(self, rows: Mapping[int, EvaluationRow], count: int) -> list[dict[str, float | None]]:
-        """Scores a batch.
-
-        Raises:
-            Exception: what the function raises, if it raises for every row.
-        """
+        """Scores a batch. Raises what the function raises if it raises for every row."""
         scored: list[dict[str, float | None]] = [{} for _ in range(count)]
         errors: list[Exception] = []
         for i, row in rows.items():
@@ -185,11 +174,7 @@ def task_name(*named: Any) -> str | None:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Returns the score as a number.
-
-    Raises:
-        TypeError, ValueError: it is not a number.
-    """
+    """Returns the score as a number. Raises TypeError or ValueError if it is none."""
     if value is None:
         return None
     try:

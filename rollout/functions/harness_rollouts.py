@@ -29,8 +29,7 @@ from logs_ui.rollout.play.argument_checks import (
     sampling_fields,
     task_names,
 )
-from logs_ui.rollout.play.batch import play_rows, run
-from logs_ui.rollout.play.batch_outcome import Failures, columns
+from logs_ui.rollout.play.batch import Failures, columns, play_rows, run
 from logs_ui.rollout.play.chat_template import Chat
 from logs_ui.rollout.play.play import Rollout, prompt_alone
 from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
@@ -117,13 +116,7 @@ def harness_rollout_func(
         session_factory=session_factory,
         adapter=ExactHarnessAdapter(harness_adapter),
         limits=limits,
-        steps=_steps(
-            act=act,
-            result_role=result_role,
-            tools_in_prompt=tools_in_prompt,
-            max_completion_tokens=max_completion_tokens,
-            has_seed=model is not None,
-        ),
+        steps=_steps(act, result_role, max_completion_tokens, model, tools_in_prompt=tools_in_prompt),
         rotation=Rotation(task_names(tasks, None), seed),
         missing_reward=missing_reward,
         concurrency=concurrency,
@@ -160,13 +153,7 @@ def harness_model_step(
             RuntimeError if several ranks share a model and must make the same calls.
     """
     model_of = model_maker(model, model_url, api_key)
-    make = _steps(
-        act=act,
-        result_role=result_role,
-        tools_in_prompt=tools_in_prompt,
-        max_completion_tokens=max_completion_tokens,
-        has_seed=model is not None,
-    )
+    make = _steps(act, result_role, max_completion_tokens, model, tools_in_prompt=tools_in_prompt)
 
     def build(trainer: Any, session: Any) -> HarnessModelStep:  # noqa: ARG001
         if getattr(model_of(trainer, 1), "in_step", False):
@@ -186,32 +173,22 @@ class _HarnessRollout(Rollout):
     verify_metrics: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HarnessRollouts:
     """The rollout function that `harness_rollout_func` returns; the trainer calls it, batch after batch."""
 
-    def __init__(
-        self,
-        *,
-        session_factory: Any,
-        adapter: ExactHarnessAdapter,
-        limits: Any,
-        steps: Callable[[Any, Ask], HarnessModelStep],
-        rotation: Rotation,
-        missing_reward: float | None,
-        concurrency: int | None,
-        timeout: float,
-        model_of: Callable[[Any, int], Model],
-    ) -> None:
-        self.__name__ = type(session_factory).__name__
-        self._session_factory = session_factory
-        self._adapter = adapter
-        self._limits = limits
-        self._steps = steps
-        self._rotation = rotation
-        self._missing_reward = missing_reward
-        self._concurrency = concurrency
-        self._timeout = timeout
-        self._model_of = model_of
+    session_factory: Any
+    adapter: ExactHarnessAdapter
+    limits: Any
+    steps: Callable[[Any, Ask], HarnessModelStep]
+    rotation: Rotation
+    missing_reward: float | None
+    concurrency: int | None
+    timeout: float
+    model_of: Callable[[Any, int], Model]
+
+    def __post_init__(self) -> None:
+        self.__name__ = type(self.session_factory).__name__
         self._is_checked = False
         self._failures = Failures(is_checked=False)
 
@@ -221,8 +198,8 @@ class HarnessRollouts:
         Raises:
             RuntimeError: no rollout of the first batch, or of several batches in a row, could be made.
         """
-        model = self._model_of(trainer, len(prompts))
-        assigned = self._rotation.assign(trainer, prompts)
+        model = self.model_of(trainer, len(prompts))
+        assigned = self.rotation.assign(trainer, prompts)
         chat = Chat.of_trainer(trainer)
         rollouts = run(self._play_all(prompts, trainer, model, chat, assigned))
         self._failures.judge(rollouts)
@@ -233,7 +210,7 @@ class HarnessRollouts:
         self, prompts: Sequence[Any], trainer: Any, model: Model, chat: Chat, assigned: Sequence[Assignment]
     ) -> list[_HarnessRollout]:
         if not self._is_checked:
-            sampling = Sampling(**{"max_tokens": 1, **sampling_fields(self._limits.sampling, has_seed=True)})
+            sampling = Sampling(**{"max_tokens": 1, **sampling_fields(self.limits.sampling, has_seed=True)})
             await try_model(model, chat.tokenizer, sampling)
         self._is_checked = True
         loop = asyncio.get_running_loop()
@@ -242,47 +219,41 @@ class HarnessRollouts:
             def ask(context: list[int], sampling: Sampling) -> Answer:
                 return asyncio.run_coroutine_threadsafe(model.answer(row, context, sampling), loop).result()
 
-            step = self._steps(trainer, ask)
+            step = self.steps(trainer, ask)
             rollout = await self._play(prompts[row], trainer, step, assigned[row])
             if not rollout.trajectory.prompt_ids:
                 rollout.trajectory.prompt_ids = prompt_alone(chat, prompts[row])
             return rollout
 
-        return await play_rows(len(prompts), model, self._concurrency or len(prompts), play)
+        return await play_rows(len(prompts), model, self.concurrency or len(prompts), play)
 
     async def _play(self, prompt: Any, trainer: Any, step: HarnessModelStep, assigned: Assignment) -> _HarnessRollout:
-        """Plays one row. An exception becomes the row's own error."""
+        """Plays one row with OpenEnv's own function, for this row alone. An exception becomes the row's own error."""
+        from openenv.core.harness import build_harness_rollout_func
+
         rollout = _HarnessRollout(step.trajectory)
-        session = WatchedSession(self._session_factory, assigned, self._timeout)
+        session = WatchedSession(self.session_factory, assigned, self.timeout)
         try:
-            await self._run(prompt, trainer, step, session, rollout)
+            rollout_func = build_harness_rollout_func(
+                session_factory=session,
+                harness_adapter=self.adapter,
+                model_step_builder=lambda *_: step,
+                limits=self.limits,
+            )
+            output = await in_thread(lambda: rollout_func([prompt], trainer))
+            state = session.final_state or {}
+            ended = _ended(step, session, state)
+            current_row().note(ended=ended, harness=state.get("metrics"))
+            if ended in _STOPS:
+                current_row().stop(_STOPS[ended])
+            rollout.reward = output["env_reward"][0] if session.is_rewarded else self.missing_reward
+            rollout.verify_metrics = output["verify_metrics"][0]
         except Exception as error:  # noqa: BLE001 - a session's, a model's or the user's own function's
             rollout.error = error
             current_row().failed(error)
         rollout.turns = step.turns
         rollout.trajectory.rewards = session.rewards
         return rollout
-
-    async def _run(
-        self, prompt: Any, trainer: Any, step: HarnessModelStep, session: WatchedSession, rollout: _HarnessRollout
-    ) -> None:
-        """Plays the row with OpenEnv's own function, for this row alone."""
-        from openenv.core.harness import build_harness_rollout_func
-
-        rollout_func = build_harness_rollout_func(
-            session_factory=session,
-            harness_adapter=self._adapter,
-            model_step_builder=lambda *_: step,
-            limits=self._limits,
-        )
-        output = await in_thread(lambda: rollout_func([prompt], trainer))
-        state = session.final_state or {}
-        ended = _ended(step, session, state)
-        current_row().note(ended=ended, harness=state.get("metrics"))
-        if ended in _STOPS:
-            current_row().stop(_STOPS[ended])
-        rollout.reward = output["env_reward"][0] if session.is_rewarded else self._missing_reward
-        rollout.verify_metrics = output["verify_metrics"][0]
 
 
 _STOPS = {"max_completion_tokens": "length", "max_tool_calls": "turn_limit", "max_turns": "turn_limit"}
@@ -301,12 +272,7 @@ def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, 
 
 
 def _steps(
-    *,
-    act: Act | None,
-    result_role: ResultRole,
-    tools_in_prompt: bool,
-    max_completion_tokens: int | None,
-    has_seed: bool,
+    act: Act | None, result_role: ResultRole, max_completion_tokens: int | None, model: Any, *, tools_in_prompt: bool
 ) -> Callable[[Any, Ask], HarnessModelStep]:
     """Makes the model steps of a trainer's rows."""
     if act is not None and not callable(act):
@@ -317,9 +283,8 @@ def _steps(
 
     def make(trainer: Any, ask: Ask) -> HarnessModelStep:
         budget = max_completion_tokens or int(trainer.args.max_completion_length)
-        return HarnessModelStep(
-            Chat.of_trainer(trainer), act, budget, result_role, tools_in_prompt, ask, has_seed=has_seed
-        )
+        chat, has_seed = Chat.of_trainer(trainer), model is not None
+        return HarnessModelStep(chat, act, budget, result_role, tools_in_prompt, ask, has_seed)
 
     return make
 

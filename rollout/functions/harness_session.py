@@ -11,7 +11,8 @@ from logs_ui.recorder import current_row, trace_env
 from logs_ui.rollout.environments.environment_sources import takes
 from logs_ui.rollout.environments.environment_threads import OwnThread
 from logs_ui.rollout.environments.sessions import SessionError
-from logs_ui.rollout.play.play import PAUSE_SECONDS, one_line
+from logs_ui.rollout.models.one_line import one_line
+from logs_ui.rollout.play.play import PAUSE_SECONDS
 from logs_ui.rollout.play.tasks_and_seeds import Assignment
 
 T = TypeVar("T")
@@ -25,24 +26,15 @@ class WatchedSession:
 
     All calls are made in the thread that created it. Wrong calls are reported to the model: an unknown tool, or a
     KeyError, TypeError or ValueError of the tool, as OpenEnv's own MCP bridge does.
-
-    Attributes:
-        factory: makes the session.
-        assigned: its task, instead of the prompt, and its seed.
-        timeout: seconds that each call may take.
-        rewards: the reward of each tool call; None for a call without one.
-        is_done: True once a tool reported that the episode is over.
-        is_rewarded: True once the environment gave any reward.
-        final_state: the argument of `verify`; None before.
     """
 
     factory: Any
-    assigned: Assignment
-    timeout: float
-    rewards: list[float | None] = field(default_factory=list)
-    is_done: bool = False
-    is_rewarded: bool = False
-    final_state: dict[str, Any] | None = None
+    assigned: Assignment  # its task, instead of the prompt, and its seed
+    timeout: float  # seconds that each call may take
+    rewards: list[float | None] = field(default_factory=list)  # of each tool call; None for a call without one
+    is_done: bool = False  # True once a tool reported that the episode is over
+    is_rewarded: bool = False  # True once the environment gave any reward
+    final_state: dict[str, Any] | None = None  # the argument of `verify`; None before
     _thread: OwnThread = field(default_factory=OwnThread)
     _session: Any = None
     _first: Any = None
@@ -121,12 +113,13 @@ class WatchedSession:
         """Returns a tool's result, or what was wrong with the call."""
         from openenv.core.harness import ToolResult
 
-        if self._known and name not in self._known:
-            return _wrong(ToolResult, f"There is no tool {name!r}; there are: {', '.join(self._known)}")
-        try:
-            return self._call(f"call_tool({name!r})", lambda: self._session.call_tool(name, arguments))
-        except (KeyError, TypeError, ValueError) as error:
-            return _wrong(ToolResult, f"{type(error).__name__}: {error}")
+        said = f"There is no tool {name!r}; there are: {', '.join(self._known)}"
+        if not self._known or name in self._known:
+            try:
+                return self._call(f"call_tool({name!r})", lambda: self._session.call_tool(name, arguments))
+            except (KeyError, TypeError, ValueError) as error:
+                said = f"{type(error).__name__}: {error}"
+        return ToolResult(data={"error": said}, error=said)
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
         return self._result(name, self._thread.submit(call))
@@ -143,14 +136,10 @@ class WatchedSession:
 
 @dataclass
 class _Tools:
-    """A session's tools as an environment whose actions are calls.
-
-    Attributes:
-        result: the result of the last call.
-    """
+    """A session's tools as an environment whose actions are calls."""
 
     call: Callable[[str, dict[str, Any]], Any]
-    result: Any = None
+    result: Any = None  # the result of the last call
 
     def step(self, action: dict[str, Any]) -> tuple[Any, float | None, bool, dict[str, Any]]:
         """Returns observation, reward, done, and further information."""
@@ -167,10 +156,6 @@ def _reward(result: Any) -> float | None:
     if reward is None and isinstance(result.data, dict):
         reward = result.data.get("reward")
     return None if reward is None else float(reward)
-
-
-def _wrong(kind: Callable[..., Any], said: str) -> Any:
-    return kind(data={"error": said}, error=said)
 
 
 def _close(making: "Future[Any]") -> None:

@@ -10,10 +10,10 @@ import orjson
 
 from logs_ui.recorder import current_row
 from logs_ui.rollout.models.backends import Sampling
+from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.play.argument_checks import sampling_fields
 from logs_ui.rollout.play.chat_template import Chat, Message
-from logs_ui.rollout.play.play import one_line
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 Act = Callable[[str], Calls]
@@ -29,37 +29,26 @@ class HarnessModelStep:
 
     What the model saw and sampled is in `trajectory`, whatever becomes of the harness. The harness may only append to
     the messages, as OpenEnv's does.
-
-    Attributes:
-        act: None reads tool calls as the tokenizer says, or `<tool_call>` with JSON as Qwen and Hermes write them.
-        budget: tokens of a whole completion, the session's included.
-        ask: gives the answer to a context (L token ids); blocks.
-        has_seed: whether the model takes a seed.
-        turns: answers of the model.
-        is_out_of_tokens: whether the session's messages did not fit any more. Then there is no answer: the step gives
-            an empty response, which ends a harness's loop.
     """
 
     chat: Chat
-    act: Act | None
-    budget: int
+    act: Act | None  # None reads tool calls as the tokenizer says, or `<tool_call>` with JSON
+    budget: int  # tokens of a whole completion, the session's included
     result_role: ResultRole
     tools_in_prompt: bool
-    ask: Ask
-    has_seed: bool
+    ask: Ask  # gives the answer to a context (L token ids); blocks
+    has_seed: bool  # True if the model takes a seed
     trajectory: Trajectory = field(default_factory=lambda: Trajectory([]))
-    turns: int = 0
+    turns: int = 0  # answers of the model
+    # True if the session's messages did not fit any more: an empty response then ends the harness's loop.
     is_out_of_tokens: bool = False
     _messages: list[Message] = field(default_factory=list)
     _last: Answer | None = None
     _calls: int = 0
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Any], sampling: Mapping[str, Any]) -> Any:
-        """Returns a `ModelStepResult`: its context as `prompt_ids`, and what was sampled.
-
-        Raises:
-            GenerationError: the model failed.
-            ValueError: the harness changed messages that the model has seen.
+        """Returns a `ModelStepResult`: its context as `prompt_ids`, and what was sampled. Raises GenerationError if the
+        model failed, and ValueError if the harness changed messages that the model has seen.
         """
         from openenv.core.harness import ModelStepResult
         from openenv.core.llm_client import LLMResponse, ToolCall
@@ -71,8 +60,14 @@ class HarnessModelStep:
         answer = self._last = self.ask(context, self._sampling(sampling))
         self.trajectory.sample(answer)
         self.turns += 1
-        calls = [ToolCall(self._next_id(), name, dict(arguments)) for name, arguments in self._read(context, answer)]
-        return ModelStepResult(LLMResponse(answer.text, calls), context, list(answer.ids), _numbers(answer))
+        found = self._read(context, answer)
+        # Ids of nine characters, which Mistral's templates require.
+        calls = [ToolCall(f"call{self._calls + i:05}", name, dict(given)) for i, (name, given) in enumerate(found, 1)]
+        self._calls += len(calls)
+        logprobs = (
+            [math.nan] * len(answer.ids) if answer.logprobs is None else list(answer.logprobs)
+        )  # there is no None
+        return ModelStepResult(LLMResponse(answer.text, calls), context, list(answer.ids), logprobs)
 
     def _news(self, messages: Sequence[Message]) -> list[Message]:
         """Returns the messages that the model has not seen yet, without its own answer."""
@@ -117,10 +112,6 @@ class HarnessModelStep:
             current_row().note(act_raised=one_line(error))
             return []
 
-    def _next_id(self) -> str:
-        self._calls += 1
-        return f"call{self._calls:05}"  # of nine characters, which Mistral's templates ask for
-
 
 def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
     """Returns names and arguments of the calls in an answer to a context. Raises what parsers raise."""
@@ -133,11 +124,6 @@ def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
         said = answer.text.rpartition("</think>")[2]
         found = [orjson.loads(call) for call in _TOOL_CALL.findall(said)]
     return [(call["name"], _arguments(call.get("arguments"))) for call in found]
-
-
-def _numbers(answer: Answer) -> list[float]:
-    """Returns log-probs; NaN if they are not known, since OpenEnv has no None."""
-    return [math.nan] * len(answer.ids) if answer.logprobs is None else list(answer.logprobs)
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """Makes a rollout function for any OpenEnv environment: `openenv_rollout_func()`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +17,9 @@ from logs_ui.rollout.play.argument_checks import (
     sampling_fields,
     task_names,
 )
-from logs_ui.rollout.play.batch import play_rows, run
-from logs_ui.rollout.play.batch_outcome import Failures, columns
+from logs_ui.rollout.play.batch import Failures, columns, play_rows, run
 from logs_ui.rollout.play.chat_template import Chat, Prompt
-from logs_ui.rollout.play.conversations import conversation
+from logs_ui.rollout.play.evaluation_dataset import conversation
 from logs_ui.rollout.play.play import (
     Act,
     Episodes,
@@ -116,9 +116,8 @@ def openenv_rollout_func(
 
     Returns:
         The rollout function. Its `close()`, or the end of the interpreter, ends sessions and containers. Besides what
-        TRL
-        needs, it returns columns that reach reward functions, one value per row: `env_reward` (None if the row failed),
-        `step_rewards` (a list), `turns`, `error` (one line, or None), and `task` if tasks are given.
+        TRL needs, it returns columns that reach reward functions, one value per row: `env_reward` (None if the row
+        failed), `step_rewards` (a list), `turns`, `error` (one line, or None), and `task` if tasks are given.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together; the message is one line.
@@ -165,7 +164,7 @@ def openenv_rollout_func(
         variables=dict(environment_variables or {}),
     )
     return OpenEnvRollouts(
-        name=_name(environment, docker_image, base_url),
+        name=str(getattr(environment, "__name__", None) or environment or docker_image or base_url),
         rules=rules,
         sessions=Sessions(source, request_timeout),
         rotation=Rotation(names, seed),
@@ -188,36 +187,24 @@ def environment_reward(env_reward: list[float | None], **_: Any) -> list[float |
     return env_reward
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OpenEnvRollouts:
-    """The rollout function that `openenv_rollout_func` returns; the trainer calls it, batch after batch.
+    """The rollout function that `openenv_rollout_func` returns; the trainer calls it, batch after batch."""
 
-    Attributes:
-        rotation: tells each row's task and seed.
-    """
+    name: InitVar[str]
+    rules: Rules
+    sessions: Sessions
+    rotation: Rotation
+    model_of: Callable[[Any, int], Model]
+    sampling: Mapping[str, Any]
+    max_completion_tokens: int | None
+    concurrency: int | None
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        rules: Rules,
-        sessions: Sessions,
-        rotation: Rotation,
-        model_of: Callable[[Any, int], Model],
-        sampling: Mapping[str, Any],
-        max_completion_tokens: int | None,
-        concurrency: int | None,
-    ) -> None:
-        check_limits(concurrency=concurrency, max_completion_tokens=max_completion_tokens)
+    def __post_init__(self, name: str) -> None:
+        check_limits(concurrency=self.concurrency, max_completion_tokens=self.max_completion_tokens)
         self.__name__ = name
-        self._rules = rules
-        self._sessions = sessions
-        self.rotation = rotation
         self._as_prompt: Callable[[Prompt], Prompt] = lambda prompt: prompt
         self._played: Callable[[Sequence[Rollout]], None] = lambda _: None
-        self._model_of = model_of
-        self._sampling = sampling
-        self._max_completion_tokens = max_completion_tokens
-        self._concurrency = concurrency
         self._is_checked = False
         self._failures = Failures()
 
@@ -249,36 +236,34 @@ class OpenEnvRollouts:
 
     def close(self) -> None:
         """Ends all sessions, and the environments that were started. A later call starts anew."""
-        self._sessions.close()
+        self.sessions.close()
         self._is_checked = False
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
     ) -> Episodes:
-        """Returns the episodes of a batch (N), for any model. An answer has at most `budget` tokens, or what `sampling`
-        says.
-        """
+        """Returns the episodes of a batch (N), for any model. `sampling` may limit an answer more than `budget`."""
         return Episodes(
-            rules=self._rules,
-            sessions=self._sessions,
+            rules=self.rules,
+            sessions=self.sessions,
             model=model,
             chat=chat,
             prompts=prompts,
             assignments=assignments,
-            sampling=Sampling(**{"max_tokens": budget, **self._sampling}),
+            sampling=Sampling(**{"max_tokens": budget, **self.sampling}),
             budget=budget,
         )
 
     def _episodes(self, prompts: list[Any], trainer: Any) -> Episodes:
-        budget = self._max_completion_tokens or int(trainer.args.max_completion_length)
+        budget = self.max_completion_tokens or int(trainer.args.max_completion_length)
         prompts = [self._as_prompt(prompt) for prompt in prompts]
         assignments = self.rotation.assign(trainer, prompts)
-        model, chat = self._model_of(trainer, len(prompts)), Chat.of_trainer(trainer)
+        model, chat = self.model_of(trainer, len(prompts)), Chat.of_trainer(trainer)
         return self.episodes(prompts, assignments, model=model, chat=chat, budget=budget)
 
     async def _play(self, episodes: Episodes) -> list[Rollout]:
         rows = len(episodes.prompts)
-        at_a_time = min(self._concurrency or rows, rows)
+        at_a_time = min(self.concurrency or rows, rows)
         if not self._is_checked:
             await self._check(episodes, at_a_time)
         return await play_rows(rows, episodes.model, at_a_time, episodes.play)
@@ -291,8 +276,3 @@ class OpenEnvRollouts:
             await in_thread(self.close)
             raise
         self._is_checked = True
-
-
-def _name(environment: Any, docker_image: str | None, base_url: str | None) -> str:
-    """Returns the name of rollouts that are recorded without another one."""
-    return str(getattr(environment, "__name__", None) or environment or docker_image or base_url)

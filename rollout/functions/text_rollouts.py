@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from logs_ui.recorder import trace_env
 from logs_ui.rollout.environments.environment_sources import Factory, check_seconds
@@ -13,7 +13,7 @@ from logs_ui.rollout.environments.sessions import Sessions
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
 from logs_ui.rollout.models.backends import Model, Sampling
 from logs_ui.rollout.play.argument_checks import check_seed, model_maker, sampling_fields
-from logs_ui.rollout.play.chat_template import Chat, Prompt
+from logs_ui.rollout.play.chat_template import Chat
 from logs_ui.rollout.play.play import Episodes, OnUnparsable, Reward, Rules, as_messages
 from logs_ui.rollout.play.processor import Processor, ProcessorChat, WithSpecialTokens, check_processor
 from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
@@ -134,7 +134,7 @@ def text_rollout_func(
     check_seed(seed, "prompt")
     check_seconds("timeout", timeout)
     rules = Rules(
-        act=_action if processor is None else _action_by(processor),
+        act=_action if processor is None else lambda text: processor.parse_agent_output(text)[1],
         observe=lambda said: said,
         max_turns=max_turns,
         on_unparsable=on_unparsable,
@@ -148,7 +148,7 @@ def text_rollout_func(
         prompt_is_seed=seed == "prompt",
         name=getattr(env_factory, "__name__", type(env_factory).__name__),
         rules=rules,
-        sessions=Sessions(Factory(lambda: _opened(env_factory)), timeout),
+        sessions=Sessions(Factory(lambda: _Client.opened(env_factory)), timeout),
         rotation=Rotation((), None if seed == "prompt" else seed),
         model_of=model_maker(model, model_url, api_key),
         sampling=sampling_fields(sampling, has_seed=model is not None),
@@ -157,44 +157,31 @@ def text_rollout_func(
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TextRollouts(OpenEnvRollouts):
     """The rollout function that `text_rollout_func` returns."""
 
-    def __init__(
-        self, *, processor: Processor | None, system_prompt: str | None, prompt_is_seed: bool, **settings: Any
-    ) -> None:
-        super().__init__(**settings)
-        self._processor = processor
-        self._system_prompt = system_prompt
-        self._prompt_is_seed = prompt_is_seed
+    processor: Processor | None
+    system_prompt: str | None
+    prompt_is_seed: bool
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
     ) -> Episodes:
-        """Does the same as `OpenEnvRollouts.episodes`."""
-        if self._prompt_is_seed:
-            assignments = [Assignment(None, _last_text(prompt)) for prompt in prompts]
-        if self._processor is not None:
-            chat = ProcessorChat(chat.tokenizer, processor=self._processor)
+        if self.prompt_is_seed:
+            last = (prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) for prompt in prompts)
+            assignments = [Assignment(None, text) for text in last]
+        if self.processor is not None:
+            chat = ProcessorChat(chat.tokenizer, processor=self.processor)
             model = WithSpecialTokens(model, chat.tokenizer)
-        shown = [self._shown(prompt) for prompt in prompts]
-        return super().episodes(shown, assignments, model=model, chat=chat, budget=budget)
-
-    def _shown(self, prompt: Prompt) -> Prompt:
-        """Returns the messages before the environment's first one."""
-        if self._system_prompt is None and not self._prompt_is_seed:
-            return prompt
-        system = [] if self._system_prompt is None else [{"role": "system", "content": self._system_prompt}]
-        return [*system, *([] if self._prompt_is_seed else as_messages(prompt))]
+        if self.system_prompt is not None or self.prompt_is_seed:  # the messages before the environment's first one
+            system = [] if self.system_prompt is None else [{"role": "system", "content": self.system_prompt}]
+            prompts = [[*system, *([] if self.prompt_is_seed else as_messages(prompt))] for prompt in prompts]
+        return super().episodes(prompts, assignments, model=model, chat=chat, budget=budget)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """The result of a reset or a step.
-
-    Attributes:
-        reward: the reward of the episode so far.
-    """
+class _Told(NamedTuple):
+    """The result of a reset or a step. The reward is that of the episode so far."""
 
     observation: str
     reward: float | None
@@ -209,21 +196,24 @@ class _Client:
         self._env: Any = None
         self._thread = OwnThread()
 
-    async def open(self) -> None:
+    @classmethod
+    async def opened(cls, env_factory: Callable[[], Any]) -> Any:
         """Creates the environment in a thread of its own. If that raises or is cancelled, the thread ends; an
         environment that is created too late is closed there.
         """
+        client = cls(env_factory)
         try:
-            await self._in_thread(self._make)
+            await client._in_thread(client._make)
         except BaseException:
-            self._submit_close()
+            client._submit_close()
             raise
+        return trace_env(client)
 
     async def reset(self, seed: Any = None) -> _Told:
         told = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
         if told.done:
             raise RuntimeError("It is not alive after its reset, so nothing can be played")
-        return replace(told, reward=None)
+        return told._replace(reward=None)
 
     async def step(self, action: str) -> _Told:
         return await self._in_thread(lambda: self._told("step", self._env.step(action)))
@@ -233,17 +223,12 @@ class _Client:
         await asyncio.shield(asyncio.wrap_future(self._submit_close()))
 
     def _submit_close(self) -> "Future[None]":
-        closing = self._thread.submit(self._close)
+        closing = self._thread.submit(lambda: getattr(self._env, "close", lambda: None)())  # noqa: PLW0108 - made there
         self._thread.end()
         return closing
 
     def _make(self) -> None:
         self._env = self._env_factory()
-
-    def _close(self) -> None:
-        close = getattr(self._env, "close", None)
-        if close is not None:
-            close()
 
     def _told(self, name: str, said: Any) -> _Told:
         if isinstance(said, tuple) and len(said) == 2:
@@ -257,21 +242,7 @@ class _Client:
         return await asyncio.wrap_future(self._thread.submit(call))
 
 
-async def _opened(env_factory: Callable[[], Any]) -> Any:
-    client = _Client(env_factory)
-    await client.open()
-    return trace_env(client)
-
-
 def _action(text: str) -> str | None:
     """Returns the action; None while the model still thinks."""
     _, ended, said = text.rpartition("</think>")
     return None if not ended and "<think>" in said else said.strip()
-
-
-def _action_by(processor: Processor) -> Callable[[str], str]:
-    return lambda text: processor.parse_agent_output(text)[1]
-
-
-def _last_text(prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])

@@ -42,11 +42,7 @@ class Sampling:
 
 
 def stop_texts(stop: Any) -> tuple[str, ...]:
-    """Returns the stop texts as a tuple.
-
-    Raises:
-        TypeError: `stop` is neither a text nor a sequence of texts, or one of them is empty.
-    """
+    """Returns the stop texts as a tuple. Raises TypeError unless all are texts that are not empty."""
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
         raise TypeError(f"sampling.stop is a list of texts, none of them empty, not {stop!r}")
@@ -87,37 +83,22 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class AroundModel:
-    """A base class for models that pass on to another model."""
+    """A base class for models that answer by another model, whose `preflight` and `in_step` they have, if any."""
 
     model: Model
 
     def enter(self, row: int) -> None:
-        """Does the same as `Model.enter`."""
         self.model.enter(row)
 
-    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """Does the same as `Model.answer`."""
-        return await self.model.answer(row, context, sampling)
-
     async def leave(self, row: int) -> None:
-        """Does the same as `Model.leave`."""
         await self.model.leave(row)
 
-    @property
-    def preflight(self) -> Any:
-        """Returns the wrapped model's `preflight`; None if it has none."""
-        return getattr(self.model, "preflight", None)
-
-    @property
-    def in_step(self) -> bool:
-        """Does the same as `TrainerModel.in_step`."""
-        return bool(getattr(self.model, "in_step", False))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
-    """Tries the model before the first batch, if it has a `preflight(tokenizer, sampling)`, which raises what is
-    wrong.
-    """
+    """Tries the model before the first batch by its `preflight(tokenizer, sampling)`, if it has one."""
     preflight = getattr(model, "preflight", None)
     if preflight is not None:
         with unrecorded():

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -18,9 +18,7 @@ from logs_ui.rollout.models.one_line import visible
 
 
 class Server:
-    """A server and a model on it. Connections are open while any row asks, because each batch may have an event loop of
-    its own.
-    """
+    """A server and a model on it, connected while any row asks: each batch may have an event loop of its own."""
 
     _slow: ClassVar[str] = "Lower concurrency"
     """What to do about a server that does not answer in time."""
@@ -103,8 +101,7 @@ class Server:
         choices = reply.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise self.error("returned no answer")
-        choice: dict[str, Any] = choices[0]
-        return choice
+        return dict(choices[0])
 
     @asynccontextmanager
     async def explained(self) -> AsyncIterator[None]:
@@ -135,29 +132,17 @@ class Server:
 
 
 def _address(base_url: Any) -> SplitResult:
-    """Returns the address with a path.
-
-    Raises:
-        ValueError: it is not an address; the message is one line.
-    """
-    parts = _parts(base_url) if isinstance(base_url, str) and base_url.isprintable() else None
-    if parts is None:
-        shown = re.sub(r"//[^/]*@", "//", base_url) if isinstance(base_url, str) else base_url
-        raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {shown!r}.")
-    return parts
-
-
-def _parts(base_url: str) -> SplitResult | None:
-    """Returns the parts of the address; None if the package would not take it."""
+    """Returns the parts of the address. Raises ValueError if it is none that the package would take."""
     from httpx import URL, InvalidURL
 
-    try:
-        parts = urlsplit(base_url)
-        is_address = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-        URL(base_url)
-    except (ValueError, InvalidURL):
-        return None
-    return parts if is_address else None
+    if isinstance(base_url, str) and base_url.isprintable():
+        with suppress(ValueError, InvalidURL):
+            parts = urlsplit(base_url)
+            URL(base_url)
+            if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+                return parts
+    shown = re.sub(r"//[^/]*@", "//", base_url) if isinstance(base_url, str) else base_url
+    raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {shown!r}.")
 
 
 def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:

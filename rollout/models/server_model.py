@@ -1,6 +1,4 @@
-"""Samples from a model on any server that speaks OpenAI's HTTP interface: token ids for training, messages for
-evaluation.
-"""
+"""Samples from a model on a server with OpenAI's HTTP interface: ids for training, messages for evaluation."""
 
 import math
 import warnings
@@ -19,15 +17,10 @@ _RAW_LOGPROBS = -0.01
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of a chat model.
+    """An answer of a chat model."""
 
-    Attributes:
-        message: the assistant's, as the server gave it.
-        finish: "stop", "length", "tool_calls", ... as the server says.
-    """
-
-    message: dict[str, Any]
-    finish: str | None
+    message: dict[str, Any]  # the assistant's, as the server gave it
+    finish: str | None  # "stop", "length", "tool_calls", ... as the server says
 
     @property
     def text(self) -> str:
@@ -148,10 +141,8 @@ class ChatModel(Server):
         *,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """Returns one answer to a conversation. The row has entered before and leaves at its end.
-
-        Raises:
-            GenerationError: the server failed, or refused.
+        """Returns one answer to a conversation. The row has entered before and leaves at its end. Raises
+        GenerationError if the server failed, or refused.
         """
         from openai import BadRequestError
 

@@ -32,21 +32,13 @@ class Answer:
 
 @dataclass
 class Trajectory:
-    """A rollout as the trainer gets it.
+    """A rollout as the trainer gets it. `mask` and `logprobs` are as long as `completion_ids`."""
 
-    Attributes:
-        prompt_ids: the ids that the model was given first.
-        completion_ids: all ids that followed, sampled or inserted.
-        mask: 1 for a sampled token, 0 for an inserted one; as long as `completion_ids`.
-        logprobs: as long as `completion_ids`, 0.0 for inserted tokens; None once an answer came without them.
-        rewards: the environment's rewards, one per step; None for a step without one.
-    """
-
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] | None = field(default_factory=list)
-    rewards: list[float | None] = field(default_factory=list)
+    prompt_ids: list[int]  # the ids that the model was given first
+    completion_ids: list[int] = field(default_factory=list)  # all ids that followed, sampled or inserted
+    mask: list[int] = field(default_factory=list)  # 1 for a sampled token, 0 for an inserted one
+    logprobs: list[float] | None = field(default_factory=list)  # 0.0 if inserted; None once an answer had none
+    rewards: list[float | None] = field(default_factory=list)  # one per step; None for a step without one
 
     @property
     def context(self) -> list[int]:

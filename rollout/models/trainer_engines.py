@@ -1,57 +1,43 @@
-"""Generates as a `trl.GRPOTrainer` (0.29.1 and later) does: with transformers on its model, or through its
-`vllm_generation`.
-"""
+"""Generates as a `trl.GRPOTrainer` (0.29.1 and later) does: with transformers, or by its `vllm_generation`."""
 
 import copy
+import importlib.metadata
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from logs_ui.rollout.models.backends import GenerationError, Sampling
 from logs_ui.rollout.models.token_episode import Answer
-from logs_ui.rollout.models.trl_release import trl_is_before
 
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-class Engine(Protocol):
-    """Generates for a batch.
+def engine_of(trainer: Any) -> "Engine":
+    """Returns the engine that matches how the trainer itself generates."""
+    return _VLLM(trainer) if trainer.use_vllm else _Transformers(trainer)
 
-    Attributes:
-        in_step: True if all ranks must make the same calls, each with as many rows.
-        stand_in: a context for rows that only fill up the number.
-    """
 
-    in_step: bool
-    stand_in: list[int]
+class Engine(ABC):
+    """Generates for a batch."""
 
-    def enter_thread(self) -> None:
-        """Prepares a thread for generation."""
+    in_step: bool  # True if all ranks must make the same calls, each with as many rows
 
-    def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all ranks, in their order."""
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        self._ends = _end_ids(trainer, self._tokenizer)
+        self.stand_in = [next(iter(self._ends), 0)]  # a context for rows that only fill up the number
 
+    @abstractmethod
     def generate(
         self, contexts: list[list[int]], limits: list[int], sampling: Sampling
     ) -> Sequence[Answer | GenerationError]:
         """Returns an answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be
         trained on. `sampling.max_tokens` is at least the largest limit, and equal on all ranks.
         """
-
-
-def engine_of(trainer: Any) -> Engine:
-    """Returns the engine that matches how the trainer itself generates."""
-    return _VLLM(trainer) if trainer.use_vllm else _Transformers(trainer)
-
-
-class _TrainersEngine:
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-        self._ends = _end_ids(trainer, self._tokenizer)
-        self.stand_in = [next(iter(self._ends), 0)]
 
     def enter_thread(self) -> None:
         """Selects CUDA's current device, which each thread has for itself."""
@@ -61,6 +47,7 @@ class _TrainersEngine:
             torch.cuda.set_device(self._trainer.accelerator.device)
 
     def gather(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, in their order."""
         from accelerate.utils import gather_object
 
         gathered: list[Any] = gather_object([value])
@@ -85,7 +72,7 @@ class _TrainersEngine:
         return Answer(ids, logprobs, "stop" if ended or (len(ids) < limit and not cut) else "length", text)
 
 
-class _Transformers(_TrainersEngine):
+class _Transformers(Engine):
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
         self.in_step = self._is_sharded
@@ -94,7 +81,10 @@ class _Transformers(_TrainersEngine):
         import torch
         from transformers import StoppingCriteriaList
 
-        ids, mask = self._left_padded(contexts)
+        device, pad = self._trainer.accelerator.device, self._tokenizer.pad_token_id
+        padding = [max(map(len, contexts)) - len(context) for context in contexts]
+        ids = torch.tensor([[pad] * n + context for n, context in zip(padding, contexts, strict=True)], device=device)
+        mask = torch.tensor([[0] * n + [1] * (ids.shape[1] - n) for n in padding], device=device)
         watch = _Watch(limits, self._ends, self._stop_check(sampling.stop, ids.shape[1]), ids.device)
         with self._unwrapped() as model, torch.no_grad():
             output = model.generate(
@@ -109,16 +99,6 @@ class _Transformers(_TrainersEngine):
             self._answer(sampled[i][:length], logprobs[i][:length], limits[i], sampling.stop)
             for i, length in enumerate(watch.lengths.tolist())
         ]
-
-    def _left_padded(self, contexts: list[list[int]]) -> tuple[Any, Any]:
-        """Returns (N, L) ids and their mask."""
-        import torch
-
-        width, pad = max(map(len, contexts)), self._tokenizer.pad_token_id
-        ids = [[pad] * (width - len(context)) + context for context in contexts]
-        mask = [[0] * (width - len(context)) + [1] * len(context) for context in contexts]
-        device = self._trainer.accelerator.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _config(self, sampling: Sampling) -> Any:
         """Returns the trainer's configuration, with what `sampling` sets."""
@@ -167,9 +147,7 @@ class _Transformers(_TrainersEngine):
             yield model
 
     def _whole_weights(self) -> AbstractContextManager[Any]:
-        """Gathers the weights of the root module, which the first version of FSDP keeps sharded outside of
-        `forward`.
-        """
+        """Gathers the root module's weights, which the first version of FSDP shards outside of `forward`."""
         plugin = getattr(self._trainer.accelerator.state, "fsdp_plugin", None)
         if plugin is None or getattr(plugin, "fsdp_version", 1) != 1:
             return nullcontext()
@@ -182,12 +160,7 @@ class _Transformers(_TrainersEngine):
 
 
 class _Watch:
-    """A stopping criterion that ends each row at its own limit, and collects log-probs at each step.
-
-    Attributes:
-        logprobs: one tensor (N) per step.
-        lengths: (N) sampled tokens, once a row has ended.
-    """
+    """A stopping criterion that ends each row at its own limit, and collects log-probs at each step."""
 
     def __init__(
         self, limits: list[int], ends: set[int], stop: Callable[[Any], list[bool]] | None, device: Any
@@ -197,8 +170,8 @@ class _Watch:
         self._limits = torch.tensor(limits, device=device)
         self._ends = torch.tensor(sorted(ends), dtype=torch.long, device=device)
         self._stop = stop
-        self.logprobs: list[Any] = []
-        self.lengths = torch.zeros_like(self._limits)
+        self.logprobs: list[Any] = []  # one tensor (N) per step
+        self.lengths = torch.zeros_like(self._limits)  # (N) sampled tokens, once a row has ended
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         import torch
@@ -214,7 +187,7 @@ class _Watch:
         return done
 
 
-class _VLLM(_TrainersEngine):
+class _VLLM(Engine):
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
         self._generation = trainer.vllm_generation
@@ -245,21 +218,25 @@ class _VLLM(_TrainersEngine):
             self._generation.generation_kwargs = before
 
 
+def trl_is_before(major: int, minor: int) -> bool:
+    """Returns True if the installed release of TRL is older than that one."""
+    numbers = importlib.metadata.version("trl").split(".")[:2]
+    return [int(number) for number in numbers] < [major, minor]
+
+
 def _set(sampling: Sampling) -> dict[str, float]:
     values = {name: getattr(sampling, name) for name in _SETTINGS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]) -> list[float]:
-    """Returns the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals. TRL
-    writes None for NaN.
-    """
+    """Returns the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals."""
     found = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
-    return [math.nan if value is None else value for value in found]
+    return [math.nan if value is None else value for value in found]  # TRL writes None for NaN
 
 
 def _learnable(answer: Answer) -> Answer | GenerationError:
-    """Raises if a log-prob is NaN: TRL before 1.11 takes it into the loss of the whole batch."""
+    """Returns an error if a log-prob is NaN: TRL before 1.11 takes it into the loss of the whole batch."""
     if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)) or not trl_is_before(1, 11):
         return answer
     return GenerationError(

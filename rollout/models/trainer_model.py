@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from logs_ui.rollout.models.backends import GenerationError, Sampling
-from logs_ui.rollout.models.one_line import visible
+from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.models.token_episode import Answer
-from logs_ui.rollout.models.trainer_engines import Engine, engine_of
+from logs_ui.rollout.models.trainer_engines import engine_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TrainerModel:
     """
 
     def __init__(self, trainer: Any, rows: int) -> None:
-        self._engine: Engine = engine_of(trainer)
+        self._engine = engine_of(trainer)
         self._context = contextvars.copy_context()
         self._thread = ThreadPoolExecutor(1, "logs-ui-generation", self._engine.enter_thread)
         self._rows = range(rows)
@@ -56,9 +56,7 @@ class TrainerModel:
 
     @property
     def in_step(self) -> bool:
-        """True if all ranks must make the same calls. This model ensures it within a batch, not from one batch to the
-        next.
-        """
+        """True if ranks must make the same calls: the model ensures it in a batch, not between batches."""
         return self._engine.in_step
 
     def enter(self, row: int) -> None:
@@ -115,8 +113,10 @@ class TrainerModel:
             if answers is None:
                 assert self._failure is not None  # noqa: S101 - there are rows, so something failed
                 request.answer.set_exception(_generation_error(self._failure))
+            elif isinstance(answer := answers[index], GenerationError):
+                request.answer.set_exception(answer)
             else:
-                _settle(request, answers[index])
+                request.answer.set_result(answer)
         self._call = None
         self._go_on()
 
@@ -138,13 +138,6 @@ class TrainerModel:
         return self._engine.generate(contexts, limits, sampling)[: len(requests)]
 
 
-def _settle(request: _Request, answer: Answer | GenerationError) -> None:
-    if isinstance(answer, GenerationError):
-        request.answer.set_exception(answer)
-    else:
-        request.answer.set_result(answer)
-
-
 def _check(sampling: Sampling) -> None:
     if sampling.seed is not None:
         raise ValueError(
@@ -156,7 +149,6 @@ def _check(sampling: Sampling) -> None:
 
 
 def _generation_error(cause: Exception) -> GenerationError:
-    said = visible(f"{type(cause).__name__}: {cause}")
-    error = GenerationError(f"The trainer's model could not generate: {said}")
+    error = GenerationError(f"The trainer's model could not generate: {one_line(cause)}")
     error.__cause__ = cause
     return error

@@ -9,7 +9,7 @@ from typing import Any
 
 from logs_ui.rollout.environments.environment_sources import check_url
 from logs_ui.rollout.models.backends import Model, Sampling, stop_texts
-from logs_ui.rollout.play.seeds import Seeded
+from logs_ui.rollout.play.tasks_and_seeds import Seeded
 
 
 def _is_whole(value: Any) -> bool:
@@ -32,19 +32,15 @@ _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Of a `Sampling`: whether a value can be taken, and what can."""
 
 
-def check(*, act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
+def check_rules(act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
     if not callable(act):
         raise TypeError(f"act is a function of an answer's text, not {act!r}")
     if observe is not None and not callable(observe):
         raise TypeError(f"observe is a function of an observation, or None, not {observe!r}")
     if not callable(reward) and reward not in ("sum", "last"):
         raise ValueError(f"reward is 'sum', 'last' or a function of the steps' rewards, not {reward!r}")
-    _check_plain(act=act, observe=observe, reward=reward)
     check_counts(max_turns=max_turns)
-
-
-def _check_plain(**functions: Any) -> None:
-    for name, function in functions.items():
+    for name, function in {"act": act, "observe": observe, "reward": reward}.items():
         called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
             raise TypeError(f"{name} is a plain function, not a coroutine function: {function!r}")
@@ -109,10 +105,8 @@ def task_names(tasks: Any, task_var: Any) -> tuple[str, ...]:
 
 
 def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
-    """Returns the fields of a `Sampling`, without `max_tokens` if that is left to the budget.
-
-    Raises:
-        TypeError, ValueError: a value cannot be used; the message is one line.
+    """Returns the fields of a `Sampling`, without `max_tokens` if that is left to the budget. Raises TypeError or
+    ValueError, in one line, if a value cannot be used.
     """
     if sampling is None:
         return {}
@@ -148,7 +142,9 @@ def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[A
         return _of_batches(model)
     if url is None:
         _only_for_url(model=model, api_key=api_key)
-        return _trainers_own
+        from logs_ui.rollout.models.trainer_model import TrainerModel
+
+        return TrainerModel
     if not model:
         raise ValueError("model_url needs model, the name under which the server serves it")
     check_url("model_url", url, ("http://", "https://"))
@@ -158,22 +154,15 @@ def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[A
 
 
 def _of_batches(model: Model) -> Callable[[Any, int], Model]:
-    """Returns a maker that gives each batch seeds of its own, because one step may have several batches, in evaluation
-    for example.
-    """
-    batches = itertools.count()
+    batches = (
+        itertools.count()
+    )  # each has seeds of its own: one step may have several batches, in evaluation for example
 
     def of_batch(trainer: Any, rows: int) -> Model:
         batch = f"{trainer.state.global_step}/{next(batches)}"
         return Seeded(model, batch, trainer.accelerator.process_index * rows)
 
     return of_batch
-
-
-def _trainers_own(trainer: Any, rows: int) -> Model:
-    from logs_ui.rollout.models.trainer_model import TrainerModel
-
-    return TrainerModel(trainer, rows)
 
 
 def _only_for_url(**given: Any) -> None:

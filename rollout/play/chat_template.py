@@ -17,32 +17,21 @@ _ANSWER, _OBSERVATION = "AnswerOfTheModelStandsHere", "WhatTheEnvironmentSaysSta
 
 
 class ChatTemplateError(ValueError):
-    """A chat template cannot render a conversation. The message names the roles, the template's error, and what to
-    do.
-    """
+    """A chat template cannot render a conversation. The message says which roles, why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A tokenizer and how its chat template is used.
+    """A tokenizer and how its chat template is used."""
 
-    Attributes:
-        tokenizer: a tokenizer of transformers.
-        template: a Jinja template; None uses the tokenizer's own.
-        tools: JSON schemas or functions of the tools, for the prompt.
-        options: other variables of the template, such as `enable_thinking`.
-    """
-
-    tokenizer: Any
-    template: str | None = None
-    tools: Sequence[Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Any  # one of transformers
+    template: str | None = None  # a Jinja template; None uses the tokenizer's own
+    tools: Sequence[Any] | None = None  # JSON schemas or functions of the tools, for the prompt
+    options: Mapping[str, Any] = field(default_factory=dict)  # the template's other variables, as `enable_thinking`
 
     @classmethod
     def of_trainer(cls, trainer: Any) -> Self:
-        """Returns the chat as a `trl.GRPOTrainer` renders its prompts. For a processor, its tokenizer and its template
-        are used.
-        """
+        """Returns the chat as a `trl.GRPOTrainer` renders its prompts; of a processor, its tokenizer."""
         processor = trainer.processing_class
         template = getattr(trainer, "chat_template", None) or getattr(processor, "chat_template", None)
         options = getattr(trainer, "chat_template_kwargs", None) or {}
@@ -86,9 +75,7 @@ class Chat:
         return ids[_overlap(answer, ids[: max(1, len(self._tokenized(end)))]) :]
 
     def _check_said(self, text: str, messages: Sequence[Message]) -> None:
-        """Raises if the template left out a message. Some leave out what they do not know, such as a tool's answer to
-        no call.
-        """
+        """Raises if the template left out a message, as some do with a tool's answer to no call."""
         for message in messages:
             content = message.get("content")
             if not isinstance(content, str) or content.strip() in text:

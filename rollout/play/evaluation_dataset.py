@@ -1,4 +1,4 @@
-"""The dataset of an evaluation: its rows, and the tasks that they name."""
+"""The dataset of an evaluation: its rows, whose prompts become messages, and the tasks that they name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from logs_ui.rollout.play.chat_template import Prompt
+from logs_ui.rollout.play.chat_template import Message, Prompt
 from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 _OF_ROLLOUT = ("env_reward", "step_rewards", "turns", "error")
@@ -19,13 +19,9 @@ NOT_COLUMNS = frozenset(_OF_ROLLOUT + _OF_TRAINER)
 
 @dataclass(frozen=True)
 class Prompts:
-    """Rows with a prompt.
+    """Rows with a prompt. A prompt that is a text becomes a user message, as servers of chat models take it."""
 
-    Attributes:
-        source: a list of dicts, or a dataset of `datasets`.
-    """
-
-    source: Any
+    source: Any  # a list of dicts, or a dataset of `datasets`
 
     def __post_init__(self) -> None:
         """Raises TypeError or ValueError if the dataset cannot be used; the message is one line."""
@@ -46,27 +42,22 @@ class Prompts:
             raise ValueError("The dataset is empty")
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Returns the first rows, or all.
-
-        Raises:
-            TypeError: a streamed dataset has a row whose prompt cannot be used.
+        """Returns the first rows, or all, with prompts that are messages. Raises TypeError if a streamed dataset has a
+        row whose prompt cannot be used.
         """
         rows = [dict(row) for row in islice(self.source, limit)]
         for i, row in enumerate(rows):
             _check_prompt(row["prompt"], i)
-        return rows
+        return list(map(_with_messages, rows))
 
     def for_trainer(self) -> Any:
-        """Returns a `datasets.Dataset`.
-
-        Raises:
-            ImportError: datasets is not installed.
-        """
+        """Returns a `datasets.Dataset` whose prompts are messages. Raises ImportError if datasets is not installed."""
         if hasattr(self.source, "column_names"):
-            return self.source
+            first: dict[str, Any] = next(iter(self.source), {})
+            return self.source.map(_with_messages) if isinstance(first.get("prompt"), str) else self.source
         from datasets import Dataset
 
-        return Dataset.from_list([dict(row) for row in self.source])
+        return Dataset.from_list(self.rows())
 
     @property
     def tasks(self) -> list[str]:
@@ -80,13 +71,9 @@ class Prompts:
 
 @dataclass
 class PromptTasks(Rotation):
-    """Assigns each row the task that the dataset names next to its prompt: a trainer passes on nothing but the prompt.
+    """Assigns each row the task that the dataset names next to its prompt: a trainer passes on only the prompt."""
 
-    Attributes:
-        prompts: the dataset to look in.
-    """
-
-    prompts: Prompts = field(kw_only=True)
+    prompts: Prompts = field(kw_only=True)  # the dataset to look in
     _tasks: dict[bytes, str | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -100,11 +87,7 @@ class PromptTasks(Rotation):
                 )
 
     def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
-        """Does the same as `Rotation.assign`.
-
-        Raises:
-            ValueError: a prompt is not in the dataset.
-        """
+        """Does the same as `Rotation.assign`. Raises ValueError for a prompt that is not in the dataset."""
         assigned = super().assign(trainer, prompts)
         return [self.named(one, prompt) for one, prompt in zip(assigned, prompts, strict=True)]
 
@@ -119,10 +102,17 @@ class PromptTasks(Rotation):
         return replace(assigned, task=self._tasks[key])
 
 
+def conversation(prompt: Prompt) -> Sequence[Message]:
+    """Returns the messages of one prompt, from this dataset or from a trainer that has another."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def _with_messages(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "prompt": conversation(row["prompt"])}
+
+
 def _key(prompt: Any) -> bytes:
-    """Returns a key of the prompt, without empty fields: `datasets` gives all messages the same fields, some of them
-    None.
-    """
+    """Returns a key of the prompt. `datasets` gives all messages the same fields, some of them None."""
     if not isinstance(prompt, str):
         prompt = [{name: value for name, value in message.items() if value is not None} for message in prompt]
     return orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS)
@@ -137,14 +127,12 @@ def _check_columns(names: Any, where: str) -> None:
 
 
 def _check_prompt(prompt: Any, i: int) -> None:
-    is_text = isinstance(prompt, str)
-    if is_text or (isinstance(prompt, Sequence) and prompt and all(map(_is_message, prompt))):
+    are_messages = isinstance(prompt, Sequence) and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) and len(one) > 1 for one in prompt
+    )
+    if isinstance(prompt, str) or (prompt and are_messages):
         return
     raise TypeError(
         f"Row {i} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "
         f"not {shortened(prompt)}"
     )
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and len(message) > 1

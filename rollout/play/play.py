@@ -11,9 +11,9 @@ import orjson
 from logs_ui.recorder import current_row, row_scope
 from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
 from logs_ui.rollout.models.backends import Model, Sampling
-from logs_ui.rollout.models.one_line import visible
+from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.models.token_episode import Trajectory
-from logs_ui.rollout.play.argument_checks import check, check_unparsable
+from logs_ui.rollout.play.argument_checks import check_rules, check_unparsable
 from logs_ui.rollout.play.chat_template import Chat, Message, Prompt
 from logs_ui.rollout.play.tasks_and_seeds import Assignment
 
@@ -32,11 +32,6 @@ _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 class Rules:
     """The rules of an episode; see `openenv_rollout_func`.
 
-    Attributes:
-        task_argument: the argument of `reset` that names the task.
-        task_variable: the environment's variable that names it instead; None if it has none.
-        variables: the environment's other variables.
-
     Raises:
         TypeError, ValueError: values that do not fit together; the message is one line.
     """
@@ -48,46 +43,31 @@ class Rules:
     unparsable_message: str | None
     noop_action: Any
     reward: Reward
-    task_argument: str = "task"
-    task_variable: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    task_argument: str = "task"  # the argument of `reset` that names the task
+    task_variable: str | None = None  # the environment's variable that names it instead; None if it has none
+    variables: Mapping[str, str] = field(default_factory=dict)  # the environment's other variables
 
     def __post_init__(self) -> None:
-        check(act=self.act, observe=self.observe, reward=self.reward, max_turns=self.max_turns)
+        check_rules(self.act, self.observe, self.reward, self.max_turns)
         check_unparsable(self.on_unparsable, self.unparsable_message, self.noop_action)
 
 
 @dataclass
 class Rollout:
-    """One row, as far as it was played.
-
-    Attributes:
-        messages: the conversation: prompt, the model's answers, the environment's messages.
-        turns: the number of answers of the model.
-        unparsable: the number of answers in which no action was found.
-        act_error: the last exception of the user's `act`; None if it raised none.
-        reward: the episode's reward; None if it failed.
-        error: what broke the row, in one line; None if it came to its end.
-    """
+    """One row, as far as it was played."""
 
     trajectory: Trajectory
-    messages: list[Message] = field(default_factory=list)
-    turns: int = 0
-    unparsable: int = 0
-    act_error: Exception | None = None
-    reward: float | None = None
-    error: Exception | None = None
+    messages: list[Message] = field(default_factory=list)  # the prompt, the answers, the environment's messages
+    turns: int = 0  # the number of answers of the model
+    unparsable: int = 0  # the number of answers in which no action was found
+    act_error: Exception | None = None  # the last exception of the user's `act`; None if it raised none
+    reward: float | None = None  # the episode's reward; None if it failed
+    error: Exception | None = None  # what broke the row, in one line; None if it came to its end
 
 
 @dataclass
 class Episodes:
-    """The episodes of one batch.
-
-    Attributes:
-        sampling: its `max_tokens` limits one answer.
-        budget: the number of tokens of a whole completion, the environment's included.
-        begun: rows whose episode has been reset, or failed to.
-    """
+    """The episodes of one batch."""
 
     rules: Rules
     sessions: Sessions
@@ -95,17 +75,20 @@ class Episodes:
     chat: Chat
     prompts: Sequence[Prompt]
     assignments: Sequence[Assignment]
-    sampling: Sampling
-    budget: int
-    begun: dict[int, tuple[Session, Any] | BaseException] = field(default_factory=dict)
+    sampling: Sampling  # its `max_tokens` limits one answer
+    budget: int  # the number of tokens of a whole completion, the environment's included
+    begun: dict[int, tuple[Session, Any] | BaseException] = field(default_factory=dict)  # rows that have been reset
 
     async def begin(self, rows: int) -> None:
-        """Opens and resets sessions for the first `rows` rows concurrently, before the model is asked.
-
-        Raises:
-            SessionError: the environment's server has too few sessions, or none of them could be reset.
+        """Opens and resets sessions for the first `rows` rows concurrently, before the model is asked. Raises
+        SessionError if the environment's server has too few sessions, or if none of them could be reset.
         """
-        begun = await asyncio.gather(*(self._begin_in_scope(row) for row in range(rows)), return_exceptions=True)
+
+        async def begin(row: int) -> tuple[Session, Any]:
+            with row_scope(row):
+                return await self._begin(row)
+
+        begun = await asyncio.gather(*map(begin, range(rows)), return_exceptions=True)
         errors = [one for one in begun if isinstance(one, BaseException)]
         full = [error for error in errors if isinstance(error, SessionError) and error.is_full]
         if full:
@@ -189,14 +172,8 @@ class Episodes:
             trajectory.insert(inserted)
             rollout.messages += said
 
-    async def _begin_in_scope(self, row: int) -> tuple[Session, Any]:
-        with row_scope(row):
-            return await self._begin(row)
-
     async def _begin(self, row: int) -> tuple[Session, Any]:
-        """Returns a session and the result of its reset. If the reset fails, a new session is tried, because nothing
-        has counted yet.
-        """
+        """Returns a session and the result of its reset. A second one is tried, as nothing has counted yet."""
         try:
             return await self._reset(row, fresh=False)
         except SessionError as error:
@@ -205,26 +182,22 @@ class Episodes:
         return await self._reset(row, fresh=True)
 
     async def _reset(self, row: int, *, fresh: bool) -> tuple[Session, Any]:
-        assigned = self.assignments[row]
+        assigned, variables = self.assignments[row], self.rules.variables
         arguments: dict[str, Any] = {} if assigned.seed is None else {"seed": assigned.seed}
-        if assigned.task is not None and self.rules.task_variable is None:
+        if assigned.task is not None and self.rules.task_variable is not None:
+            variables = {**variables, self.rules.task_variable: assigned.task}
+        elif assigned.task is not None:
             arguments[self.rules.task_argument] = assigned.task
-        session = await self.sessions.open(self._variables(row), fresh=fresh)
+        session = await self.sessions.open(variables, fresh=fresh)
         try:
             return session, await session.reset(**arguments)
         except BaseException:
             self.sessions.drop(session)
             raise
 
-    def _variables(self, row: int) -> Mapping[str, str]:
-        task, name = self.assignments[row].task, self.rules.task_variable
-        return self.rules.variables if task is None or name is None else {**self.rules.variables, name: task}
-
     def _messages(self, observation: Any) -> Sequence[Message]:
-        """Returns the messages that the user's `observe` makes of an observation.
-
-        Raises:
-            RuntimeError, TypeError: `observe` raised, or returned something else.
+        """Returns the messages that the user's `observe` makes of an observation. Raises RuntimeError or TypeError if
+        it raised, or returned something else.
         """
         try:
             said = None if self.rules.observe is None else self.rules.observe(observation)
@@ -283,11 +256,6 @@ def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
         if ids := chat.prompt_ids(prompt):
             return ids
     return [chat.tokenizer.eos_token_id]
-
-
-def one_line(error: BaseException) -> str:
-    """Returns an exception's type and message in one line that is safe to print to a terminal."""
-    return visible(f"{type(error).__name__}: {error}")
 
 
 def as_messages(said: str | Sequence[Message] | None) -> Sequence[Message]:

@@ -84,8 +84,7 @@ class WithSpecialTokens(AroundModel):
     tokenizer: Any
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """Does the same as `Model.answer`."""
-        answer = await super().answer(row, context, sampling)
+        answer = await self.model.answer(row, context, sampling)
         return replace(answer, text=self.tokenizer.decode(answer.ids))
 
 

@@ -1,24 +1,24 @@
 """Assigns a task and a seed to each episode: the same for all completions of one prompt, on whichever rank they are
-made.
+made; and a seed to each answer of a model that takes one.
 """
 
+import hashlib
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from logs_ui.rollout.models.backends import AroundModel, Sampling
+from logs_ui.rollout.models.token_episode import Answer
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The arguments of an episode's reset.
+    """The arguments of an episode's reset."""
 
-    Attributes:
-        task: None without tasks to rotate through.
-        seed: None if none is wanted; a text if the prompts are the seeds.
-    """
-
-    task: str | None
-    seed: int | str | None
+    task: str | None  # None without tasks to rotate through
+    seed: int | str | None  # None if none is wanted; a text if the prompts are the seeds
 
 
 @dataclass
@@ -28,14 +28,10 @@ class Rotation:
     Groups are counted over all ranks, batch after batch, separately for training and evaluation. Each evaluation starts
     again from the first task, and so gets the same tasks and seeds as the one before; so does each dataset of an
     evaluation that has several.
-
-    Attributes:
-        tasks: names; may be empty.
-        seed: the seed from which groups' seeds are drawn; None gives none.
     """
 
-    tasks: Sequence[str] = ()
-    seed: int | None = 0
+    tasks: Sequence[str] = ()  # names; may be empty
+    seed: int | None = 0  # the seed from which groups' seeds are drawn; None gives none
     _trained: int | None = field(default=None, init=False)
     _evaluated: int = field(default=0, init=False)
     _evaluating: tuple[int, Any] | None = field(default=None, init=False)
@@ -48,16 +44,13 @@ class Rotation:
         begun = rank * len(prompts)
         groups = -(-ranks * len(prompts) // generations)
         step = int(trainer.state.global_step)
-        first = self._next_training(step, groups) if training else self._next_evaluation(trainer, groups)
+        if training:  # a resumed run does not start with the first tasks again
+            first = step * groups if self._trained is None else self._trained
+            self._trained, self._evaluating = first + groups, None
+        else:
+            first = self._next_evaluation(trainer, groups)
         mode = "train" if training else "eval"
         return [self.of(mode, first + (begun + i) // generations) for i in range(len(prompts))]
-
-    def _next_training(self, step: int, groups: int) -> int:
-        """Returns the index of the batch's first group. A resumed run does not start with the first tasks again."""
-        first = step * groups if self._trained is None else self._trained
-        self._trained = first + groups
-        self._evaluating = None
-        return first
 
     def _next_evaluation(self, trainer: Any, groups: int) -> int:
         """Returns the index of the batch's first group in an evaluation. Each `evaluate()` of a trainer has its own
@@ -78,3 +71,23 @@ class Rotation:
             return Assignment(task, None)
         dice = random.Random(f"{self.seed}/{mode}/{group}")  # noqa: S311 - games, not keys
         return Assignment(task, dice.randrange(2**31))
+
+
+@dataclass(frozen=True)
+class Seeded(AroundModel):
+    """A model for one batch that turns `sampling.seed` into one seed per answer. With the same seed for all, rows of
+    one group, ranks, batches and turns would get equal answers.
+    """
+
+    batch: str  # the number of the batch in the whole training
+    first: int  # the index of this rank's first row among all ranks' rows
+    _turns: Counter[int] = field(default_factory=Counter)
+
+    async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
+        if sampling.seed is not None:
+            place = f"{sampling.seed}/{self.batch}/{self.first + row}/{self._turns[row]}"
+            # From 0 to 2**31 - 1, which all servers accept.
+            seed = int.from_bytes(hashlib.sha256(place.encode()).digest()[:4]) >> 1
+            sampling = replace(sampling, seed=seed)
+            self._turns[row] += 1
+        return await self.model.answer(row, context, sampling)

@@ -27,9 +27,9 @@ from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import Run, Scalar
 from logs_ui.recorder.vocabulary import SourceKind
+from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import GuessEnv
 from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS
-from logs_ui.rollout.demo.guess_server import GuessServer
 from tests.support.training import (
     GROUP,
     ROWS,

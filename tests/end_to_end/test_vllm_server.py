@@ -31,7 +31,7 @@ from logs_ui.rollout.demo.guess_model import make_tokenizer
 from logs_ui.rollout.demo.guess_rollout import Messages, act, observe
 from logs_ui.rollout.models.server_model import ChatModel, ServerModel
 from logs_ui.rollout.models.token_episode import Answer
-from logs_ui.rollout.play.seeds import Seeded
+from logs_ui.rollout.play.tasks_and_seeds import Seeded
 from tests.support.model_server import recording
 from tests.support.training import GROUP, ROWS, dataset, guess_server, numbered, solved
 from tests.support.vllm_server import LENGTH, NAME, Served, vllm_server

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.rollout.demo.demo import DemoSettings, train_demo
-from logs_ui.rollout.demo.guess_server import GuessServer
+from logs_ui.rollout.demo.demo import DemoSettings, GuessServer, train_demo
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
@@ -194,7 +193,7 @@ def test_a_server_that_cannot_start_says_so_in_one_line(monkeypatch: pytest.Monk
 
 def test_the_server_ends_when_its_parent_is_killed() -> None:
     script = (
-        "import time; from logs_ui.rollout.demo.guess_server import GuessServer\n"
+        "import time; from logs_ui.rollout.demo.demo import GuessServer\n"
         "with GuessServer() as server:\n"
         "    print(server._process.pid, flush=True)\n"
         "    time.sleep(60)\n"

@@ -20,9 +20,9 @@ from openenv.core import GenericEnvClient
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
+from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv
 from logs_ui.rollout.demo.guess_rollout import observe
-from logs_ui.rollout.demo.guess_server import GuessServer
 from logs_ui.rollout.play.batch import play_rows, run
 from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, served
 from tests.support.training import guess_server, make_trainer

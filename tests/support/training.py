@@ -13,10 +13,10 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import TASKS, TURNS, GuessEnv
 from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer, warm_up
 from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS, Messages, act, feedback, prompt
-from logs_ui.rollout.demo.guess_server import GuessServer
 from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.play.batch import trainer_columns
 from logs_ui.rollout.play.chat_template import Chat
