@@ -58,7 +58,7 @@ from logs_ui.recorder import flush, load_run, record, trace_env
 from logs_ui.recorder.api.trainer_run import Recording
 from logs_ui.recorder.capture.instruments import transformers
 from logs_ui.recorder.capture.instruments.patch import Patches
-from logs_ui.recorder.delivery.writer import helper_pids
+from logs_ui.recorder.delivery import writer
 from logs_ui.rollout.demo.guess_model import EOS, START, make_tokenizer
 
 ROWS, GROUP, TURNS, PROMPT, SAID = 32, 8, 3, 330, 12
@@ -290,7 +290,8 @@ def seconds_for_copies(returned: dict[str, Any]) -> float:
 
 def seconds_beside() -> float:
     """Processor time so far of the process that writes; 0 where there is none."""
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in helper_pids())
+    pids = [it.helper_pid for it in writer._by_address.values()]  # noqa: SLF001 - they are not its children
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids if pid is not None)
 
 
 def waits_of_writer() -> int:

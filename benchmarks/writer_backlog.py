@@ -50,7 +50,7 @@ def write(changes: list[Change], folder: Path) -> tuple[float, list[float]]:
     writer = writers.Writer(folder / "a.db")
     outlet = writer._outlet  # noqa: SLF001 - its transactions are what is measured
     assert isinstance(outlet, Committer)
-    engine = outlet.storage.engine()
+    engine = outlet.engine()
     begun: list[float] = []
     lengths: list[float] = []
     event.listen(engine, "begin", lambda _: begun.append(time.perf_counter()))

@@ -7,8 +7,6 @@ and the batch an entry, which goes into the database or onto the disk (`storage/
 
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 from logs_ui.recorder.delivery.job_queue import Job, changes_of
 from logs_ui.recorder.delivery.outlet import Counts, Handover
@@ -29,21 +27,22 @@ HEARTBEAT = 5.0
 
 
 class CommitterParcel:
-    """Implements `outlet.Parcel` in this process.
+    """Jobs that are written in one transaction. It is filled, then closed, then written once.
 
     Attributes:
+        count: number of its changes.
         lost: number of changes that could not be packed.
         batch: all changes, once the parcel is closed.
     """
 
-    def __init__(self, committer: "Committer", number: int) -> None:
-        """`number` is 0 unless the parcel may be sent twice."""
+    def __init__(self, committer: "Committer") -> None:
         self.count = self.lost = 0
         self.batch = Batch()
-        self._committer, self._number = committer, number
+        self._committer = committer
         self._changes: list[Change | RowDraft] = []
 
     def add(self, job: Job) -> None:
+        """Adds all changes of a job, or none of them and raises."""
         changes = list(changes_of(job))
         self._changes += changes
         self.count += len(changes)
@@ -57,12 +56,14 @@ class CommitterParcel:
                     self.add(job)
 
     def close(self) -> int:
+        """Return how many bytes it keeps alive from now on."""
         self.batch = self._packed()
         self._changes.clear()
         return self.batch.size
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        self._committer.commit(self, self._number, counts)
+        """Does the same as `SentParcel.write`, in this thread."""
+        self._committer.commit(self, 0, counts)
         done(0)
 
     def _packed(self) -> Batch:
@@ -81,12 +82,8 @@ class CommitterParcel:
         return Batch.joined(pieces)
 
 
-class Committer:
-    """Implements `outlet.Outlet` in this process.
-
-    Attributes:
-        storage: where entries go.
-    """
+class Committer(Storage):
+    """An outlet that makes entries of jobs, and stores them itself."""
 
     pid: int | None = None
 
@@ -95,85 +92,55 @@ class Committer:
     ) -> None:
         """Opens nothing, see `Storage`. `before` is None for a process that replaces no other."""
         before = before or Handover(new_writer_name())
-        self.storage = Storage(address, limits, spools_always=spools_always, name=before.name, before=before.processes)
-        self._lost = 0  # changes that could not even be tried
+        super().__init__(address, limits, spools_always=spools_always, name=before.name, before=before.processes)
         self._process = before.processes
         self._number = EntryNumber(before.number, self._process)  # of the last entry
         self._uids: dict[str, None] = dict.fromkeys(before.alive)  # of the runs that were written to, in their order
         self._ended: set[str] = set()  # those of them that this process ended
         self._counted = before.counted
         if before.alive:
-            self.storage.keep_alive()
+            self._intake.running = True
         self._last_heartbeat = time.monotonic()
-
-    @property
-    def dropped(self) -> int:
-        return self.storage.refused + self._lost
-
-    @property
-    def trouble(self) -> str | None:
-        return self.storage.trouble
-
-    @property
-    def waiting(self) -> Path | None:
-        return self.storage.waiting
 
     @property
     def alive(self) -> list[str]:
         """Uids of the runs that go on."""
         return [uid for uid in self._uids if uid not in self._ended]
 
-    def parcel(self, number: int = 0) -> CommitterParcel:
-        """Return an empty parcel; `number` is 0 unless it may be sent twice."""
-        return CommitterParcel(self, number)
+    def parcel(self) -> CommitterParcel:
+        """Return an empty parcel, for the jobs to be written next."""
+        return CommitterParcel(self)
 
     def commit(self, parcel: CommitterParcel, number: int, counts: Counts) -> None:
-        """Returns once a closed parcel is durable, or all of it that can be.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
+        """Returns once a closed parcel is durable, or all of it that can be. `number` is 0 unless it may be sent twice.
+        Raises RefusedDatabaseError if the database can never be written.
         """
-        self._lost += parcel.lost
+        self.dropped += parcel.lost
         try:
-            self.storage.store(self._entry(parcel.batch, counts, number))
-            self.storage.checkpoint()
+            self.store(self._entry(parcel.batch, counts, number))
+            self.checkpoint()
         except RefusedDatabaseError:
             raise
         except Exception as error:  # noqa: BLE001 - one bad parcel must not keep the next ones out
             guard.caught("writing what was recorded", error)
-            self._lost += parcel.count
+            self.dropped += parcel.count
 
     def commit_frames(self, wire: Wire, number: int, frames: Iterable[bytes], counts: Callable[[], Counts]) -> None:
         """Commits jobs that were encoded. `counts` is called last, so that it includes what fails in decoding them."""
-        parcel = self.parcel(number)
+        parcel = self.parcel()
         parcel.add_frames(wire, frames)
         parcel.close()
         self.commit(parcel, number, counts())
 
     def tick(self, counts: Counts) -> None:
-        """Ingests some of what waits on disk, and writes a heartbeat if one is due."""
-        self.storage.catch_up()
+        """Ingests some of what waits on disk, and writes a heartbeat if one is due. Raises as `commit`."""
+        self.catch_up()
         if self._is_heartbeat_due():
             entry = self._entry(Batch(), counts)
             if entry.failures:
-                self.storage.store(entry)
+                self.store(entry)
             else:
-                self.storage.beat(entry)
-
-    def hurry(self, *, hurried: bool) -> None:
-        self.storage.hurry(hurried=hurried)
-
-    def settle(self, seconds: float = 0.0) -> None:  # noqa: ARG002 - it is done in this thread
-        self.storage.settle()
-
-    def close(self, seconds: float = 0.0) -> bool:  # noqa: ARG002
-        """Leaves what waits on disk to others."""
-        self.storage.settle()
-        self.storage.close()
-        return True
-
-    def abandon(self) -> Any:
-        return self.storage.abandon()
+                self.beat(entry)
 
     def _entry(self, batch: Batch, counts: Counts, parcel: int = 0) -> Entry:
         """The next entry; with a heartbeat if one is due, and with the failures that are not on the run yet."""
@@ -206,5 +173,5 @@ class Committer:
         return (Failures(next(reversed(self._uids)), errors, dropped, now.last),)
 
     def _is_heartbeat_due(self) -> bool:
-        running = bool(self._uids.keys() - self._ended) and self.storage.running
+        running = bool(self._uids.keys() - self._ended) and self.running
         return running and time.monotonic() - self._last_heartbeat > HEARTBEAT

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.row_jobs import RowsJob
@@ -28,13 +28,11 @@ class Job(Protocol):
     @property
     def size(self) -> int:
         """Estimate how many bytes it keeps alive."""
-        ...
 
     def without_payload(self) -> "Job":
         """Releases texts and tokens, and returns the job to write instead: itself if it has none. Called by any thread,
         at most once, and before its changes are made; takes no longer than some milliseconds.
         """
-        ...
 
 
 class FollowedJob(Job, Protocol):
@@ -43,14 +41,19 @@ class FollowedJob(Job, Protocol):
     @property
     def is_over(self) -> bool:
         """True once it has nothing more to write."""
-        ...
 
 
-def changes_of(job: Any) -> "Iterable[Change | RowDraft]":
-    """Make the changes of a job: a `RowsJob` is turned into rows, any other has a method `changes`."""
+class ChangesJob(Job, Protocol):
+    """A job that is no `RowsJob`."""
+
+    def changes(self) -> "Iterable[Change]":
+        """Make its changes."""
+
+
+def changes_of(job: Job) -> "Iterable[Change | RowDraft]":
+    """Make the changes of a job: a `RowsJob` is turned into rows, any other is a `ChangesJob`."""
     if not isinstance(job, RowsJob):
-        made: Iterable[Change] = job.changes()
-        return made
+        return cast("ChangesJob", job).changes()
     # Loads attribution and tokenizers, which a training with a helper process does not need.
     from logs_ui.recorder.rows import row_changes
 
@@ -71,24 +74,16 @@ class Followed:
 class JobQueue:
     """A queue that drops what does not fit. It first drops payloads of waiting jobs, oldest first, so that the latest
     events, such as the error that ended a training, stay complete; only if that is not enough, the newest job.
-
-    Attributes:
-        accepted: number of jobs that were added.
-        done: number of these that are durable by now.
-        dropped: jobs that had no room, and changes of others that were lost on their way.
-        bytes: estimate of what the jobs that are not done keep alive.
-        closed: True if every job is dropped from now on.
-        followed: see `follow`.
     """
 
     def __init__(self, limits: Limits, name: str) -> None:
         """Make an empty queue; `name` is the database's name in log messages."""
-        self.accepted = 0
-        self.done = 0
-        self.dropped = 0
-        self.bytes = 0
-        self.closed = False
-        self.followed: list[Followed] = []
+        self.accepted = 0  # number of jobs that were added
+        self.done = 0  # number of these that are durable by now
+        self.dropped = 0  # jobs that had no room, and changes of others that were lost on their way
+        self.bytes = 0  # estimate of what the jobs that are not done keep alive
+        self.closed = False  # True if every job is dropped from now on
+        self.followed: list[Followed] = []  # see `follow`
         self._limits, self._name = limits, name
         # Each job with the bytes that it was counted with. Those whose payload was dropped are the oldest.
         self._bare: deque[tuple[Job, int]] = deque()
@@ -104,11 +99,9 @@ class JobQueue:
         """
         size = job.size
         with self._condition:
-            if self.bytes + size <= self._limits.queue_bytes and not self.closed:
-                self._append(job, size)
-            else:
+            if not self._has_room(size):
                 self._wait_for_room(size)
-                self._squeeze_in(job, size)
+            self._squeeze_in(job, size)
 
     def follow(self, job: FollowedJob) -> None:
         """Adds a job in a second, and now and then until it is over."""
@@ -178,11 +171,6 @@ class JobQueue:
         """Return the number of jobs that were not taken out yet."""
         return len(self._bare) + len(self._whole)
 
-    def _append(self, job: Job, size: int) -> None:
-        self._whole.append((job, size))
-        self.bytes += size
-        self.accepted += 1
-
     def _has_room(self, size: int) -> bool:
         return self.bytes + size <= self._limits.queue_bytes
 
@@ -208,7 +196,9 @@ class JobQueue:
             self.dropped += 1
             self._forget_what_is_over()
         else:
-            self._append(job, size)
+            self._whole.append((job, size))
+            self.bytes += size
+            self.accepted += 1
 
     def _drop_payloads(self, size: int) -> None:
         """Drops payloads of waiting jobs, oldest first, until there is room for so many bytes or none is left."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.delivery.helper.helper_client import HelperClient, is_wanted
 from logs_ui.recorder.delivery.job_queue import FollowedJob, Job, JobQueue
-from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
+from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
@@ -60,10 +60,8 @@ class Writer:
     """
 
     def __init__(self, address: Address, limits: Limits | None = None) -> None:
-        """Make a writer, which starts with its first job. If `limits` is None, the environment's are taken.
-
-        Raises:
-            LogsUIError: see `Limits.from_environment`, `helper.is_wanted` and `file_system.network_kind`.
+        """Make a writer, which starts with its first job. If `limits` is None, the environment's are taken. Raises as
+        `Limits.from_environment`, `is_wanted` and `network_kind` do.
         """
         self._is_helped = is_wanted()
         self.address = address
@@ -74,7 +72,7 @@ class Writer:
     def _reset(self) -> None:
         """Sets the state without a thread: at the start, and in a forked child."""
         self._queue = JobQueue(self._limits, shown(self.address))
-        self._outlet: Outlet = self._new_outlet()
+        self._outlet = self._new_outlet()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
@@ -83,7 +81,7 @@ class Writer:
         self._has_ended = False
         self._errors_before = guard.errors  # earlier failures are not about this database
 
-    def _new_outlet(self) -> Outlet:
+    def _new_outlet(self) -> "HelperClient | Committer":
         if self._is_helped:
             return HelperClient(self.address, self._limits, spools_always=self._network is not None)
         return self._committer()
@@ -110,7 +108,10 @@ class Writer:
         """
         self._queue.put(job)
         if self._thread is None:
-            self._start()
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
+                    self._thread.start()
 
     def follow(self, job: FollowedJob) -> None:
         """Writes a job in a second, and now and then until it is over."""
@@ -130,9 +131,7 @@ class Writer:
         return self._queue.wait_until_done(timeout)
 
     def flush_at_end(self) -> bool:
-        """Flushes at the end of a training, for as long as the limits allow. Does not wait for the database if the disk
-        takes what is left.
-        """
+        """Flushes at the end of a training, for as long as the limits allow, to the disk if need be."""
         deadline = time.monotonic() + self._limits.end_seconds
         self._outlet.hurry(hurried=True)
         try:
@@ -145,9 +144,7 @@ class Writer:
         return is_durable
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file, so that this file alone can be copied; waits at
-        most so many seconds.
-        """
+        """Moves all that is committed into the database's file, which can then be copied; waits at most so long."""
         self._outlet.settle(seconds)
 
     def hurry(self) -> float:
@@ -173,7 +170,8 @@ class Writer:
             unwritten = unsent
         if unwritten or self.given_up:
             why = self._gave_up or self._outlet.trouble or "the process ended first."
-            logger.error("logs-ui: %d recorded changes were never written: %s", self._dropped + unwritten, why)
+            dropped = self._queue.dropped + self._dropped_before + self._outlet.dropped
+            logger.error("logs-ui: %d recorded changes were never written: %s", dropped + unwritten, why)
         waiting = self._outlet.waiting
         if waiting is not None and self._network is None:
             logger.warning(
@@ -202,12 +200,6 @@ class Writer:
         kept = self._outlet.abandon()
         self._reset()
         return kept
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="logs-ui writer", daemon=True)
-                self._thread.start()
 
     def _work(self) -> None:
         while not self.given_up:
@@ -260,7 +252,8 @@ class Writer:
         self._outlet, self._dropped_before = committer, helper.dropped
         committer.hurry(hurried=helper.is_hurried)
         wire = Wire()
-        committer.parcel().add_frames(wire, helper.tokenizers())
+        for frame in helper.tokenizers():
+            wire.job(frame)
         for parcel in helper.outstanding:
             committer.commit_frames(wire, parcel.number, parcel.frames, self._counts)
             parcel.done(parcel.lost)
@@ -269,18 +262,9 @@ class Writer:
         errors = guard.errors - self._errors_before
         return Counts(errors, self._queue.dropped, guard.last if errors else None)
 
-    @property
-    def _dropped(self) -> int:
-        """Changes that are not written, and never will be, while the writer lives."""
-        return self._queue.dropped + self._dropped_before + self._outlet.dropped
-
 
 def check_settings() -> None:
-    """Check the environment variables about writing.
-
-    Raises:
-        LogsUIError: see `Limits.from_environment` and `helper.is_wanted`.
-    """
+    """Check the environment variables about writing. Raises as `Limits.from_environment` and `is_wanted` do."""
     Limits.from_environment()
     is_wanted()
 
@@ -290,11 +274,8 @@ _abandoned: list[Any] = []  # in a forked child, the parent's resources: kept, s
 
 
 def writer_for(address: Address) -> Writer:
-    """Return this process's only writer to that database.
-
-    Raises:
-        RefusedDatabaseError: the address can never be a database of logs-ui.
-        LogsUIError: see `Writer`.
+    """Return this process's only writer to that database. Raises as `Writer`, and RefusedDatabaseError if the address
+    can never be a database of logs-ui.
     """
     address = absolute(address)
     if address not in _by_address or _by_address[address].given_up:
@@ -304,11 +285,6 @@ def writer_for(address: Address) -> Writer:
         _by_address[address] = Writer(address)
         _by_address[address].say_network()
     return _by_address[address]
-
-
-def helper_pids() -> list[int]:
-    """Return the PIDs of this process's helper processes, which are not its children."""
-    return [writer.helper_pid for writer in _by_address.values() if writer.helper_pid is not None]
 
 
 def flush_before_reading(address: Address) -> None:
@@ -362,11 +338,9 @@ def _at_exit_of_child(_: object = None) -> None:
     Finalize(None, _at_exit, exitpriority=0)
 
 
-def _after_fork_in_child() -> None:
-    _abandoned.extend(writer.after_fork() for writer in list(_by_address.values()))
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    after_in_child=lambda: _abandoned.extend([writer.after_fork() for writer in list(_by_address.values())])
+)
 atexit.register(_at_exit)
 register_after_fork(_at_exit, _at_exit_of_child)
 if parent_process() is not None:  # this file was first imported in such a child

@@ -43,5 +43,5 @@ def _end(thread: threading.Thread, one: Writer) -> None:
     thread.join(2)
     if not thread.is_alive():
         if isinstance(one._outlet, Committer):
-            one._outlet.storage.close()
+            one._outlet.close()
         one._reset()

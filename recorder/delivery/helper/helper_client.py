@@ -39,10 +39,8 @@ slows the training down.
 
 def is_wanted() -> bool:
     """Returns True if a helper process is to write. It is False also if this process's interpreter cannot be started
-    again, as in a frozen program, or one that another program embeds.
-
-    Raises:
-        LogsUIError: LOGS_UI_WRITER is neither `process` nor `thread`.
+    again, as in a frozen program, or one that another program embeds. Raises LogsUIError if LOGS_UI_WRITER is neither
+    `process` nor `thread`.
     """
     kind = os.environ.get(WRITER_VARIABLE) or "process"
     if kind not in {"process", "thread"}:
@@ -70,6 +68,7 @@ class SentParcel:
         self._client, self._wire = client, wire
 
     def add(self, job: Job) -> None:
+        """Adds all changes of a job, or none of them and raises."""
         before = self._wire.refused
         frames, count = self._wire.frames(job)
         self.frames += frames
@@ -77,32 +76,36 @@ class SentParcel:
         self.lost += self._wire.refused - before
 
     def close(self) -> int:
+        """Return how many bytes it keeps alive from now on."""
         return sum(map(len, self.frames))
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
+        """Has it written. May wait for earlier parcels.
+
+        Args:
+            counts: counts of the training's process.
+            done: called, in any thread, once all that can be stored is durable; with the number of changes that are
+                lost beyond those that the outlet counts as `dropped`.
+
+        Raises:
+            RefusedDatabaseError: the database can never be written.
+        """
         self.counts, self.done = counts, done
         self._client.send(self)
 
 
 class HelperClient:
-    """Implements `outlet.Outlet` by a helper process.
-
-    Attributes:
-        handover: the state that a replacement continues from.
-        is_hurried: see `hurry`.
-        has_failed: True if no helper process can be started: the writer's thread then writes the `outstanding` ones.
-        outstanding: parcels that were sent and are not known to be durable, in order.
-    """
+    """An outlet to a helper process. `parcel` and `tick` are for the writer's thread, the rest for any."""
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool) -> None:
         """Starts nothing."""
-        self.handover = Handover(new_writer_name())
-        self.is_hurried = False
-        self.has_failed = False
-        self.outstanding: deque[SentParcel] = deque()
-        self.trouble: str | None = None
-        self.waiting: Path | None = None
-        self.dropped = 0
+        self.handover = Handover(new_writer_name())  # the state that a replacement continues from
+        self.is_hurried = False  # see `hurry`
+        self.has_failed = False  # True if none can be started: the writer's thread then writes the outstanding parcels
+        self.outstanding: deque[SentParcel] = deque()  # sent, and not known to be durable, in order
+        self.trouble: str | None = None  # why the database cannot be written now; None if no reason is known
+        self.waiting: Path | None = None  # the folder in which entries wait for the database; None if none do
+        self.dropped = 0  # number of changes that were handed over and will never be written
         self._opening = [as_text(address), list(astuple(limits)), spools_always]
         self._folder: Path | None = None  # relative paths are resolved here, even if the training changes its folder
         with suppress(OSError):  # it may have been deleted
@@ -121,18 +124,17 @@ class HelperClient:
 
     @property
     def pid(self) -> int | None:
+        """Return the PID of the helper process; None until it can write."""
         return None if self._process is None else self._process.pid
 
     def parcel(self) -> SentParcel:
+        """Return an empty parcel, for the jobs to be written next."""
         return SentParcel(self, self._wire)
 
     def send(self, parcel: SentParcel) -> None:
         """Sends a closed parcel, and waits until no more than one other is on its way; not while hurried, since what
         has not been sent yet would end with the training. If the helper process has failed, the parcel stays
-        `outstanding`.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
+        `outstanding`. Raises as `SentParcel.write`.
         """
         with self._condition:
             self._number += 1
@@ -157,6 +159,7 @@ class HelperClient:
             self._send("counts", counts)
 
     def hurry(self, *, hurried: bool) -> None:
+        """Sets or ends the hurry: entries that cannot be stored go to the disk at once, as the training may end."""
         with self._condition:
             self.is_hurried = hurried
             self._condition.notify_all()
@@ -164,6 +167,7 @@ class HelperClient:
             self._process.send_soon("hurry", hurried)
 
     def settle(self, seconds: float) -> None:
+        """Moves all that is committed into the database's file; waits at most so many seconds."""
         process = self._process
         if process is not None and process.is_running:
             process.is_settled = False
@@ -172,6 +176,7 @@ class HelperClient:
                 self._condition.wait_for(lambda: process.is_settled or not process.is_running, seconds)
 
     def close(self, seconds: float) -> bool:
+        """Ends it; returns True if it has ended within so many seconds. Otherwise it goes on by itself."""
         process = self._process
         if process is None:
             return True
@@ -182,6 +187,7 @@ class HelperClient:
         return not process.is_running
 
     def abandon(self) -> Any:
+        """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""
         return self._process
 
     def tokenizers(self) -> list[bytes]:
@@ -204,7 +210,12 @@ class HelperClient:
         while not self.has_failed and (self._process is None or not self._process.is_running):
             if self._process is not None:
                 self._failures += 1
-                self._log_ended()
+                if self._failures == 1:
+                    logger.warning(
+                        "logs-ui: the helper process that writes what is recorded%s has ended too early, for instance "
+                        "because it was killed or memory ran out. Nothing is lost: another takes its place.",
+                        "" if self.pid is None else f" ({self.pid})",
+                    )
                 self._give_up_what_ends_it()
             if self._failures > _FAILURES or not self._is_started():
                 self.has_failed = True
@@ -240,9 +251,8 @@ class HelperClient:
                 self._failures, self._gave_up = 0, False
                 self.dropped = self._dropped_before + dropped
                 self.waiting = None if waiting is None else Path(waiting)
-                if (
-                    os.environ.get(RAISE_VARIABLE) == "1"
-                ):  # counted on the run anyway; here they make our own tests fail
+                # They are counted on the run anyway; here they make our own tests fail.
+                if os.environ.get(RAISE_VARIABLE) == "1":
                     guard.errors += errors - self._errors
                 self._errors = errors
                 while self.outstanding and self.outstanding[0].number <= number:
@@ -257,14 +267,6 @@ class HelperClient:
     def _raise_refusal(self) -> None:
         if self._refused is not None:
             raise RefusedDatabaseError(self._refused)
-
-    def _log_ended(self) -> None:
-        if self._failures <= 1:
-            logger.warning(
-                "logs-ui: the helper process that writes what is recorded%s has ended too early, for instance because "
-                "it was killed or memory ran out. Nothing is lost: another takes its place.",
-                "" if self.pid is None else f" ({self.pid})",
-            )
 
     def _give_up_what_ends_it(self) -> None:
         """Drops the parcel at which helper processes end again and again, as it crashes compiled code: it must not be
@@ -281,15 +283,9 @@ class HelperClient:
         self.outstanding.popleft()
         self._failures, self._gave_up = 0, True
         lost = parcel.count + parcel.lost
-        guard.caught(
-            "writing what was recorded",
-            _EndsProcessError(
-                f"{lost} recorded changes were given up: the helper process ended {self._ended_at[1]} times while it "
-                "was writing them"
-            ),
+        times = self._ended_at[1]
+        said = (
+            f"{lost} recorded changes were given up: the helper process ended {times} times while it was writing them"
         )
+        guard.caught("writing what was recorded", LogsUIError(said))
         parcel.done(lost)
-
-
-class _EndsProcessError(LogsUIError):
-    """Raised for a parcel that ends every process that writes it."""

@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,9 +67,8 @@ def main(descriptor: int) -> None:
     event.listen(Engine, "connect", partial(_watch, work.go_on))
     event.listen(Engine, "after_cursor_execute", work.go_on)
     training.send("started", os.getpid())
-    with Path(os.devnull).open(
-        "w"
-    ) as nowhere:  # else a reader of the training's stderr would wait for this process's end
+    # A reader of the training's stderr would wait for this process's end.
+    with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     threading.Thread(target=work.listen, args=(connection,), name="logs-ui listener", daemon=True).start()
     work.do()
@@ -140,11 +139,11 @@ class _Work:
         next_tick = 0.0
         goes_on = True
         while goes_on and not self._refused:
-            with guard("writing what was recorded"), suppress(queue.Empty):
+            with guard("writing what was recorded"), suppress(queue.Empty), self._refusing():
                 goes_on = self._do(self._messages.get(timeout=_TICK))
             if time.monotonic() >= next_tick:
-                with guard("writing what was recorded"):
-                    self._tick()
+                with guard("writing what was recorded"), self._refusing():
+                    self._writer.tick(self._all_counts())
                 next_tick = time.monotonic() + _TICK
         waiting = self._waiting
         self._writer.close()
@@ -167,17 +166,11 @@ class _Work:
                 self._counts = Counts(*counts)
             case ["parcel", number, counts, *frames]:
                 self._counts = Counts(*counts)
-                self._write(number, frames)
+                self._writer.commit_frames(self._wire, number, self._each(frames), self._all_counts)
+                self.go_on()
+                dropped, alive = self._writer.dropped, self._writer.alive
+                self._training.send("done", number, guard.errors, dropped, self._waiting, alive)
         return True
-
-    def _write(self, number: int, frames: list[bytes]) -> None:
-        try:
-            self._writer.commit_frames(self._wire, number, self._each(frames), self._all_counts)
-        except RefusedDatabaseError as error:
-            self._refuse(error)
-            return
-        self.go_on()
-        self._training.send("done", number, guard.errors, self._writer.dropped, self._waiting, self._writer.alive)
 
     def _each(self, frames: list[bytes]) -> Iterator[bytes]:
         for frame in frames:
@@ -188,15 +181,13 @@ class _Work:
         """Note that there is progress."""
         self._progress = time.monotonic()
 
-    def _tick(self) -> None:
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
         try:
-            self._writer.tick(self._all_counts())
+            yield
         except RefusedDatabaseError as error:
-            self._refuse(error)
-
-    def _refuse(self, error: RefusedDatabaseError) -> None:
-        self._refused = True
-        self._training.send("refused", str(error))
+            self._refused = True
+            self._training.send("refused", str(error))
 
     @property
     def _waiting(self) -> str | None:

@@ -15,11 +15,7 @@ _BUNDLE = 1 << 18  # least bytes of frames in a bundle
 
 
 def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes] = ()) -> None:
-    """Sends a message and its frames; waits until the other side has read nearly all of it.
-
-    Raises:
-        OSError: the other side has ended.
-    """
+    """Sends a message and its frames; waits until nearly all is read. Raises OSError if the reader has ended."""
     bundles = list(_bundles(frames))
     lengths = [list(map(len, bundle)) for bundle in bundles]
     connection.send_bytes(msgspec.msgpack.encode([*message, lengths]))
@@ -28,11 +24,7 @@ def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes]
 
 
 def received(connection: Connection) -> list[Any]:
-    """Receive the next message, with its frames in place of their lengths.
-
-    Raises:
-        EOFError, OSError: the other side has ended.
-    """
+    """Receives the next message; frames replace their lengths. Raises EOFError or OSError if the sender has ended."""
     message: list[Any]
     *message, bundles = msgspec.msgpack.decode(connection.recv_bytes())
     for lengths in bundles:

@@ -42,13 +42,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class HelperProcess:
-    """A helper process that was started, and the thread that listens to it.
-
-    Attributes:
-        pid: its PID; None until it can write.
-        is_running: False once it has ended.
-        is_settled: set it to False before sending "settle".
-    """
+    """A helper process that was started, and the thread that listens to it."""
 
     def __init__(self, heard: Callable[[list[Any]], None], condition: threading.Condition, folder: Path | None) -> None:
         """Starts it.
@@ -61,14 +55,24 @@ class HelperProcess:
         Raises:
             OSError: it does not start.
         """
-        self.pid: int | None = None
-        self.is_running, self.is_settled = True, True
+        self.pid: int | None = None  # its PID; None until it can write
+        self.is_running = True  # False once it has ended
+        self.is_settled = True  # set it to False before sending "settle"
         self._heard, self._condition = heard, condition
         self._sending = threading.Lock()
         self._connection, theirs = Pipe()
         _connections.extend((self._connection, theirs))
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
         try:
-            self._starter = _started(theirs.fileno(), folder)
+            self._starter = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-c", _CODE.format(path), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # signals from a terminal or a launcher to its group are for the training
+                env=os.environ | _ALONE,
+            )
         except OSError:
             self._close(self._connection)
             raise
@@ -82,9 +86,7 @@ class HelperProcess:
             pipe.send(self._connection, message, frames)
 
     def send_soon(self, *message: Any) -> None:
-        """Sends a short message, from any thread; gives up if the process does not read, for example because it is
-        stopped.
-        """
+        """Sends a short message, from any thread; gives up if the process does not read, as when it is stopped."""
         if not self._sending.acquire(timeout=_SOON):
             return
         try:
@@ -128,16 +130,3 @@ class HelperProcess:
         connection.close()
         with suppress(ValueError):  # in a forked child, all of them are closed already
             _connections.remove(connection)
-
-
-def _started(descriptor: int, folder: Path | None) -> "subprocess.Popen[bytes]":
-    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
-    return subprocess.Popen(  # noqa: S603 - this interpreter
-        [sys.executable, "-c", _CODE.format(path), str(descriptor)],
-        pass_fds=[descriptor],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,  # signals from a terminal or a launcher to its group are for the training
-        env=os.environ | _ALONE,
-    )

@@ -43,9 +43,7 @@ def received_output(output: Output) -> Output:
 
 def plain_array(value: Any) -> Any:
     """Convert an array of one or two dimensions, or a number of numpy's type, to a value that MessagePack supports.
-
-    Raises:
-        TypeError: the value is of another kind.
+    Raises TypeError for an array of another kind.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -80,9 +78,7 @@ def _sent_ids(row: Any) -> Any:
 
 
 def _received_numbers(raw: Raw) -> Any:
-    """Decode a row: an array if it has floats only, or booleans and integers from 0 to 127, such as a mask; else a
-    tuple.
-    """
+    """Decode a row: an array of floats only, or of booleans and integers from 0 to 127, as a mask; else a tuple."""
     data = memoryview(raw)
     if (where := _items(data)) is not None:
         length, start = where

@@ -7,7 +7,6 @@ training, and these are sent.
 """
 
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +39,16 @@ _RECEIVED = StrandTree()  # shared by all received strands: no calls are collect
 
 
 class BatchJob(Struct, array_like=True, tag="batch"):
-    """Changes that were made in the training.
+    """Changes that were made in the training."""
 
-    Attributes:
-        entry: an encoded `Entry`, see `spool_entry.py`.
-    """
-
-    entry: bytes
+    entry: bytes  # an encoded `Entry`, see `spool_entry.py`
 
     @property
     def size(self) -> int:
         return len(self.entry)
 
     def changes(self) -> Iterable[Change]:
-        batch = entries.decoded(self.entry).batch
-        for kind in fields(batch):
-            yield from getattr(batch, kind.name)
+        return entries.decoded(self.entry).batch.changes()
 
     def without_payload(self) -> "BatchJob":
         """Return itself."""
@@ -73,24 +66,18 @@ _Frame = RunningJob | ReturnedJob | FinishedJob | FailedJob | HeaderJob | Column
 
 
 class Wire:
-    """Encodes all jobs that go to one process, or decodes all that come from one, in order.
-
-    Attributes:
-        refused: number of changes that `frames` has left out so far.
-    """
+    """Encodes all jobs that go to one process, or decodes all that come from one, in order."""
 
     def __init__(self) -> None:
-        self.refused = 0
+        self.refused = 0  # number of changes that `frames` has left out so far
         self._sources: dict[str, TokenizerSource] = {}  # tokenizers that both sides know
         self._encoder = Encoder(enc_hook=self._plain)
         self._decoder: Decoder[Any] = Decoder(_Frame, dec_hook=self._typed, ext_hook=extended)
 
     def frames(self, job: Job) -> tuple[list[bytes], int]:
         """Encode a job; return its frames, and about how many changes it has. Releases the job's calls and texts, if
-        nothing else needs them. A tokenizer that was not sent before is the first frame.
-
-        Raises:
-            Exception: any kind, if its changes cannot be made.
+        nothing else needs them. A tokenizer that was not sent before is the first frame. Raises any exception if the
+        changes of the job cannot be made.
         """
         if isinstance(job, RunningJob) and job.is_over:
             return [], 0
@@ -116,11 +103,7 @@ class Wire:
         return list(map(self._tokenizer, self._sources.values()))
 
     def job(self, frame: bytes) -> Job | None:
-        """Decode a frame; None if it is a tokenizer.
-
-        Raises:
-            msgspec.DecodeError: it is no frame.
-        """
+        """Decode a frame; None if it is a tokenizer. Raises msgspec.DecodeError if it is no frame."""
         received: Any = self._decoder.decode(frame)
         if isinstance(received, _Tokenizer):
             self._sources[received.hash] = TokenizerSource(received.hash, received.json)
@@ -144,11 +127,7 @@ class Wire:
         return self._encoder.encode(_Tokenizer(source.hash, source.json))
 
     def _plain(self, value: Any) -> Any:
-        """Return the plain value that is sent for an object that is no struct.
-
-        Raises:
-            TypeError: it cannot be sent.
-        """
+        """Return the plain value that is sent for an object that is no struct. Raises TypeError if there is none."""
         match value:
             case np.ndarray() | np.generic():
                 return plain_array(value)

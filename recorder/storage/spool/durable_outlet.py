@@ -36,10 +36,6 @@ class Storage:
     """Stores the entries of one process in one database.
 
     Only the writer's thread may call it, except for `engine`, `settle`, `hurry` and `close`.
-
-    Attributes:
-        trouble: why the database cannot be written now; None if it can.
-        refused: number of changes that neither the database nor the spool could store.
     """
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool, name: str, before: int = 0) -> None:
@@ -48,13 +44,13 @@ class Storage:
         Args:
             address: the database.
             limits: how long to try, and how much disk space the spool may use.
-            spools_always: True if all entries go to the spool, and another process ingests them. So it is on a network
-                file system.
-            name: the writer's name; see `spool_files.new_writer_name`.
-            before: number of earlier processes that wrote under this name and have ended.
+            spools_always: True if all entries go to the spool, and another process ingests them, as on a network file
+                system.
+            name: as `writer` of `Spool`.
+            before: as for `Spool`.
         """
-        self.trouble: str | None = None
-        self.refused = 0
+        self.trouble: str | None = None  # why the database cannot be written now; None if it can
+        self.dropped = 0  # number of changes that neither the database nor the spool could store
         self.spools_always = spools_always
         self._address, self._limits = address, limits
         self._engine: Engine | None = None
@@ -81,11 +77,7 @@ class Storage:
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:
-        """Opens the database, and creates it if it is missing. Opens it again if its file was deleted or replaced.
-
-        Raises:
-            DatabaseError: the database cannot be used.
-        """
+        """Opens or creates the database, again if its file was deleted or replaced. Raises DatabaseError."""
         with self._opening:
             if self._engine is not None and _file_of(self._address) != self._opened:
                 logger.warning(
@@ -96,7 +88,9 @@ class Storage:
                 self._engine.dispose()
                 self._engine = None
             if self._engine is None:
-                self._engine = writing_engine(self._address, self._patience(), self._hurried.is_set)
+                # The seconds that one try may wait; a second one must still fit in before the process has to end.
+                patience = max(0.1, min(self._limits.spool_seconds, self._limits.end_seconds / 2))
+                self._engine = writing_engine(self._address, patience, self._hurried.is_set)
                 self._opened = _file_of(self._address)
             return self._engine
 
@@ -111,7 +105,9 @@ class Storage:
             RefusedDatabaseError: the database can never be written.
         """
         pause = _PAUSE
-        while not self._is_stored(entry):
+        while not (self._goes_to_disk() and self._is_on_disk(entry)):
+            if not self.spools_always and self._is_drained(None) and self._is_taken(entry):
+                return
             if self._hurried.is_set():
                 time.sleep(_PAUSE)  # waiting for an event that is set would return at once
             else:
@@ -136,10 +132,6 @@ class Storage:
                 self._orphans = self._orphans or Ingester(self._address, self._hurried.is_set)
                 self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
 
-    def keep_alive(self) -> None:
-        """Notes that a run of this process is going on."""
-        self._intake.running = True
-
     def hurry(self, *, hurried: bool) -> None:
         """Sets whether the process may end at any time. If so, what the database does not take is spooled at once."""
         if hurried:
@@ -152,20 +144,22 @@ class Storage:
         if self._engine is not None:
             checkpoint(self._address, self._engine, WAL_BYTES)
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = 0.0) -> None:  # noqa: ARG002 - it is done in this thread
         """Moves all committed data into the database's file, so that this file alone can be copied."""
         if self._engine is not None:
             checkpoint(self._address, self._engine, 0)
 
-    def close(self) -> None:
-        """Closes the spool, whose entries other processes then ingest, and the database.
+    def close(self, seconds: float = 0.0) -> bool:  # noqa: ARG002
+        """Closes the spool, whose entries other processes then ingest, and the database. Returns True.
 
         SQLite removes its log and index if no other process has the database open.
         """
+        self.settle()
         if self._using_spool.acquire(timeout=1.0):  # the writer's thread may still be in a call that hangs
             self._spool.close()
         if self._engine is not None:
             self._engine.dispose()
+        return True
 
     def abandon(self) -> Engine | None:
         """Releases the parent's files in a child, after a fork.
@@ -176,15 +170,6 @@ class Storage:
         """
         self._spool.abandon()
         return self._engine
-
-    def _patience(self) -> float:
-        """Returns the seconds that one try may wait; a second try must still fit in before the process has to end."""
-        return max(0.1, min(self._limits.spool_seconds, self._limits.end_seconds / 2))
-
-    def _is_stored(self, entry: Entry) -> bool:
-        if self._goes_to_disk() and self._is_on_disk(entry):
-            return True
-        return not self.spools_always and self._is_drained(None) and self._is_taken(entry)
 
     def _goes_to_disk(self) -> bool:
         """Returns True if an entry is to be spooled, provided that there is room on disk."""
@@ -202,7 +187,7 @@ class Storage:
         except (OSError, SpoolFullError) as error:
             self._say_unwritable_once(error)
             return False
-        self.refused += refused
+        self.dropped += refused
         self._said_unwritable = False
         if first and not self.spools_always:
             logger.warning(
@@ -220,7 +205,7 @@ class Storage:
         try:
             with self._using_spool:
                 while waiting := self._spool.first():
-                    self.refused += self._intake.take([entries.decoded(frame.data) for frame in waiting])
+                    self.dropped += self._intake.take([entries.decoded(frame.data) for frame in waiting])
                     self._spool.forget(waiting)
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
@@ -237,7 +222,7 @@ class Storage:
     def _is_taken(self, entry: Entry) -> bool:
         began = time.monotonic()
         try:
-            self.refused += self._intake.take([entry])
+            self.dropped += self._intake.take([entry])
         except RefusedDatabaseError:
             raise
         except DatabaseError as error:

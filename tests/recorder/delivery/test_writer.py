@@ -40,7 +40,6 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, Change, RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.spool import durable_outlet as storage
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
@@ -48,6 +47,7 @@ from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode
 from tests.support.entries import nth
+from tests.support.payloads import pack_content
 from tests.support.writers import ending_writers
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
@@ -79,7 +79,7 @@ def job(*changes: Change, size: int = 1_000) -> ChangesJob:
 def storage_of(writer: Writer) -> storage.Storage:
     """Of a writer in a thread of these tests."""
     assert isinstance(writer._outlet, committer.Committer)
-    return writer._outlet.storage
+    return writer._outlet
 
 
 def only_pages(writer: Writer, most: int) -> None:
@@ -214,7 +214,7 @@ def test_a_disk_that_is_full_while_rows_are_written_one_by_one_is_waited_for(
         ("a", None),
         ("c", 1_000_000),
     ]
-    assert storage_of(writer).refused == 1
+    assert storage_of(writer).dropped == 1
 
 
 def test_a_refused_row_that_speaks_of_a_full_disk_is_not_tried_for_ever(
