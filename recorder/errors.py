@@ -1,17 +1,4 @@
-"""Defines the exceptions that users of logs-ui see.
-
-LogsUIError
-├── DatabaseError            the database cannot be used: not writable, locked, damaged, disk full, ...
-│   ├── NoDatabaseError      there is none yet, or it is empty
-│   └── RefusedDatabaseError it can never be used: not a database of logs-ui, newer, a folder, ...
-├── RunNotFoundError         no run has that id, prefix or name, or several runs have
-├── RolloutNotFoundError     no rollout has that id
-├── ImageNotFoundError       no image has that hash
-├── SettingsError            a setting of the diagnosis is invalid
-└── FilterError              a filter is misspelt or out of range
-
-Each message is one line: what, why, and what to do.
-"""
+"""Defines the exceptions that users of logs-ui see. Each message is one line: what, why, and what to do."""
 
 
 class LogsUIError(Exception):
@@ -19,7 +6,7 @@ class LogsUIError(Exception):
 
 
 class DatabaseError(LogsUIError):
-    """The database cannot be used."""
+    """The database cannot be used: not writable, locked, damaged, disk full, ..."""
 
 
 class NoDatabaseError(DatabaseError):

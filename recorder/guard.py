@@ -16,16 +16,11 @@ RAISE_VARIABLE = "LOGS_UI_RAISE"
 
 
 class Guard:
-    """Swallows the recorder's failures: logs the first of each kind, and counts all.
-
-    Attributes:
-        errors: Number of failures so far in this process.
-        last: The latest failure as one line that any database can store; None without any.
-    """
+    """Swallows the recorder's failures: logs the first of each kind, and counts all."""
 
     def __init__(self) -> None:
-        self.errors = 0
-        self.last: str | None = None
+        self.errors = 0  # number of failures so far in this process
+        self.last: str | None = None  # the latest failure as one line that any database can store; None without any
         self._seen: set[tuple[str, type[Exception]]] = set()
         self._lock = threading.RLock()  # reentrant: a destructor that runs while it is locked may fail too
 
@@ -38,11 +33,7 @@ class Guard:
         return _Guarded(self, doing)
 
     def swallow(self, doing: str, error: Exception) -> None:
-        """Do the same in an `except`, where a `with` would take too long.
-
-        Raises:
-            Exception: `error`, in the project's own tests.
-        """
+        """Do the same in an `except`, where a `with` would take too long. Raises the error in our own tests."""
         self.caught(doing, error)
         if os.environ.get(RAISE_VARIABLE) == "1":
             raise error

@@ -65,11 +65,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """Make settings from values by name; unknown names are left out.
-
-        Raises:
-            SettingsError: see `Settings`.
-        """
+        """Make settings from values by name; unknown names are left out. Raises SettingsError, see `Settings`."""
         return cls(**{it.name: values[it.name] for it in fields(cls) if it.name in values})
 
 

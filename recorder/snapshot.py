@@ -121,9 +121,7 @@ def column(value: str | None) -> str | None:
 
 
 def name(value: str) -> str:
-    """Return text for a column with an index, whose entries PostgreSQL bounds: a long text keeps its beginning and a
-    hash.
-    """
+    """Return text for an indexed column, which PostgreSQL bounds: a long one keeps its beginning and a hash."""
     if len(value) > _NAME:
         value = f"{value[:_NAME]}... {hashlib.sha256(value.encode(errors='replace')).hexdigest()[:8]}"
     return column(value) or ""
@@ -247,11 +245,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _replacement(value: Any) -> Any:
-    """Return one level of a value that orjson does not know.
-
-    Raises:
-        Exception: any exception of the value's methods.
-    """
+    """Return one level of a value that orjson does not know. Raises any exception of the value's methods."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{memoryview(value).nbytes} bytes>"
     if not isinstance(value, type):  # a class: its methods are for its instances

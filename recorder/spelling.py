@@ -10,11 +10,7 @@ _MOST_LISTED = 12
 
 
 def check_word(field: str, kind: str, word: str, known: Sequence[str]) -> None:
-    """Check that a word is a known one; `kind` names in the message what it should be.
-
-    Raises:
-        FilterError: it is not known; the message names the nearest known word.
-    """
+    """Raise FilterError, with the nearest known word, for an unknown one; `kind` names what it should be."""
     if word not in known:
         raise misspelt(field, f"unknown {kind} {shortened(word)!r}", word, known)
 

@@ -65,9 +65,12 @@ def name_run(address: Address) -> RunName:
 
 def _taken(address: Address) -> set[str]:
     """Return the uids of the runs in the database. Reading waits for no writer."""
+    from sqlalchemy import select
+    from sqlmodel import col
+
     from logs_ui.recorder.storage.database import reading_engine  # only a run that is named by LOGS_UI_RUN reads
-    from logs_ui.recorder.storage.run_uids import run_uids
     from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
+    from logs_ui.recorder.storage.tables import Run
 
     take_in_before_reading(address)
     try:
@@ -75,7 +78,8 @@ def _taken(address: Address) -> set[str]:
     except NoDatabaseError:
         return set()
     try:
-        return run_uids(engine)
+        with engine.connect() as connection:
+            return set(connection.scalars(select(col(Run.uid))))
     finally:
         engine.dispose()
 

@@ -1,7 +1,7 @@
 """Defines changes of rows, runs and steps as plain values, and batches: the changes of one transaction."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,18 +13,12 @@ _CHANGE_BYTES = 1_400  # memory of a row's columns; measured
 
 
 class EntryNumber(NamedTuple):
-    """Numbers the entries of one writer, in the order in which they are to be stored.
+    """Numbers the entries of one writer, in the order in which they are to be stored."""
 
-    Attributes:
-        parcel: of the training, from 1 on, that the entry holds or follows; 0 if the training itself writes.
-        process: counts the helper processes of the training, from 0 on; 0 for a parcel, whichever process stores it,
-            so that it is stored once.
-        n: 0 for a parcel; counts the entries that follow it, such as heartbeats.
-    """
-
-    parcel: int = 0
+    parcel: int = 0  # of the training, from 1 on, that the entry holds or follows; 0 if the training itself writes
+    # Counts the helper processes, from 0 on; 0 for a parcel, so that it is stored once, whichever process stores it.
     process: int = 0
-    n: int = 0
+    n: int = 0  # 0 for a parcel; counts the entries that follow it, such as heartbeats
 
 
 NO_ENTRY = EntryNumber()
@@ -33,15 +27,10 @@ NO_ENTRY = EntryNumber()
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """A PNG, JPEG or WebP.
+    """A PNG, JPEG or WebP."""
 
-    Attributes:
-        hash: sha256 of `data`, in hexadecimal.
-        media_type: "image/png", "image/jpeg" or "image/webp".
-    """
-
-    hash: str
-    media_type: str
+    hash: str  # sha256 of `data`, in hexadecimal
+    media_type: str  # "image/png", "image/jpeg" or "image/webp"
     width: int
     height: int
     data: bytes
@@ -64,42 +53,30 @@ class Source:
 
 @dataclass(frozen=True)
 class RunChange:
-    """Columns of a new or changed run. The first change of a run must have all columns that have no default.
-
-    Attributes:
-        unattributed_calls, dropped_payloads: added to the run's counts.
-        resumes: output folder of a resumed training; the newest other run that wrote there becomes the parent.
-    """
+    """Columns of a new or changed run. The first change of a run must have all columns that have no default."""
 
     uid: str
     columns: Mapping[str, Any]
-    unattributed_calls: int = 0
+    unattributed_calls: int = 0  # added to the run's count
+    # Output folder of a resumed training; the newest other run that wrote there becomes the parent.
     resumes: str | None = None
-    dropped_payloads: int = 0
+    dropped_payloads: int = 0  # added to the run's count
 
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class RowChange:
-    """Columns of a new or changed row; columns that are not given keep their values. Treat it as immutable.
-
-    Attributes:
-        identity: the columns without default. They are the same in each change of a row, so that any change can be
-            stored first.
-        content, tokens: packed payload; None keeps the stored one.
-        content_start, tokens_start: id of the payload's start, see `PayloadStart`; None if the payload is complete.
-        images: images in the content that may not be stored yet.
-        tags: tags to add to the row's tags.
-    """
+    """Columns of a new or changed row; columns that are not given keep their values. Treat it as immutable."""
 
     run: str
     uid: str
+    # The columns without default. Each change of a row has the same, so that any change can be stored first.
     identity: Mapping[str, Any]
     columns: Mapping[str, Any]
-    content: bytes | None = None
-    tokens: bytes | None = None
-    images: tuple[StoredImage, ...] = ()
-    tags: tuple[str, ...] = ()
-    content_start: int | None = None
+    content: bytes | None = None  # packed payload; None keeps the stored one
+    tokens: bytes | None = None  # as content
+    images: tuple[StoredImage, ...] = ()  # of the content, which may not be stored yet
+    tags: tuple[str, ...] = ()  # added to the row's tags
+    content_start: int | None = None  # id of the payload's start, see `PayloadStart`; None if the payload is complete
     tokens_start: int | None = None
 
     def then(self, later: "RowChange") -> "RowChange":
@@ -152,6 +129,7 @@ class StartChange:
 
 
 Change = RunChange | RowChange | ScalarsChange | TokenizerChange | SourcesChange | StartChange
+_LISTS = {RunChange: "runs", ScalarsChange: "scalars", TokenizerChange: "tokenizers", SourcesChange: "sources"}
 
 
 def kept_bytes(change: Change) -> int:
@@ -196,16 +174,10 @@ class Batch:
                 case RowChange():
                     key = (change.run, change.uid)
                     rows[key] = rows[key].then(change) if key in rows else change
-                case RunChange():
-                    batch.runs.append(change)
-                case ScalarsChange():
-                    batch.scalars.append(change)
-                case TokenizerChange():
-                    batch.tokenizers.append(change)
-                case SourcesChange():
-                    batch.sources.append(change)
                 case StartChange():
                     starts[change.id] = change
+                case _:
+                    getattr(batch, _LISTS[type(change)]).append(change)
         batch.starts.extend(starts.values())
         batch.rows.extend(rows.values())
         return batch
@@ -213,27 +185,24 @@ class Batch:
     @classmethod
     def joined(cls, batches: Iterable["Batch"]) -> "Batch":
         """Merges batches, in their order, into one."""
-        return cls.merged(change for one in batches for kind in fields(one) for change in getattr(one, kind.name))
+        return cls.merged(change for one in batches for change in one.changes())
+
+    def changes(self) -> Iterator[Change]:
+        """Yields all changes. A change comes after those that it refers to."""
+        return chain(self.runs, self.starts, self.rows, self.scalars, self.tokenizers, self.sources)
 
     @property
     def size(self) -> int:
         """The estimated bytes of memory that the batch occupies."""
-        changes: list[Change] = [*self.runs, *self.rows, *self.scalars, *self.tokenizers, *self.sources]
-        changes += self.starts
-        return sum(map(kept_bytes, changes))
+        return sum(map(kept_bytes, self.changes()))
 
     def split(self) -> Iterable["Batch"]:
         """Yields batches of one change each, so that one can fail alone.
 
-        A change comes after those that it refers to. The order is the same in all processes, so that their locks cause
-        no deadlock.
+        Their order, that of `changes`, is the same in all processes, so that their locks cause no deadlock.
         """
-        yield from (Batch(runs=[change]) for change in self.runs)
-        yield from (Batch(starts=[change]) for change in sorted(self.starts, key=attrgetter("id")))
-        yield from (Batch(rows=[change]) for change in self.rows)
-        yield from (Batch(scalars=[change]) for change in self.scalars)
-        yield from (Batch(tokenizers=[change]) for change in self.tokenizers)
-        yield from (Batch(sources=[change]) for change in self.sources)
+        ordered = replace(self, starts=sorted(self.starts, key=attrgetter("id")))
+        return (Batch.merged([change]) for change in ordered.changes())
 
     def without_payload(self) -> "Batch":
         """Returns the batch without payloads, images, tags and previews, to try again after the database refused it."""

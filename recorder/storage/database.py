@@ -3,8 +3,8 @@
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -65,7 +65,7 @@ def reading_engine(address: Address) -> Engine:
     """
     if isinstance(address, Path):
         return sqlite_engine.reading_engine(address)
-    return postgres_engine.reading_engine(address)
+    return postgres_engine.checked_engine(address, Purpose.READ)
 
 
 def migrating_engine(address: Address) -> Engine:
@@ -78,7 +78,7 @@ def migrating_engine(address: Address) -> Engine:
     """
     if isinstance(address, Path):
         return sqlite_engine.migrating_engine(address)
-    return postgres_engine.migrating_engine(address)
+    return postgres_engine.checked_engine(address, Purpose.MIGRATE)
 
 
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
@@ -94,19 +94,13 @@ def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
     return postgres_engine.sidecar_engine(address)
 
 
-@contextmanager
-def errors_in_plain_words(address: Address) -> Iterator[None]:
-    """Turns the database's and the system's errors into one line that a user can act on.
-
-    Raises:
-        DatabaseError: instead of them; a RefusedDatabaseError if a retry is no use.
+def errors_in_plain_words(address: Address) -> AbstractContextManager[None]:
+    """Turns the database's and the system's errors into a DatabaseError of one line that a user can act on; a
+    RefusedDatabaseError if a retry is no use.
     """
     if isinstance(address, Path):
-        with sqlite_engine.errors_in_plain_words(address):
-            yield
-    else:
-        with postgres_engine.errors_in_plain_words(address):
-            yield
+        return sqlite_engine.errors_in_plain_words(address)
+    return postgres_engine.errors_in_plain_words(address)
 
 
 def is_rows_fault(error: Exception) -> bool:

@@ -26,23 +26,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-__all__ = [
-    "Insert",
-    "insert",
-    "json_array",
-    "json_each",
-    "json_object",
-    "mean",
-    "number",
-    "number_in",
-    "product",
-    "server_clock",
-    "spread",
-    "suit",
-    "total",
-    "whole",
-    "whole_sum",
-]
+__all__ = ["Insert", "insert"]  # imported here for others
 
 
 def suit(metadata: MetaData) -> None:
@@ -84,9 +68,7 @@ def _(element: _Function, compiler: Any, **kw: Any) -> str:
 
 
 def _bounded(number: str, digits: int) -> str:
-    """A float that PostgreSQL can add to others, or multiply. PostgreSQL fails where a result has no room in a float;
-    SQLite gives infinity, or 0.
-    """
+    """A float that PostgreSQL can add or multiply without failing where SQLite gives infinity, or 0."""
     beyond = f"WHEN {number} > 1e{digits} THEN 'Infinity'::float8 WHEN {number} < -1e{digits} THEN '-Infinity'"
     return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
 

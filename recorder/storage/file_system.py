@@ -57,12 +57,9 @@ def mount_of(path: str, mountinfo: str) -> Mount | None:
         path: absolute and without links, as `os.path.realpath` returns it.
         mountinfo: the text of /proc/self/mountinfo, see proc(5).
     """
-    found: Mount | None = None
-    for line in mountinfo.splitlines():
-        mount = _parsed(line)
-        if mount is not None and _covers(mount.point, path) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
+    parsed = [mount for line in reversed(mountinfo.splitlines()) if (mount := _parsed(line))]
+    above = [mount for mount in parsed if mount.point in {"/", path} or path.startswith(mount.point + "/")]
+    return max(above, key=lambda mount: len(mount.point), default=None)
 
 
 def _parsed(line: str) -> Mount | None:
@@ -72,7 +69,3 @@ def _parsed(line: str) -> Mount | None:
     if not separator or len(fields) < 6 or not kinds[0]:
         return None
     return Mount(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]), kinds[0])
-
-
-def _covers(point: str, path: str) -> bool:
-    return point in {"/", path} or path.startswith(point + "/")

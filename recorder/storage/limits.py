@@ -12,21 +12,13 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one writer.
+    """The limits of one writer, in bytes or seconds."""
 
-    Attributes:
-        queue_bytes: of memory for rows that wait to be written.
-        queue_seconds: that a thread of the training waits for room in a full queue.
-        end_seconds: that the end of a training, and of the process, waits for its last rows.
-        spool_bytes: of disk space for entries that wait for the database.
-        spool_seconds: that a database may be away, locked or full before entries are put on disk.
-    """
-
-    queue_bytes: int = 256 * _MB
-    queue_seconds: float = 0.0
-    end_seconds: float = 10.0
-    spool_bytes: int = 10_240 * _MB
-    spool_seconds: float = 5.0
+    queue_bytes: int = 256 * _MB  # of memory, for rows that wait to be written
+    queue_seconds: float = 0.0  # for which a thread of the training waits for room in a full queue
+    end_seconds: float = 10.0  # for which the end of a training, and of the process, waits for its last rows
+    spool_bytes: int = 10_240 * _MB  # of disk space, for entries that wait for the database
+    spool_seconds: float = 5.0  # for which a database may be away, locked or full before entries are put on disk
 
     @classmethod
     def from_environment(cls) -> Self:

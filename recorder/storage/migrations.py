@@ -16,21 +16,13 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 @dataclass(frozen=True)
 class Migration:
-    """One step to the schema of its number.
+    """One step to the schema of its number."""
 
-    Attributes:
-        number: one more than the last one's; the first is 2.
-        what: the change in a few words, for people.
-        apply: applies it, in the transaction of the connection.
-        oldest_reader, oldest_writer: programs that know at least this schema may read and write the database after this
-            step.
-    """
-
-    number: int
-    what: str
-    apply: Callable[[Connection], None]
-    oldest_reader: int
-    oldest_writer: int
+    number: int  # one more than the last one's; the first is 2
+    what: str  # the change in a few words, for people
+    apply: Callable[[Connection], None]  # applies it, in the transaction of the connection
+    oldest_reader: int  # programs that know at least this schema may read the database after this step
+    oldest_writer: int  # and these may write it
 
     @property
     def is_additive(self) -> bool:

@@ -62,15 +62,10 @@ class UnpackedTokens(Unpacked):
 
 
 class Packed(NamedTuple):
-    """A payload as it is stored.
+    """A payload as it is stored."""
 
-    Attributes:
-        data: compressed, without the shared start if there is one.
-        start: the id of the PayloadStart; None if `data` is complete.
-    """
-
-    data: bytes
-    start: int | None
+    data: bytes  # compressed, without the shared start if there is one
+    start: int | None  # the id of the PayloadStart; None if `data` is complete
 
 
 @dataclass(frozen=True)
@@ -129,20 +124,12 @@ def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int,
         end = payloads[place].start
         start, rests[place] = payloads[place][:end], payloads[place][end:]
         if start not in ids:
-            ids[start] = _key(start)
+            # 63 bits of a hash: among a million starts, two have the same with a probability of 5e-8.
+            ids[start] = int.from_bytes(blake2b(start, digest_size=8).digest(), "little") >> 1
         named[place] = ids[start]
     small = pack([*rests, *ids])
     packed = list(map(Packed, small, named))
     return packed, dict(zip(ids.values(), small[len(payloads) :], strict=True))
-
-
-def pack_content(content: dict[str, Any]) -> bytes:
-    """Encode and compress content completely."""
-    return pack([unpacked_content(content)])[0]
-
-
-def pack_tokens(tokens: Tokens) -> bytes:
-    return pack([unpacked_tokens(tokens)])[0]
 
 
 def unpack_json(blob: bytes | None, start: bytes | None = None) -> bytes:
@@ -159,10 +146,8 @@ def unpack_content(blob: bytes | None, start: bytes | None = None) -> dict[str, 
 
 
 def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | None:
-    """Return the tokens; None if a rollout has none yet, or lost its payload.
-
-    Raises:
-        ValueError: the lengths do not match the data, as when the start is missing.
+    """Return the tokens; None if a rollout has none yet, or lost its payload. Raises ValueError if the lengths do not
+    match the data, as when the start is missing.
     """
     data = unpack_json(blob, start)
     if not data:
@@ -216,11 +201,6 @@ def _was_met(key: int) -> bool:
     if len(met) > _REMEMBERED:
         del met[next(iter(met))]
     return was_met
-
-
-def _key(start: bytes) -> int:
-    """The id of a start, a hash of 63 bits: among a million starts, two collide with a probability of 5e-8."""
-    return int.from_bytes(blake2b(start, digest_size=8).digest(), "little") >> 1
 
 
 def _begun(start: bytes | None) -> bytes:

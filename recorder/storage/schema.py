@@ -43,7 +43,7 @@ class Stamp:
 def make(connection: Connection) -> None:
     """Creates all tables of the newest schema, in a database that has none of them."""
     Table.metadata.create_all(connection)
-    stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": _now()}
+    stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": time.time_ns() // 1000}
     for migration in migrations.MIGRATIONS:
         stamp |= {"oldest_reader": migration.oldest_reader, "oldest_writer": migration.oldest_writer}
     connection.execute(insert(SchemaVersion), stamp)
@@ -55,11 +55,7 @@ def known() -> int:
 
 
 def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool:
-    """Return True if the schema exists.
-
-    Raises:
-        RefusedDatabaseError: this program may not use it for this purpose; the message says what to do.
-    """
+    """Return True if the schema exists. Raises RefusedDatabaseError if it may not be used for this purpose."""
     there, said = _columns(connection), shown(address)
     if SchemaVersion.__tablename__ not in {table for table, _ in there}:
         return False
@@ -72,10 +68,13 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool
                 f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). {_UPGRADE}"
             )
     elif stamp.version < known():
-        steps = pending(stamp)
-        can_record = purpose == Purpose.RECORD and all(step.is_additive for step in steps)
-        if purpose != Purpose.MIGRATE and not can_record:
-            raise RefusedDatabaseError(_is_behind(address, stamp, steps))
+        are_additive = all(step.is_additive for step in pending(stamp))
+        if purpose == Purpose.READ or (purpose == Purpose.RECORD and not are_additive):
+            first = "" if are_additive else ", once no run is recorded into it any more"
+            raise RefusedDatabaseError(
+                f"{said} has schema {stamp.version}, and this logs-ui works with {known()}. "
+                f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
+            )
     elif lacking := _lacking(there):
         raise _from_before(said, lacking)
     return True
@@ -93,10 +92,8 @@ def is_behind(connection: Connection) -> bool:
 
 
 def refuse_outgrown(said: str, connection: Connection) -> None:
-    """Checks in each transaction of a recorder that the database was not migrated meanwhile.
-
-    Raises:
-        RefusedDatabaseError: this program must not write it any more.
+    """Checks in each transaction of a recorder that the database was not migrated meanwhile. Raises
+    RefusedDatabaseError if this program must not write it any more.
     """
     # As text: compiling and caching a statement costs more than SQLite's work does, and this runs in each transaction.
     stamped = connection.exec_driver_sql(f"SELECT version, oldest_writer FROM {SchemaVersion.__tablename__}")  # noqa: S608
@@ -139,22 +136,14 @@ def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> 
                 connection.exec_driver_sql(f"LOCK TABLE {SchemaVersion.__tablename__} IN ACCESS EXCLUSIVE MODE")
             if stamp_of(connection).version < step.number:
                 refuse(connection, step)
-                _apply(connection, step)
+                step.apply(connection)
+                stamp = {
+                    "version": step.number,
+                    "oldest_reader": step.oldest_reader,
+                    "oldest_writer": step.oldest_writer,
+                }
+                connection.execute(update(SchemaVersion).values(**stamp, migrated=time.time_ns() // 1000))
         yield step
-
-
-def _apply(connection: Connection, step: Migration) -> None:
-    step.apply(connection)
-    stamp = {"version": step.number, "oldest_reader": step.oldest_reader, "oldest_writer": step.oldest_writer}
-    connection.execute(update(SchemaVersion).values(**stamp, migrated=_now()))
-
-
-def _is_behind(address: Address, stamp: Stamp, steps: list[Migration]) -> str:
-    first = "" if all(step.is_additive for step in steps) else ", once no run is recorded into it any more"
-    return (
-        f"{shown(address)} has schema {stamp.version}, and this logs-ui works with {known()}. "
-        f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
-    )
 
 
 def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
@@ -166,9 +155,7 @@ def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
 def _columns(connection: Connection) -> set[tuple[str, str]]:
     """All columns of the database's own schema, as (table, column)."""
     if connection.dialect.name == "sqlite":
-        names = (
-            "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns"
-        )
+        names = "SELECT tables.name, found.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS found"
         return {(table, column) for table, column in connection.exec_driver_sql(names)}
     found = inspect(connection).get_multi_columns().items()
     return {(table, column["name"]) for (_, table), columns in found for column in columns}
@@ -179,7 +166,3 @@ def _lacking(there: set[tuple[str, str]], only: str | None = None) -> str | None
     tables = [table for table in Table.metadata.sorted_tables if only in {None, table.name}]
     wanted = ((table.name, column.name) for table in tables for column in table.columns)
     return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

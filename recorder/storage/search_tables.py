@@ -1,6 +1,4 @@
-"""The tables of the full-text index: in the schema `search` of a PostgreSQL database, or in a file beside SQLite's, see
-`sidecars.py`.
-"""
+"""The tables of the full-text index: a schema of PostgreSQL, or a file beside SQLite's (`sidecars.py`)."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import sqlite
@@ -23,13 +21,11 @@ INDEXED_RUN = Table(
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("uid", Text, nullable=False),
     Column("changed", BigInteger, nullable=False),  # of the last row that was read, in the order of (changed, id)
-    Column(
-        "row_id", BigInteger, nullable=False
-    ),  # its id; the highest possible id if no row with the same `changed` follows
+    # That row's id; the highest possible id if no row with the same `changed` follows.
+    Column("row_id", BigInteger, nullable=False),
     Column("texts", BigInteger, nullable=False),  # number of indexed rollouts of the run
-    Column(
-        "swept", BigInteger, nullable=False
-    ),  # id of the last row without a reward that was read after the run's end
+    # Id of the last row without a reward that was read after the run's end.
+    Column("swept", BigInteger, nullable=False),
 )
 """The progress of the index by run."""
 

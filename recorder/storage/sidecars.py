@@ -33,19 +33,12 @@ FileIdentity = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sidecar:
-    """One kind of sidecar.
+    """One kind of sidecar."""
 
-    Attributes:
-        schema: its name in SQL, and part of its file's name: `runs.db` has a `runs.notes.db`.
-        tables: a file that lacks one of them is not of this kind.
-        create: returns the statements that create missing tables, each name with the schema before it.
-        refuge: returns the folder to use if the database's own cannot be written to.
-    """
-
-    schema: str
-    tables: frozenset[str]
-    create: Callable[[], tuple[str, ...]]
-    refuge: Callable[[], Path]
+    schema: str  # its name in SQL, and part of its file's name: `runs.db` has a `runs.notes.db`
+    tables: frozenset[str]  # a file that lacks one of them is not of this kind
+    create: Callable[[], tuple[str, ...]]  # returns statements that create missing tables, with the schema in names
+    refuge: Callable[[], Path]  # returns the folder to use if the database's own cannot be written to
 
     def path(self, db: Path) -> Path:
         """The path that is written; the file need not exist."""

@@ -23,10 +23,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from logs_ui.recorder.storage.changes import Batch
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics, Tokenizer
 from logs_ui.recorder.storage.writes.step_writes import write_details
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
+from tests.support.payloads import pack_content, pack_tokens
 
 START_US = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 STEP_US = 42_000_000

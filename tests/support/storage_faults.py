@@ -31,8 +31,9 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.payload import pack_content, unpack_content
+from logs_ui.recorder.storage.payload import unpack_content
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from tests.support.payloads import pack_content
 
 ROOT = Path(__file__).parents[2]
 RUN = "r"

@@ -1,5 +1,5 @@
-"""Opens PostgreSQL databases (15 or later): connections, their settings, and errors in plain words. Used through
-`database.py`. psycopg comes with `logs-ui[postgres]`, and is imported when an engine is made.
+"""Opens PostgreSQL databases (15 or later): connections, their settings, and errors in plain words. `database.py`
+documents its functions. psycopg comes with `logs-ui[postgres]`, and is imported when an engine is made.
 """
 
 import re
@@ -16,10 +16,7 @@ from logs_ui.recorder.snapshot import json_column
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import shown
 from logs_ui.recorder.storage.notes_tables import NotesTable
-from logs_ui.recorder.storage.postgres.postgres_rights import (
-    refuse_who_may_not_migrate,
-    refuse_who_may_not_record,
-)
+from logs_ui.recorder.storage.postgres.postgres_rights import refuse_who_may_not_migrate, refuse_who_may_not_record
 from logs_ui.recorder.storage.schema import Purpose
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
@@ -75,7 +72,6 @@ _BY_ITS_WORDS = {
 
 
 def refuse_hopeless(url: URL, purpose: Purpose) -> None:
-    """Implements `database.refuse_hopeless`."""
     try:
         with errors_in_plain_words(url), _connected(url) as connection:
             if purpose == Purpose.RECORD:
@@ -90,7 +86,6 @@ def refuse_hopeless(url: URL, purpose: Purpose) -> None:
 
 
 def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bool]) -> Engine:
-    """Implements `database.writing_engine`."""
     seconds = _PATIENCE if patience is None else patience
     longest = None if patience is None else _LONGEST
     engine = _engine(url, read_only=False, patience=seconds, longest=longest, is_hurried=is_hurried)
@@ -98,10 +93,11 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
         with engine.begin() as connection:
             if not _check_schema(url, connection, purpose=Purpose.RECORD):
                 connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-                if not _check_schema(
-                    url, connection, purpose=Purpose.RECORD
-                ):  # no other process created them meanwhile
-                    _create(connection)
+                if not _check_schema(url, connection, purpose=Purpose.RECORD):  # another process may have created them
+                    schema.make(connection)
+                    for beside in (NotesTable.metadata, *POSTGRES_METADATA):
+                        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {beside.schema}"))
+                        beside.create_all(connection)
             is_behind = schema.is_behind(connection)
         if is_behind:
             # To index a large table takes minutes: no limit for one statement.
@@ -113,19 +109,12 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
     return engine
 
 
-def migrating_engine(url: URL) -> Engine:
-    """Implements `database.migrating_engine`."""
-    engine = _engine(url, read_only=False)
+def checked_engine(url: URL, purpose: Purpose) -> Engine:
+    """Implements `database.reading_engine` and `database.migrating_engine`."""
+    engine = _engine(url, read_only=purpose == Purpose.READ)
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
-        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.MIGRATE))
-    return engine
-
-
-def reading_engine(url: URL) -> Engine:
-    """Implements `database.reading_engine`."""
-    engine = _engine(url, read_only=True)
-    with _disposed_if_it_fails(url, engine), engine.connect() as connection:
-        _refuse_empty(url, there=_check_schema(url, connection, purpose=Purpose.READ))
+        if not _check_schema(url, connection, purpose=purpose):
+            raise NoDatabaseError(f"{shown(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
     return engine
 
 
@@ -136,7 +125,6 @@ def sidecar_engine(url: URL) -> Engine:
 
 @contextmanager
 def errors_in_plain_words(url: URL) -> Iterator[None]:
-    """Implements `database.errors_in_plain_words`."""
     try:
         yield
     except DBAPIError as error:
@@ -163,9 +151,7 @@ def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
 
 
 def is_rows_fault(error: DBAPIError) -> bool:
-    """True if the value of a row caused the error. psycopg's own errors, such as a value that it cannot pass on, have
-    no SQLSTATE.
-    """
+    """True if the value of a row caused the error. Errors of psycopg itself have no SQLSTATE."""
     state = _state(error)
     if error.connection_invalidated:
         return False
@@ -211,10 +197,8 @@ def _engine(
     is_hurried: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """Makes an engine that waits `patience` seconds for a lock or for a connection, and `longest` for the answer to one
-    statement, or little more than `patience` if `is_hurried()`. None is as long as it takes.
-
-    Raises:
-        RefusedDatabaseError: psycopg is not installed.
+    statement, or little more than `patience` if `is_hurried()`. None is as long as it takes. Raises
+    RefusedDatabaseError if psycopg is not installed.
     """
     settings = _SETTINGS
     if patience is not None:
@@ -266,24 +250,8 @@ def _connected(url: URL) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _create(connection: Connection) -> None:
-    schema.make(connection)
-    for beside in (NotesTable.metadata, *POSTGRES_METADATA):
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {beside.schema}"))
-        beside.create_all(connection)
-
-
-def _refuse_empty(url: URL, *, there: bool) -> None:
-    if not there:
-        raise NoDatabaseError(f"{shown(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
-
-
 def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool:
-    """True if the tables exist.
-
-    Raises:
-        RefusedDatabaseError: the server is too old, or their schema may not be used for this purpose.
-    """
+    """True if the tables exist. Raises RefusedDatabaseError if the server is too old, or as `schema.check`."""
     number = connection.dialect.server_version_info or (0,)
     if number < (_OLDEST,):
         raise RefusedDatabaseError(

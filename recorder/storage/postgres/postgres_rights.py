@@ -17,15 +17,10 @@ SELECT NOT pg_is_in_recovery() AND coalesce(
 
 @dataclass(frozen=True)
 class Rights:
-    """The rights of one user in one database.
+    """The rights of one user in one database."""
 
-    Attributes:
-        notes: may write stars, tags, notes and settings of diagnoses.
-        search: may fill the full-text index.
-    """
-
-    notes: bool
-    search: bool
+    notes: bool  # may write stars, tags, notes and settings of diagnoses
+    search: bool  # may fill the full-text index
 
 
 NONE = Rights(notes=False, search=False)
@@ -61,10 +56,8 @@ WHERE counter IS NOT NULL AND sequence IS NOT NULL
 
 
 def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
-    """Checks that the user has all rights that recording needs. A standby is not refused: it may become the primary.
-
-    Raises:
-        RefusedDatabaseError: a right is missing; the message says who can grant it, and how.
+    """Raises RefusedDatabaseError, which says who can grant what is missing, unless the user has all rights that
+    recording needs. A standby is not refused: it may become the primary.
     """
     user = str(connection.scalar(text("SELECT current_user")))
     granted = f"GRANT logs_ui_recorder TO {connection.dialect.identifier_preparer.quote(user)}; (docs/cluster.md)"
@@ -84,11 +77,7 @@ def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
 
 
 def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
-    """Checks that the user may change tables, before a recorder migrates the database by itself.
-
-    Raises:
-        RefusedDatabaseError: the user may not.
-    """
+    """Raises RefusedDatabaseError unless the user may change tables, before a recorder migrates the database."""
     if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
         raise RefusedDatabaseError(
             f"{shown(url)} is of an earlier schema than this logs-ui records, and this user may not change tables. Its "

@@ -35,10 +35,8 @@ class ImpatientConnection(Connection[Any]):
     is_hurried: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kw: Any) -> Any:
-        """Overrides psycopg's, which waits for ever.
-
-        Raises:
-            psycopg.OperationalError: the server did not answer in time. The connection is closed.
+        """Overrides psycopg's, which waits for ever. Raises psycopg.OperationalError, and closes the connection, if the
+        server did not answer in time.
         """
         return super().wait(gen if self.longest is None else self._limited(gen, self.longest), *args, **kw)
 

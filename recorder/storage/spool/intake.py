@@ -6,7 +6,7 @@ connection broke during the commit, is skipped if its number is already there.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -102,23 +102,19 @@ class Intake:
                     ids = [runs[uid] for uid in entry.alive if uid in runs]
                     running = run_writes.write_heartbeat(connection, ids, heard)
         except Exception as error:
-            if not is_rows_fault(error):
-                self._give_up_for_now(error)
-            raise
+            if is_rows_fault(error):
+                raise
+            try:
+                with errors_in_plain_words(self._address):
+                    raise
+            except type(error):  # there is no plain wording for this error
+                raise DatabaseError(f"{shown(self._address)} cannot be written now: {error_line(error)}.") from error
         self.running = running
         return refused
 
-    def _give_up_for_now(self, error: Exception) -> NoReturn:
-        try:
-            with errors_in_plain_words(self._address):
-                raise error
-        except type(error):  # there is no plain wording for this error
-            raise DatabaseError(f"{shown(self._address)} cannot be written now: {error_line(error)}.") from error
-
     def _heard(self, connection: Connection, entry: Entry) -> int | None:
-        """Returns the time at which the process was last known to be alive, in µs; None means now.
-
-        The time is by the database's clock, or, if `silence` is None, by that of the process.
+        """Returns when the process was last known to be alive, in µs; None means now. The time is by the database's
+        clock, or, if `silence` is None, by that of the process.
         """
         if self._is_own:
             return None

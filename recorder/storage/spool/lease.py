@@ -25,11 +25,7 @@ class Lease:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Holds the lease during the block. Yields False if another process holds it.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Yields True while it holds the lease, False if another process does. Raises OSError."""
         is_held = self._make() or (self._take_over() and self._make())
         try:
             yield is_held
@@ -48,9 +44,7 @@ class Lease:
 
     def now(self) -> float:
         """Returns the file system's time in seconds since 1970. Only the holder may call it, as it renews the lease.
-
-        Raises:
-            OSError: the lease's file is gone.
+        Raises OSError if the lease's file is gone.
         """
         os.utime(self._path)
         return self._path.stat().st_mtime

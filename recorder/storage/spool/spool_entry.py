@@ -15,37 +15,23 @@ from logs_ui.recorder.storage.changes import Batch, EntryNumber
 
 @dataclass(frozen=True)
 class Failures:
-    """Failures of a process to record, as they are counted on one of its runs.
+    """Failures of a process to record, as they are counted on one of its runs."""
 
-    Attributes:
-        run: uid of that run.
-        errors, dropped: numbers of errors and of lost changes since the last report.
-        last: the latest error, in one line; None if there was none.
-    """
-
-    run: str
-    errors: int
-    dropped: int
-    last: str | None
+    run: str  # uid of that run
+    errors: int  # since the last report
+    dropped: int  # changes that were lost since then
+    last: str | None  # the latest error, in one line; None if there was none
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A numbered batch, with heartbeats and failure counts; it is stored in one transaction.
-
-    Attributes:
-        number: the entry's number; see `EntryNumber`.
-        made: time at which the entry was made, in µs since 1970.
-        batch: the recorded changes.
-        alive: uids of the runs for which it is a heartbeat.
-        failures: failures of the process since its last report.
-    """
+    """A numbered batch, with heartbeats and failure counts; it is stored in one transaction."""
 
     number: EntryNumber
-    made: int
+    made: int  # in µs since 1970
     batch: Batch = field(default_factory=Batch)
-    alive: tuple[str, ...] = ()
-    failures: tuple[Failures, ...] = ()
+    alive: tuple[str, ...] = ()  # uids of the runs for which it is a heartbeat
+    failures: tuple[Failures, ...] = ()  # failures of the process since its last report
 
     @property
     def uids(self) -> set[str]:
@@ -84,11 +70,7 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
 
 
 def decoded(data: bytes) -> Entry:
-    """Decodes an entry.
-
-    Raises:
-        msgspec.DecodeError: another version of logs-ui wrote the bytes, or another program.
-    """
+    """Decodes an entry. Raises msgspec.DecodeError if another version of logs-ui, or another program, wrote it."""
     return _decoder.decode(data)
 
 

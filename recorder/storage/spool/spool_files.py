@@ -28,16 +28,11 @@ _NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
 
 
 class SpoolFile(NamedTuple):
-    """A file in a spool's folder.
-
-    Attributes:
-        writer: name of the process that wrote the file.
-        part: number of the file among those of its process; they are stored in this order.
-    """
+    """A file in a spool's folder."""
 
     path: Path
-    writer: str
-    part: int
+    writer: str  # name of the process that wrote the file
+    part: int  # number of the file among those of its process; they are stored in this order
 
 
 def new_writer_name() -> str:
@@ -58,24 +53,19 @@ def spool_files(folder: Path) -> list[SpoolFile]:
 
 
 class Spool:
-    """The spool of this process. It is not thread-safe.
-
-    Attributes:
-        size: bytes in its files.
-    """
+    """The spool of this process. It is not thread-safe."""
 
     def __init__(self, folder: Path, writer: str, most_bytes: int, before: int = 0) -> None:
-        """Creates no file before the first frame.
+        """Creates no file, nor the folder, before the first frame.
 
         Args:
-            folder: the spool's folder; it is created when it is needed.
+            folder: the spool's folder.
             writer: the writer's name; see `new_writer_name`.
             most_bytes: maximum size of all files together.
-            before: number of earlier processes that wrote under this name and have ended. This one takes their files
-                over.
+            before: number of processes that wrote under this name and have ended; this one takes their files over.
         """
         self.folder = folder
-        self.size = 0
+        self.size = 0  # bytes in its files
         self._writer, self._most = writer, most_bytes
         self._file: FileIO | None = None  # the last of `_files`, opened for appending
         self._files: list[Path] = []
@@ -103,17 +93,14 @@ class Spool:
             if self.size + len(frame) > self._most:
                 raise SpoolFullError
         if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
-            self._finish()
+            self.close()
         if self._file is None:
             self._begin()
         self._write(frame)
 
     def first(self) -> list[Frame]:
         """Returns the oldest frames, as many as fit in one transaction; none if the spool is empty. Until `forget` is
-        called, it returns the same frames again.
-
-        Raises:
-            OSError: a file cannot be read.
+        called, it returns the same frames again. Raises OSError if a file cannot be read.
         """
         while self._files:
             with suppress(FileNotFoundError), self._files[0].open("rb") as file:  # another process may have ingested it
@@ -130,15 +117,11 @@ class Spool:
 
     def clear(self) -> None:
         """Deletes all files. Call it once all entries are in the database."""
-        self._finish()
+        self.close()
         for path in self._files.copy():
             self._delete(path)
         with suppress(OSError):  # files of other processes are in it
             self.folder.rmdir()
-
-    def close(self) -> None:
-        """Closes the spool. Another process ingests the files that are left."""
-        self._finish()
 
     def abandon(self) -> None:
         """Closes the open file in a child, after a fork. File and lock are the parent's."""
@@ -202,8 +185,8 @@ class Spool:
             file.close()
             self._file = None
 
-    def _finish(self) -> None:
-        """Marks the open file as ended, and closes it."""
+    def close(self) -> None:
+        """Marks the open file as ended, and closes it. Another process ingests the files that are left."""
         if self._file is not None:
             with suppress(OSError):  # without the mark, the file counts as one of a killed process
                 _write_all(self._file, frame_of(NO_ENTRY, b""))

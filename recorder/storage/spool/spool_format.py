@@ -23,17 +23,11 @@ _GROUP_BYTES = 2 << 20  # size from which frames no longer join the same transac
 
 
 class Frame(NamedTuple):
-    """An encoded entry in a file.
-
-    Attributes:
-        number: the entry's number.
-        data: the encoded entry, see `spool_entry.py`; empty in the end mark.
-        end: offset in the file at which the next frame begins.
-    """
+    """An encoded entry in a file."""
 
     number: EntryNumber
-    data: bytes
-    end: int
+    data: bytes  # the encoded entry, see `spool_entry.py`; empty in the end mark
+    end: int  # offset in the file at which the next frame begins
 
 
 def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:

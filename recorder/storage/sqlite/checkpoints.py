@@ -46,9 +46,7 @@ def checkpoint_log(engine: Engine) -> None:
 @contextmanager
 def alone(log: Path, *, waits: bool) -> Iterator[None]:
     """Locks the log file, on which SQLite itself takes no lock. It stays the same file while the database is open.
-
-    Raises:
-        OSError: there is no log; or another process has the lock, and `waits` is False.
+    Raises OSError if there is no log, or if another process has the lock and `waits` is False.
     """
     with log.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,10 +60,8 @@ def log_of(path: Path) -> Path:
 
 def sync_log(address: Address) -> None:
     """Writes the log to the disk, so that commits survive a power failure. SQLite (synchronous=NORMAL) does so only
-    before a checkpoint. Call it before deleting a file whose contents were committed.
-
-    Raises:
-        OSError: the disk answers with an error.
+    before a checkpoint. Call it before deleting a file whose contents were committed. Raises OSError if the disk
+    answers with an error.
     """
     if not isinstance(address, Path):
         return

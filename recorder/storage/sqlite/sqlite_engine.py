@@ -1,4 +1,4 @@
-"""Opens SQLite files: connections, their settings, and errors in plain words. Used through `database.py`."""
+"""Opens SQLite files: connections, their settings, and errors in plain words; `database.py` documents its functions."""
 
 import os
 import sqlite3
@@ -54,13 +54,6 @@ _OF_TABLES = ("no such table", "no such column", "has no column named")
 
 
 def refuse_hopeless(path: Path, purpose: Purpose) -> None:
-    """Checks at once, without waiting for a lock, whether the path can ever be used for this. Nothing is created or
-    changed there.
-
-    Raises:
-        RefusedDatabaseError: it never can. What may change (a lock, a disk that is full or not mounted), or is unknown
-            now, passes.
-    """
     try:
         _look(path, purpose=purpose, busy_timeout_ms=0)
     except RefusedDatabaseError:
@@ -94,7 +87,6 @@ def writing_engine(path: Path, patience: float) -> Engine:
 
 
 def migrating_engine(path: Path) -> Engine:
-    """Implements `database.migrating_engine`."""
     _look(path, purpose=Purpose.MIGRATE)
     return _engine(f"file:{_quoted(path)}", (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
 
@@ -142,7 +134,6 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
 
 @contextmanager
 def errors_in_plain_words(path: Path) -> Iterator[None]:
-    """Implements `database.errors_in_plain_words`."""
     try:
         yield
     except (SQLAlchemyDatabaseError, sqlite3.Error) as error:
@@ -265,11 +256,7 @@ def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_
 
 
 def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
-    """True if the tables exist.
-
-    Raises:
-        RefusedDatabaseError: they are foreign, or of a schema that this program may not use for this purpose.
-    """
+    """True if the tables exist. Raises RefusedDatabaseError if they are foreign, or as `schema.check`."""
     if not inspect(connection).get_table_names():
         return False
     if not schema.check(path, connection, purpose=purpose):

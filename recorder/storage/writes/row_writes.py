@@ -1,6 +1,4 @@
-"""Inserts and updates rollouts: columns, payloads, tags and images. Runs in the thread that writes, inside its
-transaction.
-"""
+"""Inserts and updates rollouts with payloads, tags and images, in the transaction of the thread that writes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,7 +11,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, tu
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
-from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange, StoredImage
+from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
 from logs_ui.recorder.storage.tables import (
@@ -71,9 +69,15 @@ def write_rows(
         changed = run(connection, moment, _run_update, heard is None).scalar_one()
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
-        _insert_tags(connection, rows, run_id)
+        tags = [{"run": run_id, "uid": change.uid, "tag": tag} for change in rows for tag in change.tags]
+        if tags:
+            run_many(connection, tags, _tag_insert)
         write_statistics(connection, rows, run_id)
-    _insert_images(connection, [image for rows in by_run.values() for change in rows for image in change.images])
+    images = [image for rows in by_run.values() for change in rows for image in change.images]
+    for image in sorted(images, key=attrgetter("hash")):
+        connection.execute(
+            insert(Image).values(**asdict(image)).on_conflict_do_nothing()
+        )  # one that exists is the same
 
 
 def _advance() -> Insert:
@@ -117,20 +121,11 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
     """Upserts payloads; their rows and starts must exist."""
-    heavy = [
-        {
-            "run": run_id,
-            "uid": change.uid,
-            "content_start": change.content_start,
-            "tokens_start": change.tokens_start,
-            "content": change.content,
-            "tokens": change.tokens,
-        }
-        for change in changes
-        if change.content is not None or change.tokens is not None
-    ]
-    if heavy:
-        run_many(connection, heavy, _payload_upsert)
+    names = ("uid", "content_start", "tokens_start", "content", "tokens")
+    heavy = [change for change in changes if change.content is not None or change.tokens is not None]
+    rows = [{"run": run_id, **{name: getattr(change, name) for name in names}} for change in heavy]
+    if rows:
+        run_many(connection, rows, _payload_upsert)
 
 
 def _start_insert() -> Insert:
@@ -154,22 +149,9 @@ def _payload_upsert() -> Insert:
     return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
 
 
-def _insert_tags(connection: Connection, changes: list[RowChange], run_id: int) -> None:
-    """Inserts tags of existing rows; a row has each tag once."""
-    found = [{"run": run_id, "uid": change.uid, "tag": tag} for change in changes for tag in change.tags]
-    if found:
-        run_many(connection, found, _tag_insert)
-
-
 def _tag_insert() -> Insert:
-    """Parameters: `run`, `uid` and `tag`."""
+    """Parameters: `run`, `uid` and `tag`. A row has each tag once."""
     row = EvaluationRow
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
     return insert(RowTag).inline().values(**values).on_conflict_do_nothing()
-
-
-def _insert_images(connection: Connection, images: list[StoredImage]) -> None:
-    """Inserts images; one that exists is the same."""
-    for image in sorted(images, key=attrgetter("hash")):
-        connection.execute(insert(Image).values(**asdict(image)).on_conflict_do_nothing())

@@ -1,6 +1,4 @@
-"""Inserts and updates runs, and what belongs to a run as a whole. Runs in the thread that writes, inside its
-transaction.
-"""
+"""Inserts and updates runs and what belongs to them, in the transaction of the thread that writes."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -27,7 +25,10 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
     for change in changes:
         columns: dict[str, Any]
         if "created" in change.columns:
-            parent = None if change.resumes is None else _last_run_in(connection, change.resumes, change.uid)
+            parent = None
+            if change.resumes is not None:
+                others = select(col(Run.uid)).where(col(Run.output_dir) == change.resumes, col(Run.uid) != change.uid)
+                parent = connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
             described = {"uid": change.uid, "parent": parent, **change.columns}
             upsert(connection, Run, [described], ("uid",), kept=("heartbeat",))
             columns = {}
@@ -80,24 +81,15 @@ def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
 
 
 def write_heartbeat(connection: Connection, run_ids: Iterable[int], heard: int | None) -> bool:
-    """Records that this process is alive, for runs that have not ended; returns True if there is one. `heard` is as for
-    `write_rows`.
-    """
+    """Records that this process is alive, for runs that go on; returns True if one does."""
     now = server_clock(now_us()) if heard is None else later(heard)
     running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
     return connection.execute(running.values(heartbeat=now)).rowcount > 0
 
 
 def count_failures(connection: Connection, run_id: int, *, errors: int, dropped: int, last: str | None) -> None:
-    connection.execute(
-        update(Run)
-        .where(col(Run.id) == run_id)
-        .values(
-            recorder_errors=col(Run.recorder_errors) + errors,
-            dropped=col(Run.dropped) + dropped,
-            last_recorder_error=last,
-        )
-    )
+    more = {"recorder_errors": col(Run.recorder_errors) + errors, "dropped": col(Run.dropped) + dropped}
+    connection.execute(update(Run).where(col(Run.id) == run_id).values(**more, last_recorder_error=last))
 
 
 def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange]) -> None:
@@ -122,16 +114,10 @@ def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs
 
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
     """Writes logged figures; one that is logged twice at a step keeps its last value."""
-    values = {
-        (runs[change.run], change.step, name): value for change in changes for name, value in change.values.items()
-    }
+    logged = ((runs[change.run], change.step, change.values.items()) for change in changes)
+    values = {(run, step, name): value for run, step, figures in logged for name, value in figures}
     rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
     upsert(connection, Scalar, rows, ("run_id", "step", "name"))
-
-
-def _last_run_in(connection: Connection, output_dir: str, but: str) -> str | None:
-    others = select(col(Run.uid)).where(col(Run.output_dir) == output_dir, col(Run.uid) != but)
-    return connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
 
 
 def later(heard: Any) -> Any:

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Select, Update, and_, bindparam, false, func, or_, outerjoin, select, text, update
-from sqlmodel import col
+from sqlmodel import SQLModel, col
 
 from logs_ui.recorder.storage import step_sums
 from logs_ui.recorder.storage.changes import Batch, RowChange
@@ -44,9 +44,18 @@ def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
 
 
 def _statistics_upsert() -> Insert:
-    selected = step_sums.sums()
-    statement = insert(StepStatistics).from_select([column.name for column in selected.selected_columns], selected)
-    replaced = {column.name: column for column in statement.excluded if column.name not in _OF_STEP}
+    return _upsert(StepStatistics, step_sums.sums())
+
+
+def _details_upsert() -> Insert:
+    """Parameters: those of `step_sums.details`, and `now`."""
+    return _upsert(StepDetails, step_sums.details().add_columns(bindparam("now").label("made")))
+
+
+def _upsert(table: type[SQLModel], selected: Select[Any]) -> Insert:
+    names = [column.name for column in selected.selected_columns]
+    statement = insert(table).from_select(names, selected)
+    replaced = {name: statement.excluded[name] for name in names if name not in _OF_STEP}
     return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
 
 
@@ -66,15 +75,6 @@ def _stale_steps() -> Select[Any]:
         .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
         .where(or_(last <= now - every - col(sums.rollouts) * bindparam("pause"), last > now + every))
     )
-
-
-def _details_upsert() -> Insert:
-    """Parameters: those of `step_sums.details`, and `now`."""
-    selected = step_sums.details().add_columns(bindparam("now").label("made"))
-    names = [column.name for column in selected.selected_columns]
-    statement = insert(StepDetails).from_select(names, selected)
-    replaced = {name: statement.excluded[name] for name in names if name not in _OF_STEP}
-    return statement.on_conflict_do_update(index_elements=_OF_STEP, set_=replaced)
 
 
 def _details_are_fresh() -> Update:

@@ -31,10 +31,10 @@ from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.rollout_columns import COLUMNS, Kind
 from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support import factory
+from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
 
 csv.field_size_limit(10_000_000)

@@ -28,11 +28,11 @@ from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.support import factory
 from tests.support.exhaustive import examples
+from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
 
 EVERYTHING = RolloutFilter()

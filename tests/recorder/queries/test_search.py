@@ -26,12 +26,12 @@ from logs_ui.recorder.queries.search.search_words import words_of
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.search_tables import TOKENIZER
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
 from tests.support import factory
+from tests.support.payloads import pack_content
 
 NOW = time.time_ns() // 1000
 

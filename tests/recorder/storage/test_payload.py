@@ -19,7 +19,6 @@ from logs_ui.recorder.storage.payload import (
     Tokens,
     Unpacked,
     pack_together,
-    pack_tokens,
     unpack_content,
     unpack_tokens,
     unpacked_tokens,
@@ -32,6 +31,7 @@ from logs_ui.recorder.storage.tables import PayloadStart, RolloutPayload
 from logs_ui.recorder.upkeep import check, delete_run, merge, prune
 from tests.support.entries import nth
 from tests.support.exhaustive import examples
+from tests.support.payloads import pack_tokens
 
 IDS = st.lists(st.sampled_from([0, 1, 65_535, 65_536, 151_935, 2**31 - 1, -1]), max_size=9)
 PROMPT = [{"role": "user", "content": "What is it? " * 60}]

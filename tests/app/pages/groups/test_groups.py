@@ -28,11 +28,11 @@ from logs_ui.recorder.queries import Ends, GroupSort, Kind, Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.payload import pack_content
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState, StopReason
 from tests.support.exhaustive import examples
 from tests.support.factory import HOSTILE_TASK, make_run
+from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
 
 RUN, LIVE, MANY = "main-run-1234", "live-run-5678", "mixed-up-9999"

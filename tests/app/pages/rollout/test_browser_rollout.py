@@ -13,12 +13,13 @@ from sqlmodel import col
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_browser import row_id
 from tests.support.axe import violations
 from tests.support.factory import make_run, make_tokenizer
+from tests.support.payloads import pack_content, pack_tokens
 
 RUN = "tokens-a1b2"
 SHORT, LONG, BARE, THINKING, SEARCHED = 2, 3, 4, 5, 6  # rollouts that this file writes anew

@@ -19,11 +19,12 @@ from logs_ui.app.pages.rollout.token_view import Segment, make_view
 from logs_ui.app.parts import safe_text
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.payload import Tokens, pack_content, pack_tokens
+from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Tokenizer
 from logs_ui.recorder.vocabulary import Status
 from tests.app.pages.rollout.test_token_text import id_of, tokenizer
 from tests.support.factory import insert_run
+from tests.support.payloads import pack_content, pack_tokens
 
 RUN = Run(uid="run", name="run", created=1, heartbeat=1, tokenizer="bytes")
 LONG = "the cat said <b>\"résumé\"</b> to 🐈 猫,\nand {'the': 'end'}\n\n" * 900

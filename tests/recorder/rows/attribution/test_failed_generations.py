@@ -24,10 +24,11 @@ from logs_ui.recorder.queries.search.search_text import text_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.payload import Tokens, pack_content
+from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support.model_server import ModelServer, Reply, chat, chat_choice, model_server
+from tests.support.payloads import pack_content
 
 QUESTION: Any = [{"role": "user", "content": "Guess."}]
 REFUSED = Reply({"error": {"message": "no GPU is left", "code": 503}}, status=503)
