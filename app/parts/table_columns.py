@@ -17,32 +17,21 @@ _SEPARATOR = ","
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """One column."""
 
-    Attributes:
-        key: its name in a URL; `rewards.NAME` and `metrics.NAME` are the run's own.
-        style: the class of its cells.
-        width: in pixels; None for the column that takes the remaining room.
-        sorts: the orders that clicks on its head select, in turn.
-        hint: its meaning.
-        shown_as: the template filter that formats its value, where the template does not draw the column specially.
-        attribute: the row's attribute with that value.
-        label: its name in the list of columns, if the title, which has to fit the column, is too short for it.
-    """
-
-    key: str
+    key: str  # its name in a URL; `rewards.NAME` and `metrics.NAME` are the run's own
     title: str
-    style: str
-    width: int | None
-    sorts: tuple[str, ...] = ()
-    hint: str = ""
-    shown_as: str = "line"
-    attribute: str = ""
+    style: str  # the class of its cells
+    width: int | None  # in pixels; None for the column that takes the remaining room
+    sorts: tuple[str, ...] = ()  # the orders that clicks on its head select, in turn
+    hint: str = ""  # its meaning
+    shown_as: str = "line"  # the template filter of its value, where the template does not draw the column specially
+    attribute: str = ""  # the row's attribute with that value
     label: str = ""
 
     @property
     def name(self) -> str:
-        """Its name in the list of columns."""
+        """Its name in the list of columns, where the title, which has to fit the column, may be too short."""
         return self.key if "." in self.key else self.label or self.title
 
     def value(self, row: EvaluationRow) -> Any:

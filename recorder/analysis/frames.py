@@ -70,6 +70,7 @@ PAYLOAD = frozenset({"messages", "actions", "sampling", "metadata", *(it.name fo
 """Names of the columns that are stored in each rollout's payload, which takes longer to read."""
 
 _OF_PEOPLE = frozenset({"tags", "starred", "note"})
+_STORED = [column.name for column in COLUMNS if column.name in EvaluationRow.model_fields]
 
 Rows = list[dict[str, Any]]
 
@@ -209,13 +210,8 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
                 Path("screen.png").write_bytes(load_image(observation["$image"]))
         ```
     """
-    path = database_address(db)
-    with errors_in_plain_words(path):
-        engine = reading_engine(path)
-        try:
-            return queries.image(engine, hash).data
-        finally:
-            engine.dispose()
+    with _database(db, is_waiting=False) as engine:
+        return queries.image(engine, hash).data
 
 
 def chosen_rows(where: str | RolloutFilter | None) -> RolloutFilter:
@@ -241,10 +237,11 @@ def opened(
 
 
 @contextmanager
-def _database(db: str | os.PathLike[str] | None) -> Iterator[Engine]:
+def _database(db: str | os.PathLike[str] | None, *, is_waiting: bool = True) -> Iterator[Engine]:
     path = database_address(db)
-    flush_before_reading(path)
-    take_in_before_reading(path)
+    if is_waiting:  # for what this process has not written yet
+        flush_before_reading(path)
+        take_in_before_reading(path)
     with errors_in_plain_words(path):
         engine = reading_engine(path)
         try:
@@ -270,28 +267,16 @@ def _of_run(run: Run) -> dict[str, str | None]:
 
 def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
     """Return a rollout's values by column: Python's own, numpy arrays, and times in µs."""
-    elsewhere: dict[str, Any] = {
-        **_of_run(run),
-        "messages": rollout.messages,
-        "actions": rollout.actions,
-        "sampling": rollout.sampling,
-        "metadata": rollout.metadata,
-        # The tags of a pruned rollout are only in its annotation.
-        "tags": sorted({*tags_in(rollout.metadata), *said.all_tags}),
-        "starred": said.starred,
-        "note": said.note,
-    }
-    values = {}
+    values: dict[str, Any] = {name: getattr(rollout.row, name) for name in _STORED}
+    values |= {name: getattr(rollout, name) for name in ("messages", "actions", "sampling", "metadata")}
     for column in COLUMNS:
         if column.kind in ARRAYS:
             array = getattr(rollout.tokens, column.name, None)
             # A copy: what was unpacked is read-only, and sums of float16 overflow.
             values[column.name] = None if array is None else array.astype(ARRAYS[column.kind])
-        elif column.name in elsewhere:
-            values[column.name] = elsewhere[column.name]
-        else:
-            values[column.name] = getattr(rollout.row, column.name)
-    return values
+    # The tags of a pruned rollout are only in its annotation.
+    tags = sorted({*tags_in(rollout.metadata), *said.all_tags})
+    return values | _of_run(run) | {"tags": tags, "starred": said.starred, "note": said.note}
 
 
 def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
@@ -312,8 +297,7 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
     columns = tuple(column for column in COLUMNS if column.name in wanted)
     parts: dict[str, list[Any]] = {column.name: [] for column in columns}
     ids: list[int] = []
-    stored = [name for name in parts if name in EvaluationRow.model_fields]
-    for found in queries.headers(engine, run.id or 0, chosen, stored):
+    for found in queries.headers(engine, run.id or 0, chosen, [name for name in _STORED if name in parts]):
         ids += found["id"]
         known = {**found, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
         for column in columns:

@@ -18,18 +18,12 @@ _BEST_SHARE = 0.01  # share of the rewards above the default threshold of succes
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A point of a run's curve.
-
-    Attributes:
-        value: None if it was not a finite number.
-        rollouts: number of rollouts of the run's mode up to this step, inclusive.
-        when: start of one of the step's first rollouts, in µs since the epoch; None if the step has none.
-    """
+    """A point of a run's curve."""
 
     step: int
-    value: float | None
-    rollouts: int
-    when: int | None
+    value: float | None  # None if it was not a finite number
+    rollouts: int  # number of rollouts of the run's mode up to this step, inclusive
+    when: int | None  # start of one of the step's first rollouts, in µs since the epoch; None if the step has none
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,12 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """All groups under a filter, within the newest steps that have no more than WINDOW rollouts together.
+    """All groups under a filter, within the newest steps that have no more than WINDOW rollouts together."""
 
-    Attributes:
-        tallies: the newest first.
-        step_min, step_max: the steps that were read; None if there are none.
-        is_whole: True if that is all that the filter selects.
-    """
-
-    tallies: list[Tally]
-    step_min: int | None
+    tallies: list[Tally]  # the newest first
+    step_min: int | None  # the steps that were read; None if there are none
     step_max: int | None
-    is_whole: bool
+    is_whole: bool  # that is all that the filter selects
 
 
 def survey(db: Database, run_id: int, filter: RolloutFilter, ends: Ends) -> Survey:  # noqa: A002

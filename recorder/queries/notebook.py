@@ -29,15 +29,10 @@ NOTE_LENGTH = 20_000
 
 @dataclass(frozen=True)
 class Subject:
-    """A run or a rollout that is annotated.
+    """A run or a rollout that is annotated."""
 
-    Attributes:
-        run: a run's uid.
-        row: a rollout's uid within it; empty for the run itself.
-    """
-
-    run: str
-    row: str = ""
+    run: str  # a run's uid
+    row: str = ""  # a rollout's uid within it; empty for the run itself
 
 
 class Notebook:

@@ -27,22 +27,14 @@ _SAID = union_all(_kind(Star, null()), _kind(PersonalTag, col(PersonalTag.tag)),
 
 @dataclass(frozen=True)
 class Annotation:
-    """Annotations of one run or rollout.
-
-    Attributes:
-        recorded: tags from the rollout function, in alphabetical order; a run has none.
-        tags: tags from people, in alphabetical order.
-        note: None if there is no note.
-        author: user name of the note's last author; None without a note, or if it is not known.
-        written: time of the note's last change, in µs since the epoch; None without a note.
-    """
+    """Annotations of one run or rollout; tags are in alphabetical order."""
 
     starred: bool = False
-    recorded: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()  # tags from the rollout function; a run has none
+    tags: tuple[str, ...] = ()  # from people
     note: str | None = None
-    author: str | None = None
-    written: int | None = None
+    author: str | None = None  # user name of the note's last author; None without a note, or if it is not known
+    written: int | None = None  # time of the note's last change, in µs since the epoch; None without a note
 
     @property
     def all_tags(self) -> tuple[str, ...]:

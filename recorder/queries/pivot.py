@@ -92,26 +92,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pivot:
-    """A pivot table.
+    """A pivot table, with totals over all headings, also those that are left out."""
 
-    Attributes:
-        rows, columns: at most MOST_ROWS and MOST_COLUMNS headings: steps in order, others by number of rollouts.
-        cells: by (row, column); pairs without rollouts are left out.
-        of_rows, of_columns: totals over all columns, or rows, including those without a heading.
-        overall: the total. A rollout with several tags is counted for each of them.
-        rows_beyond, columns_beyond: number of headings that are left out.
-        counted: number of newest rollouts that were read; None if all were.
-    """
-
-    rows: list[Heading]
-    columns: list[Heading]
-    cells: dict[tuple[Heading, Heading], Cell]
+    rows: list[Heading]  # at most MOST_ROWS: steps in order, others by number of rollouts
+    columns: list[Heading]  # likewise at most MOST_COLUMNS
+    cells: dict[tuple[Heading, Heading], Cell]  # by (row, column); pairs without rollouts are left out
     of_rows: dict[Heading, Cell]
     of_columns: dict[Heading, Cell]
-    overall: Cell
-    rows_beyond: int
+    overall: Cell  # a rollout with several tags is counted for each of them
+    rows_beyond: int  # number of headings that are left out
     columns_beyond: int
-    counted: int | None
+    counted: int | None  # number of newest rollouts that were read; None if all were
 
 
 @dataclass(frozen=True)

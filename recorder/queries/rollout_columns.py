@@ -32,29 +32,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a DataFrame or a file, and its meaning.
+    """A column of a DataFrame or a file, and its meaning."""
 
-    Attributes:
-        name: also that of the attribute of EvaluationRow, if it is stored there.
-        example: a term of the filter language; empty if filters do not know the column, or know it as something else.
-        title: its head in the dashboard's table; empty if the table does not offer it.
-        width: there, in pixels.
-        label: its name in the dashboard's list of columns, if the title is too short for it.
-        field: its name in filters, if it is another one.
-        words: all possible values; None if they are not known beforehand.
-        optional: True for a text that a rollout may lack; the other kinds say it themselves.
-    """
-
-    name: str
+    name: str  # also that of the attribute of EvaluationRow, if it is stored there
     kind: Kind
     meaning: str
-    example: str = ""
-    title: str = ""
-    width: int = 84
-    label: str = ""
-    field: str = ""
-    words: type[StrEnum] | None = None
-    optional: bool = False
+    example: str = ""  # a term of the filter language; empty if filters do not know the column, or know another form
+    title: str = ""  # its head in the dashboard's table; empty if the table does not offer it
+    width: int = 84  # there, in pixels
+    label: str = ""  # its name in the dashboard's list of columns, if the title is too short for it
+    field: str = ""  # its name in filters, if it is another one
+    words: type[StrEnum] | None = None  # all possible values; None if they are not known beforehand
+    optional: bool = False  # True for a text that a rollout may lack; the other kinds say it themselves
 
 
 COLUMNS = (

@@ -39,10 +39,8 @@ _AT_ONCE = 10  # packed payloads fetched at once
 
 @dataclass(frozen=True)
 class Cursor:
-    """The end of a page: the sort key and the id of its last row.
-
-    `key` is None for rows without the key, which come last. An order by id needs no key; there it is the number of
-    rollouts that were scanned so far, if no index serves the filter.
+    """The end of a page: the sort key and the id of its last row. `key` is None for rows without the key, which come
+    last. An order by id needs no key; there it is the number of rollouts scanned so far, if no index serves the filter.
     """
 
     key: float | int | None
@@ -51,15 +49,12 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows in order, and where the next page begins (None at the end).
-
-    Attributes:
-        looked_at: number of rollouts scanned so far, if the scan was stopped by its time limit, or the run is too large
-            to be sorted. None if the page is complete.
+    """Some rows in order. `looked_at` is the number of rollouts scanned so far, if the scan was stopped by its time
+    limit, or the run is too large to be sorted; None if the page is complete.
     """
 
     rows: list[EvaluationRow]
-    next: Cursor | None
+    next: Cursor | None  # where the next page begins; None at the end
     looked_at: int | None = None
 
 
@@ -86,23 +81,14 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A rollout's place in a filter's order.
+    """A rollout's place in a filter's order; for one that the filter does not select, the place where it would be."""
 
-    Attributes:
-        previous, next: ids of the rollouts before and after; None at the ends, or if none was found in time. For a
-            rollout that the filter does not select, those between which it would be.
-        inside: True if the filter selects it.
-        position: from 1; None if the filter does not select it, beyond COUNT_CAP, or if it is not known.
-        count: number of the filter's rows.
-        unsure: those of `previous` and `next` that may exist, but were not found in time.
-    """
-
-    previous: int | None
-    next: int | None
-    inside: bool
-    position: int | None
-    count: Count
-    unsure: tuple[str, ...] = ()
+    previous: int | None  # id of the rollout before; None at the beginning, or if none was found in time
+    next: int | None  # likewise after it
+    inside: bool  # the filter selects it
+    position: int | None  # from 1; None if the filter does not select it, beyond COUNT_CAP, or if it is not known
+    count: Count  # of the filter's rows
+    unsure: tuple[str, ...] = ()  # those of `previous` and `next` that may exist, but were not found in time
 
 
 def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002

@@ -26,23 +26,16 @@ DIED = "died"
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Selects runs.
-
-    Attributes:
-        words: each must occur in the name, id, project, model, an eval, a tag, the note, or a value of the arguments. A
-            number must equal a value; `name=value` is an argument or a package's version; `project:word` occurs in the
-            project.
-        states: any of these: a RunState, or `died`.
-        tags: all of these, given by people.
-        starred: True: only runs with a star.
-        projects: any of these.
+    """Selects runs. Each word must occur in the name, id, project, model, an eval, a tag, the note, or a value of the
+    arguments. A number must equal a value; `name=value` is an argument or a package's version; `project:word` occurs in
+    the project.
     """
 
     words: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    starred: bool = False
-    projects: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()  # any of these: a RunState, or `died`
+    tags: tuple[str, ...] = ()  # all of these, given by people
+    starred: bool = False  # only runs with a star
+    projects: tuple[str, ...] = ()  # any of these
 
 
 @dataclass(frozen=True)
@@ -55,35 +48,22 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class RunList:
-    """A page of runs, newest first.
-
-    Attributes:
-        next: the start of the next page; None at the end.
-    """
+    """A page of runs, newest first."""
 
     runs: list[ListedRun]
-    next: Cursor | None
+    next: Cursor | None  # the start of the next page; None at the end
 
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Numbers of runs.
-
-    Attributes:
-        all: all runs.
-        matching: runs that the filter selects.
-        states: by state: runs that the filter would select in any state.
-        tags: by tag: all runs.
-        starred: all runs with a star.
-        projects: by project, most runs first: all runs that have one.
-    """
+    """Numbers of runs: of all runs, where nothing else is written."""
 
     all: int
-    matching: int
-    states: dict[str, int] = field(default_factory=dict)
-    tags: dict[str, int] = field(default_factory=dict)
+    matching: int  # that the filter selects
+    states: dict[str, int] = field(default_factory=dict)  # by state: that the filter would select in any state
+    tags: dict[str, int] = field(default_factory=dict)  # by tag
     starred: int = 0
-    projects: dict[str, int] = field(default_factory=dict)
+    projects: dict[str, int] = field(default_factory=dict)  # by project, most runs first
 
 
 def list_runs(

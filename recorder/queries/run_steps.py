@@ -25,11 +25,7 @@ _NOTHING = literal("", literal_execute=True)  # not as a parameter, for the same
 
 @dataclass(frozen=True)
 class Series:
-    """Rollouts of one mode and eval, over the steps.
-
-    Attributes:
-        steps: number of steps with rollouts, which are between `first` and `last`.
-    """
+    """Rollouts of one mode and eval, in `steps` steps between `first` and `last`."""
 
     mode: str
     eval_name: str

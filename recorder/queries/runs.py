@@ -46,16 +46,11 @@ _totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDi
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary(Totals):
-    """A run with its figures.
-
-    Attributes:
-        state: a RunState, or `died`.
-        silent: µs since its last heartbeat, when this was read.
-    """
+    """A run with its figures."""
 
     run: Run
-    state: str
-    silent: int
+    state: str  # a RunState, or `died`
+    silent: int  # µs since its last heartbeat, when this was read
 
     @property
     def has_steps(self) -> bool:

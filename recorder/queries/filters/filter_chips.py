@@ -9,19 +9,12 @@ from logs_ui.recorder.queries.filters.terms import Term
 
 @dataclass(frozen=True)
 class FilterPart:
-    """One part of a filter: an alternative, an end of a range, or a term that cannot be divided.
+    """One part of a filter: an alternative, an end of a range, or a term that cannot be divided."""
 
-    Attributes:
-        name: the field's.
-        label: the part in words, for example `status: error` or `reward up to 0.5`.
-        value: the alternative, where the field has a single value and any of several will do; else None.
-        without: the same filter without this part.
-    """
-
-    name: str
-    label: str
-    value: str | None
-    without: RolloutFilter = field(repr=False)
+    name: str  # the field's
+    label: str  # the part in words, for example `status: error` or `reward up to 0.5`
+    value: str | None  # the alternative, where the field has a single value and any of several will do; else None
+    without: RolloutFilter = field(repr=False)  # the same filter without this part
 
 
 def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002

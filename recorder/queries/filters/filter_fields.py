@@ -41,27 +41,17 @@ NUMERIC = frozenset({Kind.WHOLE, Kind.NUMBER})
 
 @dataclass(frozen=True)
 class Field:
-    """Describes one field.
-
-    Attributes:
-        meaning: a short description, for the documentation.
-        example: a term.
-        words: all possible values; None if they are not known beforehand.
-        column: the column of EvaluationRow that stores it; None if it is stored elsewhere or computed.
-        optional: True if a rollout may lack it; `name:none` selects those.
-        has_key: True if the name is followed by one that the run defines, as in `rewards.accuracy`.
-        is_many: True if a rollout may have several.
-    """
+    """Describes one field."""
 
     name: str
     kind: Kind
-    meaning: str
-    example: str
-    words: type[StrEnum] | None = None
-    column: str | None = None
-    optional: bool = False
-    has_key: bool = False
-    is_many: bool = False
+    meaning: str  # a short description, for the documentation
+    example: str  # a term
+    words: type[StrEnum] | None = None  # all possible values; None if they are not known beforehand
+    column: str | None = None  # the column of EvaluationRow that stores it; None if it is stored elsewhere or computed
+    optional: bool = False  # a rollout may lack it; `name:none` selects those
+    has_key: bool = False  # the name is followed by one that the run defines, as in `rewards.accuracy`
+    is_many: bool = False  # a rollout may have several
 
     @property
     def label(self) -> str:

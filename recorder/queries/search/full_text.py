@@ -130,12 +130,8 @@ _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 @dataclass(frozen=True)
 class SearchState:
-    """The progress of indexing one run.
-
-    Attributes:
-        indexed: number of its rollouts that can be found.
-        behind: True if the run has changes that were not read yet. If not, only rollouts are
-            missing that have not ended or await their reward.
+    """The progress of indexing one run: the number of its rollouts that can be found, and whether it has changes that
+    were not read yet. If not, only rollouts are missing that have not ended or await their reward.
     """
 
     indexed: int

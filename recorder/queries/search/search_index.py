@@ -8,7 +8,7 @@ never get one.
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, bindparam, delete, func, insert, select, update
@@ -127,7 +127,8 @@ class SearchIndex:
         place, texts = found
         if texts:
             self._texts.add(index, texts)
-        _store(index, replace(place, texts=place.texts + len(texts)))
+        _put(index, INDEXED_RUN, vars(place) | {"texts": place.texts + len(texts)})
+        index.execute(update(SOURCE).values(version=SOURCE.c.version + 1))
         return len(texts)
 
 
@@ -135,29 +136,24 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
     """Waits until all final rollouts of a run are indexed, by this or another process. New connections of the engine
     see the index then.
 
-    Args:
-        db: the database.
-        engine: an engine that reads it.
-        run_id: the run.
-        progress: called now and then with the numbers of indexed rollouts and of all rollouts.
+    `progress` is called now and then with the numbers of indexed rollouts and of all rollouts.
 
     Raises:
         DatabaseError: the database cannot be read, or the index cannot be written.
     """
     index = SearchIndex(db, engine.begin)
-    rollouts = select(func.coalesce(func.sum(col(StepStatistics.rollouts)), 0)).where(
-        col(StepStatistics.run_id) == run_id
-    )
+    rollouts = select(func.sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
+    total = done = 0
+
+    def show(added: int) -> None:
+        nonlocal done
+        done += added
+        progress(done, max(total, done))
+
     while True:
         with engine.connect() as connection:
             total = int(connection.scalar(rollouts) or 0)
             done = search_state(connection, run_id).indexed
-        count = [done]
-
-        def show(added: int, count: list[int] = count, total: int = total) -> None:
-            count[0] += added
-            progress(count[0], max(total, count[0]))
-
         filled = index.fill(run_id=run_id, grown=show)
         engine.dispose()  # only new connections attach the file
         with engine.connect() as connection:
@@ -185,19 +181,17 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
     source = index.execute(select(SOURCE.c.format, SOURCE.c.created)).first()
-    columns = [INDEXED_RUN.c[name] for name in ("run_id", "uid", "changed", "row_id", "texts", "swept")]
+    columns = [INDEXED_RUN.c[it.name] for it in fields(_Place)]
     places = {row.run_id: _Place(*row) for row in index.execute(select(*columns))}
-    there = {run.id: run for run in db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))}
+    runs = db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))
+    there = {(run_id, uid): changed for run_id, uid, changed in runs}
     is_ours = source is not None and tuple(source) == (FORMAT, created)
-    if is_ours and all(
-        (run := there.get(place.run_id)) is not None and run.uid == place.uid and run.changed >= place.changed
-        for place in places.values()
-    ):
+    if is_ours and all(there.get((it.run_id, it.uid), -2) >= it.changed for it in places.values()):
         return places
     texts.clear(index)
     index.execute(delete(INDEXED_RUN))
     version = index.scalar(select(SOURCE.c.version)) or 0
-    _put(index, SOURCE, {"id": 1}, {"format": FORMAT, "created": created, "version": version + 1})
+    _put(index, SOURCE, {"id": 1, "format": FORMAT, "created": created, "version": version + 1})
     return {}
 
 
@@ -252,14 +246,8 @@ def _texts(
     return texts, None
 
 
-def _store(index: Connection, place: _Place) -> None:
-    values = dict(vars(place))
-    _put(index, INDEXED_RUN, {"run_id": values.pop("run_id")}, values)
-    index.execute(update(SOURCE).values(version=SOURCE.c.version + 1))
-
-
-def _put(index: Connection, table: Table, key: dict[str, int], values: dict[str, int | str]) -> None:
-    """Updates or inserts a row; no other process writes to the table meanwhile."""
-    there = update(table).where(*(table.c[name] == value for name, value in key.items())).values(**values)
-    if not index.execute(there).rowcount:
-        index.execute(insert(table).values(**key, **values))
+def _put(index: Connection, table: Table, values: dict[str, Any]) -> None:
+    """Updates or inserts a row, whose first value is its key; no other process writes to the table meanwhile."""
+    key = next(iter(values))
+    if not index.execute(update(table).where(table.c[key] == values[key]).values(**values)).rowcount:
+        index.execute(insert(table).values(**values))
