@@ -12,8 +12,6 @@ from logs_ui.recorder.queries.rollout_columns import Kind
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow
 
-_SEPARATOR = ","
-
 
 @dataclass(frozen=True)
 class Column:
@@ -105,17 +103,11 @@ DEFAULT = (
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table.
+    """The columns of a table."""
 
-    Attributes:
-        shown: in their order; the id comes first, and always.
-        chosen: True if somebody chose them.
-        offered: all columns except the id, and if each is shown.
-    """
-
-    shown: list[Column]
-    chosen: bool
-    offered: list[tuple[Column, bool]]
+    shown: list[Column]  # in their order; the id comes first, and always
+    chosen: bool  # somebody chose them
+    offered: list[tuple[Column, bool]]  # all columns except the id, and if each is shown
 
     def has(self, key: str) -> bool:
         """Returns True if the column is shown."""
@@ -133,7 +125,7 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
     Raises:
         FilterError: there is no such column; the message names the nearest.
     """
-    keys = {unquote(key) for value in written for key in value.split(_SEPARATOR) if key}
+    keys = {unquote(key) for value in written for key in value.split(",") if key}
     for key in sorted(keys):
         if key not in _BY_KEY and not (key.startswith(("rewards.", "metrics.")) and key.partition(".")[2]):
             raise misspelt("cols", f"there is no column {shortened(key)!r}", key, list(_BY_KEY))
@@ -142,7 +134,7 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
 
 
 def print_columns(keys: Sequence[str]) -> str:
-    return _SEPARATOR.join(quote(key, safe=" /:") if "," in key or "%" in key else key for key in keys)
+    return ",".join(quote(key, safe=" /:") if "," in key or "%" in key else key for key in keys)
 
 
 def make_columns(
@@ -153,14 +145,8 @@ def make_columns(
     is_evaluation: bool,
     has_steps: bool,
 ) -> Columns:
-    """Returns the columns of one run's table.
-
-    Args:
-        keys: the chosen ones; None for the default.
-        rewards: names of the run's reward functions.
-        metrics: names of metrics that its rollout function reports.
-        is_evaluation: True if the run has no advantages.
-        has_steps: True if its rollouts belong to steps.
+    """Returns the columns of one run's table: those of the chosen keys, or the default for None. `rewards` and
+    `metrics` are the names that the run has. An evaluation has no advantages.
     """
     own = [f"rewards.{name}" for name in rewards] + [f"metrics.{name}" for name in metrics]
     absent = (set() if has_steps else {"step"}) | ({"advantage"} if is_evaluation else set())

@@ -276,15 +276,12 @@ def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
             values[column.name] = None if array is None else array.astype(ARRAYS[column.kind])
     # The tags of a pruned rollout are only in its annotation.
     tags = sorted({*tags_in(rollout.metadata), *said.all_tags})
-    return values | _of_run(run) | {"tags": tags, "starred": said.starred, "note": said.note}
+    values |= {**_of_run(run), "tags": tags, "starred": said.starred, "note": said.note}
+    return {column.name: values[column.name] for column in COLUMNS}
 
 
 def _chosen_columns(names: Iterable[str] | None) -> dict[str, Column]:
-    """Return the columns by name, in this order; all of them for None.
-
-    Raises:
-        LogsUIError: there is no column of that name.
-    """
+    """Return the columns by name, in this order; all of them for None. An unknown name raises LogsUIError."""
     for name in names or ():
         if name not in BY_NAME:
             hint = nearest(name, BY_NAME) or "one of docs/pandas.md"
@@ -304,20 +301,15 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
             if column.name not in _OF_PEOPLE:
                 parts[column.name].append(_part(known[column.name], column.kind))
     if not _OF_PEOPLE.isdisjoint(wanted):
-        said = _said(engine, run, ids)
+        annotated = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
+        each = [annotated.get(row_id, queries.NOTHING) for row_id in ids]
+        said: dict[str, list[Any]] = {
+            "tags": [[] if it is queries.NOTHING else list(it.all_tags) for it in each],
+            "starred": [it.starred for it in each],
+            "note": [it.note for it in each],
+        }
         parts |= {it.name: [_part(said[it.name], it.kind)] for it in columns if it.name in _OF_PEOPLE}
     return _frame(columns, parts)
-
-
-def _said(engine: Engine, run: Run, ids: list[int]) -> dict[str, list[Any]]:
-    """Return the columns of tags, stars and notes; `ids` are in order."""
-    found = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
-    each = [found.get(id_, queries.NOTHING) for id_ in ids]
-    return {
-        "tags": [[] if it is queries.NOTHING else list(it.all_tags) for it in each],
-        "starred": [it.starred for it in each],
-        "note": [it.note for it in each],
-    }
 
 
 def _run_values(summary: RunSummary) -> dict[str, Any]:

@@ -28,10 +28,15 @@ from logs_ui.recorder.queries.groups import (
     Group,
     Kind,
     beside,
+    by_reward,
+    group_rows,
     groups_of_rows,
     new_groups,
     newest_groups,
+    opened,
     reward_ends,
+    rows_called,
+    run_of,
 )
 from logs_ui.recorder.queries.headers import headers
 from logs_ui.recorder.queries.notes_queries import (
@@ -46,7 +51,6 @@ from logs_ui.recorder.queries.notes_queries import (
     run_annotations,
     saved_settings,
 )
-from logs_ui.recorder.queries.one_group import by_reward, group_rows, opened, rows_called, run_of
 from logs_ui.recorder.queries.pivot import MOST_COLUMNS, MOST_ROWS, Cell, Dimension, Heading, Measure, pivot
 from logs_ui.recorder.queries.rollout_list import (
     Cursor,

@@ -52,8 +52,7 @@ def begin(engine: Engine) -> None:
 
 def end(engine: Engine) -> None:
     """Stops an engine's background thread after the query that is running; the others are dropped."""
-    refresher = _refreshers.pop(engine, None)
-    if refresher is not None:
+    if (refresher := _refreshers.pop(engine, None)) is not None:
         refresher.thread.shutdown(cancel_futures=True)
 
 
@@ -61,8 +60,7 @@ def ask_later(engine: Engine, key: Hashable, query: Callable[[Connection], objec
     """Queues a query, which runs in a transaction of its own and stores its result where pages look for it. A key that
     is queued already is not queued again. Returns False if the engine has no background thread.
     """
-    refresher = _refreshers.get(engine)
-    if refresher is None:
+    if (refresher := _refreshers.get(engine)) is None:
         return False
     try:
         refresher.submit(key, query)

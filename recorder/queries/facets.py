@@ -62,11 +62,10 @@ def facets(
     """
     chosen = [filter.words(name) for name in _FACETS]
     ranges = filter.without(*_FACETS)
-    with Session(db) as session:
-        is_whole = not ranges.terms
-        found = whole if is_whole and whole is not None else _kinds(session, run_id, ranges, span)
-        if whole is None:
-            whole = found if is_whole else _kinds(session, run_id, RolloutFilter())
+    is_whole = not ranges.terms
+    found = whole if is_whole and whole is not None else kinds(db, run_id, ranges, span)
+    if whole is None:
+        whole = found if is_whole else kinds(db, run_id, RolloutFilter())
     known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
     for values, number in whole:
         for i, value in enumerate(values):
@@ -138,13 +137,8 @@ def _edge(low: float, width: float, i: int) -> float:
     return edge
 
 
-def kinds(db: Database, run_id: int, filter: RolloutFilter) -> Kinds:  # noqa: A002
+def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
     """Numbers of rows by combination of values."""
-    with Session(db) as session:
-        return _kinds(session, run_id, filter)
-
-
-def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
     row = EvaluationRow
     # One pass, in the order of the index that covers these columns.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]
@@ -152,16 +146,19 @@ def _kinds(session: Session, run_id: int, filter: RolloutFilter, span: Span | No
     # Not grouped in SQL: SQLite would then choose the order of row_by_kind, and not the index of rewards, in which the
     # few rows without a reward are next to each other.
     awaiting = conditions(run_id, filter.with_parts(scored=Scored.AWAITING), Use.KINDS, span)
-    awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
     aborted = conditions(run_id, filter.with_parts(statuses=Status.ABORTED), Use.KINDS, span)
-    lost = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
+    dead = select(*columns, col(row.reward).is_not(None)).where(*aborted, col(row.status) == Status.RUNNING)
+    with Session(db) as session:
+        awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
+        counts = session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS, span))).all()
+        lost = session.execute(dead).all()
     found: Counter[tuple[str | None, ...]] = Counter()
-    for *values, number, scored in session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS, span))):
+    for *values, number, scored in counts:
         waiting = awaited[tuple(values)]
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
         found.update({(*values, part): count for part, count in parts.items()})
-    for *values, is_scored in session.execute(lost):
+    for *values, is_scored in lost:
         part = Scored.YES if is_scored else None
         found[*values, part] -= 1
         found[*values[:3], Status.ABORTED.value, StopReason.ABORTED.value, part] += 1

@@ -113,7 +113,7 @@ class _Steps(NamedTuple):
 
     shown: list[int]
     is_whole: bool
-    first_id: int | None
+    first_id: int | None = None
 
 
 def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Steps:  # noqa: A002
@@ -124,11 +124,11 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
     together = 0
     for number, rollouts in session.execute(sums.group_by(step).order_by(step.desc())):
         if steps and together + rollouts > WINDOW:
-            return _Steps(steps, is_whole=False, first_id=None)
+            return _Steps(steps, is_whole=False)
         steps.append(number)
         together += rollouts
     if len(steps) != 1 or together <= WINDOW:
-        return _Steps(steps, is_whole=True, first_id=None)
+        return _Steps(steps, is_whole=True)
     # A single step with very many rollouts: an evaluation that names no step is all step 0.
     newest = select(_id).where(col(_Row.run_id) == run_id).order_by(_id.desc()).offset(WINDOW).limit(1)
     return _Steps(steps, is_whole=False, first_id=session.scalar(newest))

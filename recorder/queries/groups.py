@@ -1,4 +1,4 @@
-"""Pages of groups.
+"""Reads groups: pages of them, and the rows and payloads of one.
 
 A filter selects the groups of which at least one rollout matches, and such a group is shown with all of its rollouts.
 Groups are ordered by their newest rollout that matches.
@@ -15,11 +15,12 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Count, Database
+from logs_ui.recorder.errors import RolloutNotFoundError
+from logs_ui.recorder.queries.common import Count, Database, as_shown
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
-from logs_ui.recorder.queries.rollout_list import Cursor
+from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read
 from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, lost_until, sections
-from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 ALIKE = 1e-6
@@ -91,17 +92,11 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A line of the table of groups.
+    """A line of the table of groups."""
 
-    Attributes:
-        id: of its first rollout; it stands for the group in addresses and on the page.
-        name: the recorded `group`.
-        members: by generation.
-    """
-
-    id: int
-    name: str
-    members: tuple[Member, ...]
+    id: int  # of its first rollout; it stands for the group in addresses and on the page
+    name: str  # the recorded `group`
+    members: tuple[Member, ...]  # by generation
     kind: Kind
 
     @property
@@ -168,14 +163,22 @@ def newest_groups(
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
         shown_places = places[:limit]
-        groups = _groups(session, run_id, [name for name, _ in shown_places], ends)
+    groups = groups_called(db, run_id, [name for name, _ in shown_places], ends)
     return GroupPage(groups, Cursor(None, shown_places[-1][1]) if len(places) > limit else None)
 
 
 def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
     """Groups of these names, with all of their rollouts, in this order."""
+    columns = [getattr(_Row, name) for name in Member._fields]
+    query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
+    members: dict[str, list[Member]] = defaultdict(list)
+    until = 0
     with Session(db) as session:
-        return _groups(session, run_id, names, ends)
+        for values in session.execute(query):
+            members[values.group].append(Member._make(values))
+        if any(member.status == Status.RUNNING for of_group in members.values() for member in of_group):
+            until = session.scalar(select(lost_until(run_id))) or 0
+    return [_group(name, members[name], ends, until) for name in names if name in members]
 
 
 def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
@@ -195,7 +198,7 @@ def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends
     with Session(db) as session:
         query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
         names = {row_id: name for row_id, name in session.execute(query)}  # noqa: C416 - rows, typed
-        return _groups(session, run_id, list(dict.fromkeys(names[i] for i in ids if i in names)), ends)
+    return groups_called(db, run_id, list(dict.fromkeys(names[i] for i in ids if i in names)), ends)
 
 
 def beside(
@@ -216,6 +219,59 @@ def beside(
         highest = {name: row_id for row_id, name in session.execute(_chunk(selected, section, _CHUNK))}
         newer = min(_highest(session, selected, highest).values(), default=None)
         return _first(session, newer), _first(session, older[0][1] if older else None)
+
+
+def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
+    """All rows of a rollout's group: the highest reward first, rows without a reward last.
+
+    Raises:
+        RolloutNotFoundError: the run has no rollout of that id.
+    """
+    name = select(_name).where(_id == row_id, _run + 0 == run_id).scalar_subquery()
+    query = select(_Row).where(_name == name, _run + 0 == run_id)
+    with Session(db) as session:
+        rows = as_shown(session, run_id, session.scalars(query))
+    if not rows:
+        raise RolloutNotFoundError(f"This run has no rollout {row_id}.")
+    return sorted(rows, key=by_reward)
+
+
+def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
+    """Rows of the run by their ids, in the order of the ids; without payloads."""
+    wanted = list(row_ids)
+    query = select(_Row).where(_id.in_(wanted), _run == run_id)
+    with Session(db) as session:
+        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda it: wanted.index(it.id or 0))
+
+
+def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
+    """A sort key: the highest reward first, no reward last, equal rewards by generation."""
+    return row.reward is None, -(row.reward or 0.0), row.generation, row.id or 0
+
+
+def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
+    """Rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`.
+
+    Raises:
+        DatabaseError: the payload of one is damaged.
+    """
+    with Session(db) as session:
+        found = read(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
+    return {rollout.row.id or 0: rollout for rollout in found}
+
+
+def run_of(db: Database, row_id: int) -> Run:
+    """The run of a rollout.
+
+    Raises:
+        RolloutNotFoundError: no run has a rollout of that id.
+    """
+    query = select(Run).join(_Row, _run == col(Run.id)).where(_id == row_id)
+    with Session(db) as session:
+        run = session.scalars(query).first()
+    if run is None:
+        raise RolloutNotFoundError(f"No run of this database has a rollout {row_id}.")
+    return run
 
 
 def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | None, limit: int) -> list[tuple[str, int]]:  # noqa: A002
@@ -258,18 +314,6 @@ def _first(session: Session, row_id: int | None) -> int | None:
     """The id of the first rollout of this rollout's group."""
     name = select(_name).where(_id == row_id).scalar_subquery()
     return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
-
-
-def _groups(session: Session, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
-    columns = [getattr(_Row, name) for name in Member._fields]
-    query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
-    members: dict[str, list[Member]] = defaultdict(list)
-    for values in session.execute(query):
-        members[values.group].append(Member._make(values))
-    until = 0
-    if any(member.status == Status.RUNNING for of_group in members.values() for member in of_group):
-        until = session.scalar(select(lost_until(run_id))) or 0
-    return [_group(name, members[name], ends, until) for name in names if name in members]
 
 
 def _group(name: str, members: list[Member], ends: Ends, until: int) -> Group:

@@ -70,9 +70,8 @@ def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[i
     """Annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
     of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
     named = _SAID.join(EvaluationRow, col(EvaluationRow.uid) == _SAID.c.row)
-    ids = (
-        select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(named).where(_SAID.c.run == run.uid, *of_run)
-    )
+    ids = select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(named)
+    ids = ids.where(_SAID.c.run == run.uid, *of_run)
     with Session(db) as session:
         recorded = _recorded(session, col(RowTag.run_id) == run.id, col(RowTag.row_id).between(first, last))
         id_of = {found.uid: found.id for found in session.execute(ids)}
@@ -124,11 +123,11 @@ def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
     """Tags from rollout functions, by row id."""
-    tags: dict[int, list[str]] = {}
+    tags: dict[int, tuple[str, ...]] = {}
     found = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
     for row_id, tag in session.execute(found):
-        tags.setdefault(row_id, []).append(tag)
-    return {row_id: tuple(of_row) for row_id, of_row in tags.items()}
+        tags[row_id] = (*tags.get(row_id, ()), tag)
+    return tags
 
 
 def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation]) -> dict[int, Annotation]:

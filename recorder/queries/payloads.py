@@ -17,12 +17,10 @@ def with_contents(query: Any) -> Any:
     return query.outerjoin(_before_content, _before_content.c.id == col(_payload.content_start))
 
 
-def with_tokens(query: Any) -> Any:
-    """Adds two columns to a query of `rollout_payload`: the arguments of `payload.unpack_tokens`."""
+def with_payloads(query: Any) -> Any:
+    """Adds those, and the arguments of `payload.unpack_tokens`, to a query of `evaluation_row`; each is None if the
+    rollout has no such payload.
+    """
+    query = with_contents(query.outerjoin(_payload, col(_payload.row_id) == col(EvaluationRow.id)))
     query = query.add_columns(col(_payload.tokens), _before_tokens.c.data.label("before_tokens"))
     return query.outerjoin(_before_tokens, _before_tokens.c.id == col(_payload.tokens_start))
-
-
-def with_payloads(query: Any) -> Any:
-    """Adds all four columns to a query of `evaluation_row`; each is None if the rollout has no such payload."""
-    return with_tokens(with_contents(query.outerjoin(_payload, col(_payload.row_id) == col(EvaluationRow.id))))

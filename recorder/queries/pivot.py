@@ -220,9 +220,8 @@ def _tags(run_id: int) -> Any:
     named = and_(col(EvaluationRow.run_id) == run_id, col(EvaluationRow.uid) == col(PersonalTag.row))
     personal = select(col(EvaluationRow.id), col(PersonalTag.tag)).join(PersonalTag, named)
     recorded: Any = select(col(RowTag.row_id).label("row_id"), col(RowTag.tag).label("tag"))
-    return union(
-        recorded.where(col(RowTag.run_id) == run_id), personal.where(col(PersonalTag.run) == of_run)
-    ).subquery()
+    recorded = recorded.where(col(RowTag.run_id) == run_id)
+    return union(recorded, personal.where(col(PersonalTag.run) == of_run)).subquery()
 
 
 _OF_KINDS = set(Dimension) - {Dimension.TAG, Dimension.MODEL, Dimension.AGE}  # columns of the index row_by_kind

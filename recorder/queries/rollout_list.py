@@ -60,23 +60,16 @@ class Page:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One row with its payload.
-
-    Attributes:
-        messages: in OpenAI's chat format: role, content, optionally reasoning_content, tool_calls, name.
-        actions: dicts of turn, text, action, observation, reward, done, metadata, seconds, error, and `generation` for
-            recorded model calls. Turn 0 is the reset.
-        sampling: sampling parameters of its generations.
-        metadata: everything else (attribution, traceback, extra fields of the rollout function, ...).
-        tokens: None before the rollout returned.
+    """One row with its payload. Actions are dicts of turn, text, action, observation, reward, done, metadata, seconds,
+    error, and `generation` for recorded model calls; turn 0 is the reset.
     """
 
     row: EvaluationRow
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]]  # in OpenAI's chat format: role, content, reasoning_content, tool_calls, name
     actions: list[dict[str, Any]]
-    sampling: dict[str, Any]
-    metadata: dict[str, Any]
-    tokens: Tokens | None
+    sampling: dict[str, Any]  # sampling parameters of its generations
+    metadata: dict[str, Any]  # everything else: attribution, traceback, extra fields of the rollout function, ...
+    tokens: Tokens | None  # None before the rollout returned
 
 
 @dataclass(frozen=True)

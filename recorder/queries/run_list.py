@@ -143,15 +143,13 @@ def _state(now: int) -> ColumnElement[str]:
 
 
 def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
-    conditions = [_contains(word) for word in chosen.words]
-    conditions += [col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags]
-    if chosen.states:
-        conditions.append(_state(now).in_(chosen.states))
-    if chosen.projects:
-        conditions.append(col(Run.project).in_(chosen.projects))
-    if chosen.starred:
-        conditions.append(col(Run.uid).in_(_annotated(Star)))
-    return conditions
+    return [
+        *(_contains(word) for word in chosen.words),
+        *(col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags),
+        *([_state(now).in_(chosen.states)] if chosen.states else []),
+        *([col(Run.project).in_(chosen.projects)] if chosen.projects else []),
+        *([col(Run.uid).in_(_annotated(Star))] if chosen.starred else []),
+    ]
 
 
 def _contains(word: str) -> ColumnElement[bool]:
@@ -161,8 +159,8 @@ def _contains(word: str) -> ColumnElement[bool]:
     name, equals, value = word.partition("=")
     if equals and name:
         return or_(_argument(col(Run.config), name, value), _argument(col(Run.versions), name, value))
-    named_by = (col(Run.name), col(Run.uid), col(Run.model), col(Run.project))
-    named = [column.icontains(word, autoescape=True) for column in named_by]
+    named_by = (Run.name, Run.uid, Run.model, Run.project)
+    named = [col(column).icontains(word, autoescape=True) for column in named_by]
     annotated = [
         col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
@@ -186,12 +184,9 @@ def _eval_names() -> Any:
     first = select(func.min(name)).where(col(key.run_id) == col(Run.id), col(key.mode) == modes.c.mode)
     begun = select(col(Run.id).label("run"), modes.c.mode, first.scalar_subquery().label("name")).select_from(Run)
     names = begun.join(modes, literal(1) == 1).cte("names", recursive=True)
-    following = select(func.min(name)).where(
-        col(key.run_id) == names.c.run, col(key.mode) == names.c.mode, name > names.c.name
-    )
-    return names.union_all(
-        select(names.c.run, names.c.mode, following.scalar_subquery()).where(names.c.name.is_not(None))
-    )
+    of_run = (col(key.run_id) == names.c.run, col(key.mode) == names.c.mode)
+    following = select(func.min(name)).where(*of_run, name > names.c.name).scalar_subquery()
+    return names.union_all(select(names.c.run, names.c.mode, following).where(names.c.name.is_not(None)))
 
 
 def _has_value(word: str) -> ColumnElement[bool]:

@@ -107,14 +107,10 @@ def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, l
     is_all = (first, last) == (of.first, of.last)
     # row_by_kind covers the query for all steps. For some steps it is slow, and the expression keeps SQLite from it.
     task: Any = col(row.task) if is_all else col(row.task).concat(_NOTHING)
-    query = (
-        select(task, func.count(), func.count(col(row.reward)), mean_reward)
-        .where(col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name)
-        .where(task.is_not(None))
-        .group_by(task)
-        .having(mean_reward.is_not(None))
-        .order_by(mean_reward, task)
+    query = select(task, func.count(), func.count(col(row.reward)), mean_reward).where(
+        col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name, task.is_not(None)
     )
+    query = query.group_by(task).having(mean_reward.is_not(None)).order_by(mean_reward, task)
     if not is_all:
         query = query.where(col(row.step).between(first, last))
     with Session(db) as session:
@@ -140,12 +136,8 @@ def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> li
     sums, more = StepStatistics, StepDetails
     same = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
     columns = [col(getattr(sums, name)) for name in _SUMS] + [col(getattr(more, name)) for name in _DETAILS]
-    query = (
-        select(*columns)
-        .select_from(outerjoin(sums, more, and_(*same)))
-        .where(*_of_series(run_id, of), col(sums.step).in_(chosen))
-        .order_by(col(sums.step))
-    )
+    query = select(*columns).select_from(outerjoin(sums, more, and_(*same))).order_by(col(sums.step))
+    query = query.where(*_of_series(run_id, of), col(sums.step).in_(chosen))
     lost = _lost(session, run_id, of)
     return [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
 

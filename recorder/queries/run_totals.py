@@ -1,7 +1,7 @@
 """Totals of runs from their step statistics; only unfinished rollouts are counted row by row."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,26 +43,18 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Figures of a run, as the list of runs shows them.
-
-    Attributes:
-        is_evaluation: True if it has rollouts, none of them from a training, and no training is planned.
-        rollouts: number of rollouts in all modes.
-        steps: the highest step; 0 before the first.
-        reward: mean over the last 10 train steps that have a reward, weighted by rollouts; for an evaluation, over all
-            of its rewards. None without rewards.
-        reward_curve: (step, mean reward) of each train step, or step of an evaluation, that has rewards; thinned to at
-            most 120 points.
-        truncated, errors: shares of the ended rollouts, 0 to 1; None if none ended.
+    """Figures of a run, as the list of runs shows them. `reward` is the mean over the last 10 train steps that have a
+    reward, weighted by rollouts; for an evaluation, over all of its rewards; None without rewards. `reward_curve` has
+    (step, mean reward) of each train step, or step of an evaluation, that has rewards, thinned to at most 120 points.
     """
 
-    is_evaluation: bool = False
-    rollouts: int = 0
-    steps: int = 0
+    is_evaluation: bool = False  # it has rollouts, none of them from a training, and no training is planned
+    rollouts: int = 0  # in all modes
+    steps: int = 0  # the highest step; 0 before the first
     reward: float | None = None
     reward_curve: tuple[tuple[int, float], ...] = ()
-    truncated: float | None = None
-    errors: float | None = None
+    truncated: float | None = None  # share of the ended rollouts, 0 to 1; None if none ended
+    errors: float | None = None  # likewise
     eval_names: tuple[str, ...] = ()
 
 
@@ -104,8 +96,8 @@ def _curves(
     # Two SELECTs, since an OR of both conditions could not use the index.
     trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(it.mode) == Mode.TRAIN]
     for some in (*trained, *([run.in_(evaluations)] if evaluations else [])):
-        query = sums.where(some)
-        for run_id, *values in session.connection().execute(query.execution_options(yield_per=_AT_ONCE)):
+        query = sums.where(some).execution_options(yield_per=_AT_ONCE)
+        for run_id, *values in session.connection().execute(query):
             found[run_id].append(_Point(*values))
     return found
 
@@ -121,9 +113,8 @@ def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, 
         col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),
         col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
     )
-    if run_ids is not None:
-        query = query.where(col(row.run_id).in_(run_ids))
-    return {run: count for run, count in session.execute(query.group_by(col(row.run_id)))}  # noqa: C416 - rows, typed
+    query = _of_runs(query, col(row.run_id), run_ids).group_by(col(row.run_id))
+    return {run: count for run, count in session.execute(query)}  # noqa: C416 - rows, typed
 
 
 def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
@@ -138,11 +129,7 @@ def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
         steps=max(part.steps for part in parts),
         reward=sum(it.reward_sum for it in counted) / scored if scored else None,
         reward_curve=tuple((it.step, it.reward_sum / it.scored) for it in thinned(curve, _CURVE_POINTS)),
-        truncated=_share((part.truncated for part in parts), finished),
-        errors=_share((part.errors for part in parts), finished),
+        truncated=sum(part.truncated for part in parts) / finished if finished > 0 else None,
+        errors=sum(part.errors for part in parts) / finished if finished > 0 else None,
         eval_names=tuple(sorted({part.eval_name for part in parts})),
     )
-
-
-def _share(parts: Iterable[int], whole: int) -> float | None:
-    return sum(parts) / whole if whole > 0 else None

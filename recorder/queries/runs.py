@@ -69,11 +69,10 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
 
 def mode_of(db: Database, run_id: int) -> Mode:
     """The mode that a run is shown by: `train` if it has rollouts of a training."""
-    trained = select(col(StepStatistics.step)).where(
-        col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN
-    )
+    of_training = (col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN)
     with Session(db) as session:
-        return Mode.EVAL if session.execute(trained.limit(1)).first() is None else Mode.TRAIN
+        step = session.scalar(select(col(StepStatistics.step)).where(*of_training).limit(1))
+    return Mode.EVAL if step is None else Mode.TRAIN
 
 
 def find_run(db: Database, name: str) -> Run:
@@ -85,18 +84,16 @@ def find_run(db: Database, name: str) -> Run:
     newest = (col(Run.created).desc(), col(Run.id).desc())
     runs = select(Run).order_by(*newest)
     latest = [runs] if name == "latest" else []
-    exact = [runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)]
     begins = func.substr(col(Run.uid), 1, len(name)) == name
     with Session(db) as session:
-        for query in exact:
-            found = session.scalars(query.limit(1)).first()
-            if found is not None:
+        for query in (runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)):
+            if (found := session.scalars(query.limit(1)).first()) is not None:
                 return found
         by_prefix = session.scalars(runs.where(begins)).all() if name else []
         if len(by_prefix) == 1:
             return by_prefix[0]
         known = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
-    raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [(uid, named) for uid, named in known]))
+    raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [tuple(names) for names in known]))
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
@@ -171,7 +168,7 @@ def state_of(run: Run, now: int) -> str:
     return "died" if died else run.state
 
 
-def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, str]]) -> str:
+def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, ...]]) -> str:
     if not known:
         return "No run is recorded in this database yet."
     if same_prefix:

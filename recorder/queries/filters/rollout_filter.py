@@ -145,11 +145,8 @@ class RolloutFilter:
 
 
 def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
-    """Reads a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`.
-
-    Args:
-        text: the whole line; a line of spaces filters nothing.
-        now: µs since the epoch that ages such as `since:2h` count from; the clock's by default.
+    """Reads a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`. A line
+    of spaces filters nothing. Ages such as `since:2h` count from `now`, in µs since the epoch; by default the clock's.
 
     Raises:
         FilterError: names the term at fault, and the nearest word that is known.
@@ -165,11 +162,9 @@ def print_where(filter: RolloutFilter) -> str:  # noqa: A002
 def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = None) -> RolloutFilter:
     """Reads a URL's (name, value) pairs, all of which apply. Empty values are ignored.
 
-    Args:
-        parameters: `where`, in the filter language; `sort`; and the fields of a form: `eval`, `mode`, `status`, `stop`,
-            `scored`, `task` (each may repeat), `group`, `step_min`, `step_max`, `reward_min`, `reward_max` (`>0.1` and
-            `<0.5` exclude the end), `since`, `until`.
-        now: µs since the epoch that ages count from; the clock's by default.
+    The names are `where`, in the filter language; `sort`; and the fields of a form: `eval`, `mode`, `status`, `stop`,
+    `scored`, `task` (each may repeat), `group`, `step_min`, `step_max`, `reward_min`, `reward_max` (`>0.1` and `<0.5`
+    exclude the end), `since`, `until`. For `now` see `parse_where`.
 
     Raises:
         FilterError: an unknown name or word (with the nearest known one), not a number, not finite, or min above max.

@@ -31,16 +31,12 @@ def _slack(value: float) -> float:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers, or times in µs since the epoch, between two ends; an end that is None is open.
-
-    Attributes:
-        above, below: True if `low` itself, or `high` itself, is excluded.
-    """
+    """Numbers, or times in µs since the epoch, between two ends; an end that is None is open."""
 
     low: float | None = None
     high: float | None = None
-    above: bool = False
-    below: bool = False
+    above: bool = False  # `low` itself is excluded
+    below: bool = False  # `high` itself is excluded
 
     @property
     def is_closed(self) -> bool:
@@ -86,19 +82,16 @@ Value = str | Range | None
 class Term:
     """A condition on one field. A rollout satisfies it by any of its values; if it is negated, by none of them.
 
-    Attributes:
-        field: a name in FIELDS.
-        values: alternatives, sorted: texts or ranges, as the field's kind requires, or None for absence. A range that
-            excludes an end is the only value, and has one end if the term is negated.
-        key: for `rewards` and `metrics`, the name of one of the run's own; None for other fields.
+    The values are sorted: texts or ranges, as the field's kind requires, or None for absence. A range that excludes an
+    end is the only value, and has one end if the term is negated.
 
     Raises:
         FilterError: an unknown word, a number out of range, or a value that does not suit the field.
     """
 
-    field: str
+    field: str  # a name in FIELDS
     values: tuple[Value, ...]
-    key: str | None = None
+    key: str | None = None  # for `rewards` and `metrics`, the name of one of the run's own; None for other fields
     negated: bool = False
 
     def __post_init__(self) -> None:
@@ -111,7 +104,7 @@ class Term:
         if not values:
             raise FilterError(self.field, f"{self.field} lacks a value, for example {field.example}")
         ranges = [value for value in values if isinstance(value, Range)]
-        if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and _has_both_ends(ranges[0]))):
+        if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and len(ranges[0].ends) == 2)):
             message = f"{self.field} takes only one range if an end of it is excluded: write two terms"
             raise FilterError(self.field, message)
         object.__setattr__(self, "values", tuple(sorted(values, key=_order_of(field))))
@@ -240,10 +233,6 @@ def _checked_range(field: Field, given: Range) -> Range:
     return found
 
 
-def _has_both_ends(it: Range) -> bool:
-    return it.low is not None and it.high is not None
-
-
 def _order_of(field: Field) -> Callable[[Value], tuple[bool, Any]]:
     """A sort key of values: words in the order of their enum, names by the alphabet, numbers by size, absence last."""
     places = {word.value: place for place, word in enumerate(field.words or ())}
@@ -266,7 +255,7 @@ def _print_value(value: Value) -> str:
 
 def _print_range(it: Range) -> list[str]:
     """Prints a range that is a term's only value: `:a..b`, or a comparison for each end."""
-    if it.is_closed and _has_both_ends(it):
+    if it.is_closed and len(it.ends) == 2:
         return [f":{_print_value(it)}"]
     low = [] if it.low is None else [f"{'>' if it.above else '>='}{print_number(it.low)}"]
     high = [] if it.high is None else [f"{'<' if it.below else '<='}{print_number(it.high)}"]

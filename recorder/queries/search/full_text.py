@@ -108,7 +108,9 @@ class _Plan:
         """True if the phrase is selective enough to drive the query."""
         if expression not in self.few:
             # A prefix that was not expanded is slow to count: FTS5 merges its hits each time.
-            self.few[expression] = not expression.endswith("*") and _count(self.connection, expression) <= _FEW
+            count = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
+            hits = () if expression.endswith("*") else self.connection.exec_driver_sql(count, (expression, _FEW + 1))
+            self.few[expression] = any(number <= _FEW for (number,) in hits)
         return self.few[expression]
 
     def hits(self, expression: str, run_id: int) -> str | None:
@@ -200,12 +202,6 @@ def search_state(connection: Connection, run_id: int) -> SearchState:
     return SearchState(found[0], bool(found[1])) if found else SearchState(0, behind=True)
 
 
-def _count(connection: Connection, expression: str) -> int:
-    """Counts the rows that contain these words, up to _FEW + 1."""
-    query = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
-    return int(connection.exec_driver_sql(query, (expression, _FEW + 1)).scalar_one())
-
-
 def _begun(connection: Connection, text: str) -> list[str]:
     """Expands a text that ends with `*` to one text per word that begins so; empty if there are none, or too many."""
     words = search_words.words_of(text[:-1])
@@ -229,18 +225,13 @@ def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
     lists = "SELECT name FROM temp.sqlite_master WHERE type = 'table' AND name LIKE 'hits!_%' ESCAPE '!'"
     there = set(ask(lists).scalars())
     if name not in there:
-        _keep(plan.connection, name, expression, run_id, there - set(plan.lists.values()))
+        with _writing(plan.connection):
+            for earlier in there - set(plan.lists.values()):
+                ask(f"DROP TABLE temp.{earlier}")
+            ask(f"CREATE TEMP TABLE {name} (id INTEGER PRIMARY KEY)")
+            collect = f"INSERT INTO temp.{name} SELECT rowid FROM search.texts WHERE texts MATCH ? AND {_OF_RUN}"  # noqa: S608 - a hash
+            ask(collect, (expression, run_id, run_id))
     return name
-
-
-def _keep(connection: Connection, name: str, expression: str, run_id: int, others: set[str]) -> None:
-    """Makes the table, and drops those of earlier queries."""
-    with _writing(connection):
-        for other in others:
-            connection.exec_driver_sql(f"DROP TABLE temp.{other}")
-        connection.exec_driver_sql(f"CREATE TEMP TABLE {name} (id INTEGER PRIMARY KEY)")
-        collect = f"INSERT INTO temp.{name} SELECT rowid FROM search.texts WHERE texts MATCH ? AND {_OF_RUN}"  # noqa: S608 - a hash
-        connection.exec_driver_sql(collect, (expression, run_id, run_id))
 
 
 @contextmanager

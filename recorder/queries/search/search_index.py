@@ -81,15 +81,11 @@ class SearchIndex:
         stopped: Callable[[], bool] = lambda: False,
         grown: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Indexes all final rollouts that are missing, or stops when `stopped` returns True.
+        """Indexes all final rollouts that are missing, of one run or of all, the newest first. Returns False if another
+        process or thread is filling the index.
 
-        Args:
-            run_id: the only run to index; all by default, the newest first.
-            stopped: called after each step, which takes a fraction of a second.
-            grown: called after each step with the number of rollouts that it added.
-
-        Returns:
-            False if another process or thread is filling the index, and nothing was done.
+        After each step, which takes a fraction of a second, `grown` is called with the number of rollouts that it
+        added; then it stops if `stopped` returns True.
 
         Raises:
             DatabaseError: the database cannot be read, or the index cannot be written.

@@ -8,11 +8,7 @@ from logs_ui.recorder.storage.payload import unpack_content
 
 def text_of(error: str | None, content: bytes | None, start: bytes | None) -> str:
     """Joins all texts of a rollout, each once: messages with reasoning and tool calls, actions, observations, errors.
-
-    Args:
-        error: the row's error.
-        content: the row's packed payload; a damaged one counts as empty.
-        start: the packed payload start.
+    The payload and its start are packed; a damaged one counts as empty.
     """
     try:
         unpacked = unpack_content(content, start)

@@ -51,7 +51,8 @@ _folding = _Folding()
 
 def words_of(text: str) -> list[str]:
     """The folded words of a text, in order; a word too long for PostgreSQL becomes its beginning and a hash."""
-    return [word if len(word) <= _WORD else _shortened(word) for word in text.translate(_folding).split()]
+    words = text.translate(_folding).split()
+    return [it[:_WORD] + hashlib.sha256(it.encode()).hexdigest()[:16] if is_shortened(it) else it for it in words]
 
 
 def vectors(text: str) -> list[str]:
@@ -72,12 +73,8 @@ def query(text: str) -> str:
 
 
 def is_shortened(word: str) -> bool:
-    """True if a word of `words_of` was shortened."""
+    """True if a word is too long for PostgreSQL, or a word of `words_of` was shortened."""
     return len(word) > _WORD
-
-
-def _shortened(word: str) -> str:
-    return word[:_WORD] + hashlib.sha256(word.encode()).hexdigest()[:16]
 
 
 def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:

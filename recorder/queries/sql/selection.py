@@ -68,11 +68,9 @@ class Use(Enum):
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that are next to one another in an index: `conditions` besides the filter's, and their `order`.
-
-    Attributes:
-        ties: set if rows with equal keys are ordered by id in the direction opposite to the key's, which no index has.
-            `order` is then an index's, and correct only between different keys.
+    """Rows that are next to one another in an index: `conditions` besides the filter's, and their `order`. `ties` is
+    set if rows with equal keys are ordered by id in the direction opposite to the key's, which no index has; `order` is
+    then an index's, and correct only between different keys.
     """
 
     conditions: list[ColumnElement[bool]]
@@ -238,15 +236,6 @@ def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
     return not few and any(it.field not in _INDEXED for it in filter.terms)
 
 
-def _reward(filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    if use == Use.ROWS:
-        served = filter.sort in _BY_REWARD and not _is_rare(filter)
-    else:
-        alone = all(it.field in {"reward", "step", "scored", "group"} for it in filter.terms)
-        served = use == Use.NUMBER and alone and not any(it.field == "step" and not it.is_plain for it in filter.terms)
-    return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
-
-
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
     """The first and the last id of the rows of a narrow range of steps; None for any other filter."""
     if not _is_narrow(filter):
@@ -298,7 +287,11 @@ def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     """The column itself if its index selects few rows, else an expression that no index serves."""
     only = term.range
     if term.field == "reward":
-        return _reward(filter, use)
+        alone = all(it.field in {"reward", "step", "scored", "group"} for it in filter.terms)
+        by_step = any(it.field == "step" and not it.is_plain for it in filter.terms)
+        sorted_by_it = filter.sort in _BY_REWARD and not _is_rare(filter)
+        served = sorted_by_it if use == Use.ROWS else use == Use.NUMBER and alone and not by_step
+        return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
     if term.field == "id":
         by_id = only is not None and (only.low == only.high or filter.sort in _BY_ID)
         return _ID if by_id else _ID + 0
