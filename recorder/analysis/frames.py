@@ -369,10 +369,6 @@ def _series(parts: list[Any], kind: Kind) -> "pd.Series[Any]":
         return pd.Series(whole.to_numpy()).dt.tz_localize("UTC")
     if kind == Kind.TEXT:  # in one piece, which is faster in pandas; large_string holds more than 2 GB
         whole = whole.cast(pa.large_string()).combine_chunks()
-    of_pandas: dict[Kind, Any] = {
-        Kind.TEXT: pd.StringDtype(),
-        Kind.MAYBE_WHOLE: pd.Int64Dtype(),
-        Kind.MAYBE_TRUE: pd.BooleanDtype(),
-    }
-    dtype = of_pandas.get(kind)
+    nullable = {Kind.TEXT: pd.StringDtype, Kind.MAYBE_WHOLE: pd.Int64Dtype, Kind.MAYBE_TRUE: pd.BooleanDtype}
+    dtype: Any = nullable[kind]() if kind in nullable else None
     return pd.Series(whole.to_numpy() if dtype is None else dtype.__from_arrow__(whole))

@@ -59,7 +59,6 @@ from logs_ui.recorder.queries.rollout_list import (
     Rollout,
     count,
     exact_count,
-    group_of,
     image,
     mean_reward,
     neighbours,

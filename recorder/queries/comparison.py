@@ -110,11 +110,8 @@ def task_results(
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     task = func.coalesce(col(row.task), literal("", literal_execute=True))
     value = reward if solved.function is None else number_in(col(row.rewards), solved.function)
-    query = (
-        select(task, func.count(), whole_sum(case((value >= solved.at, 1), else_=0)), total(reward))
-        .where(*_scored(run_id, mode, steps))
-        .group_by(task, col(row.group))
-    )
+    query = select(task, func.count(), whole_sum(case((value >= solved.at, 1), else_=0)), total(reward))
+    query = query.where(*_scored(run_id, mode, steps)).group_by(task, col(row.group))
     found: dict[str, list[GroupResult]] = defaultdict(list)
     with Session(db) as session:
         for name, *sums in session.execute(query):

@@ -202,11 +202,8 @@ def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends
 
 
 def beside(
-    db: Database,
-    run_id: int,
-    filter: RolloutFilter,  # noqa: A002
-    rows: Sequence[EvaluationRow],
-) -> tuple[int | None, int | None]:
+    db: Database, run_id: int, filter: RolloutFilter, rows: Sequence[EvaluationRow]  # noqa: A002
+) -> tuple[int | None, int | None]:  # fmt: skip
     """Ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group that
     the filter does not select, the groups between which it would be.
     """

@@ -1,8 +1,10 @@
 """Pivot tables: rollouts by two of their properties, with a count, a mean or a share per cell."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import Any
 
 from sqlalchemy import Select, and_, case, func, literal, select, union
@@ -135,7 +137,7 @@ def pivot(
     statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no
     index serves the filter.
     """
-    cells: dict[tuple[Heading, Heading], Cell] = {}
+    cells: defaultdict[tuple[Heading, Heading], Cell] = defaultdict(Cell)
     with Session(db) as session:
         buckets = _buckets(session, run_id, filter) if Dimension.STEP in {rows, columns} else _Buckets()
         is_large, span = False, None
@@ -153,7 +155,7 @@ def pivot(
             query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit, span)
         for row, column, number, together, known in session.execute(query):
             place = buckets.heading(rows, row), buckets.heading(columns, column)
-            cells[place] = cells.get(place, Cell()) + Cell(number, together or 0.0, known)
+            cells[place] += Cell(number, together or 0.0, known)
     is_cut = is_large and (span is not None or sum(cell.count for cell in cells.values()) >= MOST_COUNTED)
     return _pivot(cells, rows, columns, counted=MOST_COUNTED if is_cut else None)
 
@@ -250,18 +252,16 @@ def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets: 
 def _pivot(
     cells: dict[tuple[Heading, Heading], Cell], rows: Dimension, columns: Dimension, counted: int | None
 ) -> Pivot:
-    of_rows: dict[Heading, Cell] = {}
-    of_columns: dict[Heading, Cell] = {}
+    of_rows: defaultdict[Heading, Cell] = defaultdict(Cell)
+    of_columns: defaultdict[Heading, Cell] = defaultdict(Cell)
     for (row, column), cell in cells.items():
-        of_rows[row] = of_rows.get(row, Cell()) + cell
-        of_columns[column] = of_columns.get(column, Cell()) + cell
-    down = _shown(of_rows, rows, MOST_ROWS)
-    across = _shown(of_columns, columns, MOST_COLUMNS)
-    kept, kept_across = set(down), set(across)
+        of_rows[row] += cell
+        of_columns[column] += cell
+    down, across = _shown(of_rows, rows, MOST_ROWS), _shown(of_columns, columns, MOST_COLUMNS)
     return Pivot(
         rows=down,
         columns=across,
-        cells={place: cell for place, cell in cells.items() if place[0] in kept and place[1] in kept_across},
+        cells={place: cells[place] for place in product(down, across) if place in cells},
         of_rows={heading: of_rows[heading] for heading in down},
         of_columns={heading: of_columns[heading] for heading in across},
         overall=sum(cells.values(), Cell()),

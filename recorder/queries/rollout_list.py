@@ -158,9 +158,8 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
     with Session(db) as session:
         found = session.get(Image, hash)
     if found is None:
-        raise ImageNotFoundError(
-            f"There is no image {hash[:64]!r} in this database. The rollout may have been recorded in another one."
-        )
+        where = "The rollout may have been recorded in another one."
+        raise ImageNotFoundError(f"There is no image {hash[:64]!r} in this database. {where}")
     return found
 
 
@@ -184,14 +183,6 @@ def neighbours(
         position=None if itself is None or before >= COUNT_CAP else before + 1,
         count=total,
     )
-
-
-def group_of(db: Database, row: EvaluationRow) -> list[EvaluationRow]:
-    """All rows of a row's group, by generation."""
-    of_group = (col(EvaluationRow.group) == row.group, col(EvaluationRow.run_id) == row.run_id)
-    query = select(EvaluationRow).where(*of_group).order_by(col(EvaluationRow.generation), col(EvaluationRow.id))
-    with Session(db) as session:
-        return as_shown(session, row.run_id, session.scalars(query))
 
 
 def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
@@ -229,15 +220,9 @@ def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Sele
 
 
 def in_order(
-    session: Session,
-    run_id: int,
-    filter: RolloutFilter,  # noqa: A002
-    after: Place | None,
-    limit: int,
-    *,
-    backwards: bool = False,
-    span: Span | None = None,
-) -> list[EvaluationRow]:
+    session: Session, run_id: int, filter: RolloutFilter, after: Place | None, limit: int, *,  # noqa: A002
+    backwards: bool = False, span: Span | None = None,
+) -> list[EvaluationRow]:  # fmt: skip
     """The first rows after a place, or before it; within a span of ids if one is given."""
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS, span)

@@ -35,9 +35,9 @@ def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # no
     """
     named = named_in(filter)
     known = known_values(db, run_id, named)
-    for field, names in named.items():
+    for field in named.keys() - {"eval", "task"}:  # of which `known_values` lists all
         listed = known[field]
-        known[field] += [name for name in names if name not in listed and _has(db, run_id, field, name)]
+        known[field] += [name for name in named[field] if name not in listed and _has(db, run_id, field, name)]
     check_known(filter, known)
 
 
@@ -56,10 +56,8 @@ def _known(session: Session, run_id: int, field: str) -> list[str]:
 
 
 def _has(db: Database, run_id: int, field: str, value: str) -> bool:
-    """Searches all rows for a name that `known_values` did not list; its evals and tasks are complete."""
+    """Searches all rows for a name that `known_values` did not list."""
     row = EvaluationRow
-    if field in {"eval", "task"}:
-        return False
     if field == "tag":
         is_there = tagged(run_id, value)
     else:

@@ -14,9 +14,8 @@ from logs_ui.recorder.storage.tables import RunSource, Text, Tokenizer
 
 def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:
     """Sources of runs, without their texts, by the run's number; in the order of kind and name."""
-    query = (
-        select(RunSource).where(col(RunSource.run_id).in_(run_ids)).order_by(col(RunSource.kind), col(RunSource.name))
-    )
+    query = select(RunSource).where(col(RunSource.run_id).in_(run_ids))
+    query = query.order_by(col(RunSource.kind), col(RunSource.name))
     found: dict[int, list[RunSource]] = defaultdict(list)
     with Session(db) as session:
         for source in session.scalars(query):

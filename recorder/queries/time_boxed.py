@@ -57,18 +57,13 @@ def neighbours_in_time(
         else:
             span, place = newest_ids(session, run_id, filter.range("step").high, WINDOW), place_of(row, filter.sort)
             both = [in_order(session, run_id, filter, place, 1, backwards=it, span=span) for it in (True, False)]
-    previous, following = ([row.id for row in rows] for rows in both)
-    return Neighbours(next(iter(previous), None), next(iter(following), None), inside, None, total, unsure)
+    previous, following = (rows[0].id if rows else None for rows in both)
+    return Neighbours(previous, following, inside, None, total, unsure)
 
 
 def _found_in_time(
-    session: Session,
-    run_id: int,
-    filter: RolloutFilter,  # noqa: A002
-    after: Cursor | None,
-    limit: int,
-    until: float,
-) -> Page:
+    session: Session, run_id: int, filter: RolloutFilter, after: Cursor | None, limit: int, until: float  # noqa: A002
+) -> Page:  # fmt: skip
     """Scans the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)

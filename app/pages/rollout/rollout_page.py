@@ -164,7 +164,7 @@ def _page(
     cards = timeline.make_timeline(found)
     calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
     parts = reward_parts(row)
-    group = queries.group_of(db, row)
+    group = sorted(queries.group_rows(db, id_of(run), row.id or 0), key=lambda it: (it.generation, it.id or 0))
     strip = Scale.over([member.reward for member in group if member.reward is not None])
     return RolloutPage(
         summary=summary,

@@ -63,12 +63,8 @@ _LABELS = {"stop": "stop reason", "rewards": "reward function", "metrics": "metr
 
 
 def _of_column(column: rollout_columns.Column) -> Field:
-    numeric = {
-        rollout_columns.Kind.WHOLE: Kind.WHOLE,
-        rollout_columns.Kind.MAYBE_WHOLE: Kind.WHOLE,
-        rollout_columns.Kind.NUMBER: Kind.NUMBER,
-    }
-    kind = Kind.WORD if column.words else numeric.get(column.kind, Kind.NAME)
+    kinds = {rollout_columns.Kind.TEXT: Kind.NAME, rollout_columns.Kind.NUMBER: Kind.NUMBER}
+    kind = Kind.WORD if column.words else kinds.get(column.kind, Kind.WHOLE)
     optional = column.optional or column.kind in {rollout_columns.Kind.MAYBE_WHOLE, rollout_columns.Kind.NUMBER}
     name = column.field or column.name
     return Field(name, kind, column.meaning, column.example, column.words, column.name, optional=optional)

@@ -184,8 +184,7 @@ def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> floa
     try:
         return convert(value)
     except (TypeError, ValueError):
-        message = f"{name} is {shortened(repr(value))}, which is not a number that it accepts"
-        raise FilterError(name, message) from None
+        raise FilterError(name, f"{name} is {shortened(repr(value))}, which is not a number that it accepts") from None
 
 
 def _check_key(field: Field, key: str | None) -> None:

@@ -115,10 +115,10 @@ class _Plan:
 
     def hits(self, expression: str, run_id: int) -> str | None:
         """The temporary table of a run's hits; None if there are few, or this database has no index."""
-        if (expression, run_id) not in self.lists:
-            found = None if self.is_few(expression) else _kept_hits(self, expression, run_id)
-            self.lists[expression, run_id] = found
-        return self.lists[expression, run_id]
+        key = expression, run_id
+        if key not in self.lists:
+            self.lists[key] = None if self.is_few(expression) else _kept_hits(self, *key)
+        return self.lists[key]
 
     def by_index(self) -> None:
         """Sets _BY_INDEX once per transaction; PostgreSQL's planner knows by itself which words are rare."""

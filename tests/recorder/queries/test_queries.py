@@ -497,7 +497,7 @@ def test_what_runs_when_its_process_dies_was_aborted_for_every_reader(
     found = [
         rows,
         queries.page(database, run_id, RolloutFilter(sort=Sort.OLDEST)).rows,
-        queries.group_of(database, row),
+        sorted(queries.group_rows(database, run_id, row.id or 0), key=lambda it: it.id or 0),
     ]
     found.append([queries.rollout(database, run_id, each.id or 0).row for each in rows])
     for each in found:
@@ -649,9 +649,9 @@ def test_a_rollout_of_another_run_is_not_found(database: Engine, rows: list[Eval
         queries.rollout(database, rows[0].run_id + 1, rows[0].id or 0)
 
 
-def test_a_group_comes_whole_and_by_generation(database: Engine, rows: list[EvaluationRow]) -> None:
-    found = queries.group_of(database, rows[-1])
-    assert [row.generation for row in found] == [0, 1, 2, 3]
+def test_a_group_comes_whole(database: Engine, run_id: int, rows: list[EvaluationRow]) -> None:
+    found = queries.group_rows(database, run_id, rows[-1].id or 0)
+    assert sorted(row.generation for row in found) == [0, 1, 2, 3]
     assert {row.group for row in found} == {rows[-1].group}
 
 
