@@ -53,8 +53,11 @@ class StepSize:
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
     """The steps that have a reward, in order."""
+    step, scored = col(StepStatistics.step), whole_sum(col(StepStatistics.scored))
+    query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
     with Session(db) as session:
-        return [StepSize(step.step, step.scored) for step in _steps(session, run_id, mode) if step.scored]
+        found = session.execute(query.group_by(step).having(scored > 0).order_by(step))
+        return [StepSize(step, int(scored)) for step, scored in found]
 
 
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
